@@ -151,8 +151,10 @@ def run_worker(task, console, start, at_end):
       summaries.write_graph(folder.path)
     loop = worker_loop.WorkerLoop(task, choice, graph, folder, history, console)
     loop.build(_SEED.value, judges, at_end)
+    first = session_lib.make_session(task, loop.scaffold, loop.hooks)
     with (  # The session takes OutOfRangeError for the end of its work.
-      session_lib.make_session(task, loop.scaffold, loop.hooks) as session,
+      cli.amid_run(),
+      first as session,
       problem_errors.explained(),
     ):
       while not session.should_stop():
@@ -160,7 +162,8 @@ def run_worker(task, console, start, at_end):
     history.write('end')
     loop.tell_chief()
   task.watchdog.close()
-  loop.report(start)
+  with cli.amid_run():
+    loop.report(start)
   return stop.end()
 
 

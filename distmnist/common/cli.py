@@ -5,7 +5,8 @@ A program hands its `main` to `run`. Exit codes:
   0        done
   1        the run failed, and would fail again
   2        the command line is wrong
-  3        another task was lost or is stalled: starting again may help
+  3        another task was lost or is stalled, or a disk or a store is in
+           trouble: starting again may help
   75       stopped by a signal, and not everything is saved
   98       the port chosen for this task is taken: others may work
   70       a mistake of ours, with its traceback
@@ -25,7 +26,7 @@ import traceback
 from absl import flags
 
 from distmnist.common import command_line, files, help_text, output, signals
-from distmnist.common.names import PACKAGE
+from distmnist.common.names import ATTEMPT, PACKAGE
 from distmnist.storage import mirror, scratch, urls
 
 FAILED = 1
@@ -38,10 +39,25 @@ _NO_READER = 141  # As when SIGPIPE ends a program in a shell.
 
 # These would recur after a restart, and the task has said what to do.
 FINAL_CODES = (FAILED, WRONG_COMMAND_LINE)
-# What is no mistake of ours wherever it comes from.
-_FORBIDDEN = errno.EROFS, errno.EACCES
-_IN_THE_WAY = errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG
+# What only the user can mend: a path, a right, what a file system can do. All
+# else may pass: a disk is full or sick, a server is away, a fork is refused.
+_OF_THE_USER = (
+  *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EEXIST),
+  *(errno.ENAMETOOLONG, errno.ENODEV, errno.ENXIO, errno.EXDEV, errno.EINVAL),
+  *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG, errno.EMSGSIZE),
+  *(errno.ENOSYS, errno.ENOTSUP, errno.ENOTEMPTY, errno.ENOEXEC),
+)
+# What TensorFlow makes of the others, by the names of its errors. It has none
+# for a disk that is sick, and reports other things by the same one: there the
+# system's words tell.
+_PASSING_KINDS = (
+  *('AbortedError', 'CancelledError', 'DeadlineExceededError'),
+  *('ResourceExhaustedError', 'UnavailableError'),
+)
+_SICK = errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ENOTCONN
 _TOO_MANY = errno.EMFILE, errno.ENFILE
+# Of an OSError that nothing has explained, a mistake of ours.
+_OF_OURS = errno.ENOENT, errno.EEXIST, errno.EINVAL, errno.ENOTEMPTY
 # The last line of a program that has failed: its name (as a group, if it is one
 # of ours), and the reason.
 ERROR_LINE = re.compile(rf'(?:{PACKAGE}\.(\w+)|[^\s:]+\.py): error: (.*)')
@@ -79,6 +95,53 @@ class LostError(RunError):
   """Another task is gone or stalled: exit code 3."""
 
   exit_code = LOST
+
+
+class PassingError(RunError):
+  """Somebody else may mend this: a task hangs, a disk is full, a store is away.
+
+  Exit code 3 of a task that a launcher has started again, and in the middle of
+  a run (`amid_run`). A first attempt that has not begun ends with 1: nothing is
+  lost, whoever started it looks on, and at the very start a wrong address,
+  port or folder is the likelier cause, which would recur.
+  """
+
+  @property
+  def exit_code(self):
+    return LOST if ATTEMPT in os.environ else FAILED
+
+
+def is_passing(cause):
+  """Whether a system error may go away though its user does nothing.
+
+  Args:
+    cause: OSError, or tf.errors.OpError of an op that reads or writes files.
+  """
+  if isinstance(cause, OSError):
+    if cause.errno is None:  # A library's own, such as "not an image".
+      return isinstance(cause, (ConnectionError, TimeoutError))
+    return cause.errno not in _OF_THE_USER
+  if type(cause).__name__ in _PASSING_KINDS:
+    return True
+  return any(os.strerror(number) in str(cause) for number in _SICK)
+
+
+def choose_error(cause, final=RunError, passing=PassingError):
+  """Returns the class of the error that reports `cause`; see `is_passing`."""
+  return passing if is_passing(cause) else final
+
+
+@contextlib.contextmanager
+def amid_run():
+  """Lets a PassingError end even a first attempt with 3: work may be lost.
+
+  Raises:
+    LostError: in place of it.
+  """
+  try:
+    yield
+  except PassingError as error:
+    raise LostError(str(error)) from error
 
 
 class NotSavedError(RunError):
@@ -174,20 +237,20 @@ def _print_help(program, module_name, first_flags):
 
 
 def _report_os_error(program, error):
+  code = choose_error(error)().exit_code
   if error.filename is None and error.errno in files.FULL:
     return _report_unwritten(program, error)
   if error.errno in _TOO_MANY:
-    return _report(program, f'{error.strerror}: see ulimit -n', FAILED)
-  theirs = *files.FULL, *_FORBIDDEN, *_IN_THE_WAY
-  is_theirs = error.errno in theirs and error.filename
+    return _report(program, f'{error.strerror}: see ulimit -n', code)
+  is_theirs = error.filename and error.errno not in _OF_OURS
   if not (is_theirs or urls.is_remote(str(error.filename))):
     return _report_unexpected(program, error)
-  return _report(program, f'{error.filename}: {error.strerror}', FAILED)
+  return _report(program, f'{error.filename}: {error.strerror}', code)
 
 
 def _report_unwritten(program, error):
   what = f'its output cannot be written: {error.strerror}'
-  return _report(program, what, FAILED)
+  return _report(program, what, choose_error(error)().exit_code)
 
 
 def _explain_unknown(program, error, passthrough, is_for_train):

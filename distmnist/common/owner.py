@@ -138,13 +138,14 @@ class Owner:
       pause: callable(secs).
 
     Raises:
-      cli.RunError: another process has it, or the folder cannot be written.
+      cli.RunError: another process has it, or the folder cannot be written;
+        cli.PassingError if that may pass.
     """
     try:
       attempt = takeover.Takeover(self._name, self.folder, self._file, pause)
       self.me = attempt.run(is_new_run, patience_secs)
     except OSError as error:
-      raise cli.RunError(
+      raise cli.choose_error(error)(
         f'{self._name}={self.folder} cannot be written: {error.strerror}'
       ) from error
 

@@ -16,7 +16,7 @@ def check(name, url, is_written=True):
     is_written: bool, whether this process must write and remove there, too.
 
   Raises:
-    cli.UsageError: it cannot.
+    cli.UsageError: it cannot; cli.PassingError if that may pass.
   """
   if not url or not urls.is_remote(url):
     return
@@ -35,6 +35,6 @@ def check(name, url, is_written=True):
         '; give a bucket that exists, and credentials with the right to '
         f'{rights} in it'
       )
-    raise cli.UsageError(
+    raise cli.choose_error(error, cli.UsageError)(
       f'--{name}={url} cannot be used: {error.strerror}{advice}'
     ) from error

@@ -89,7 +89,7 @@ def _fetch(name, data_dir, names):
       if len(found) == len(names):
         return {file: copies.fetch_file(path) for file, path in found.items()}
   except OSError as error:
-    raise cli.UsageError(
+    raise cli.choose_error(error, cli.UsageError)(
       f'--data_dir={data_dir} cannot be read: {error.strerror}'
     ) from error
   raise cli.UsageError(
@@ -109,7 +109,7 @@ def _check_writable(name, folder, missing):
 
 
 def _not_written(name, folder, missing, error):
-  return cli.RunError(
+  return cli.choose_error(error)(
     f'cannot write the files of {name} to {folder}: {error.strerror or error}: '
     'make it a folder that you can write to, have its owner put '
     f'{_names(missing)} there, or point --data_dir elsewhere'

@@ -35,6 +35,10 @@ class FileError(cli.RunError):
     self.problem = problem
 
 
+class PassingFileError(FileError, cli.PassingError):
+  """A file that cannot be read now."""
+
+
 def load(name, files, split, num_classes):
   """Reads the images and labels of a split.
 
@@ -150,7 +154,7 @@ def read_content(path, compute_size=lambda start: MAX_UNPACKED_BYTES):
     with open(path, 'rb') as file:
       content = file.read()
   except OSError as error:
-    raise FileError(
+    raise cli.choose_error(error, FileError, PassingFileError)(
       f'cannot read {path}: {error.strerror}',
       'make it readable, or point --data_dir elsewhere',
     ) from error

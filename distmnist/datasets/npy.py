@@ -64,7 +64,7 @@ def _is_there(path):
   try:
     return paths.exists(path)
   except OSError as error:
-    raise cli.UsageError(
+    raise cli.choose_error(error, cli.UsageError)(
       f'{path} cannot be read: {error.strerror}; see --data_dir'
     ) from error
 
@@ -116,7 +116,8 @@ def _read(path):
   except FileNotFoundError as error:
     raise cli.RunError(f'{path} was not found: see --data_dir') from error
   except OSError as error:
-    raise cli.RunError(f'cannot read {path}: {error.strerror}') from error
+    kind = cli.choose_error(error)
+    raise kind(f'cannot read {path}: {error.strerror}') from error
   except (ValueError, EOFError) as error:
     reason = str(error)
     if 'magic string' in reason:

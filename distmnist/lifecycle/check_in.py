@@ -39,8 +39,9 @@ class CheckIn:
     """Writes this task's row, and waits for the rows it needs to begin.
 
     Raises:
-      cli.RunError: no task of ours answers where the table should be, a ps
-        does not check in, or this task does not fit the others.
+      cli.PassingError: no task of ours answers where the table should be, or
+        a ps does not check in.
+      cli.RunError: this task does not fit the others.
     """
     beats = self._beats
     limit = self._cluster.start_timeout_secs
@@ -61,7 +62,7 @@ class CheckIn:
         break
       names = errors.list_tasks(missing)
       if wait.is_over(f'for a sign of {names}'):
-        raise cli.RunError(
+        raise cli.PassingError(
           f'no sign of {names} within {limit:g} s, though the port answers: '
           'another program may have it, or the tasks were given different '
           '--ps_hosts'

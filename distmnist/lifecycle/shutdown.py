@@ -7,14 +7,12 @@ are done. No task waits for a worker that is no longer alive.
 import contextlib
 import functools
 import logging
-import os
 import queue
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors, message_queue, probing, stop_request
 from distmnist.common import cli, console
-from distmnist.common.names import ATTEMPT
 from distmnist.logdir import report, saving
 
 _log = logging.getLogger(__name__)
@@ -225,8 +223,7 @@ class Others:
 def choose_absence_error(is_first):
   """Returns the class of the error for a task that is not up.
 
-  At the very start the cause is a mistake of the user's, which would recur. If
-  a launcher has started us again, others may be on their way back as well.
+  Args:
+    is_first: bool, whether the task has not begun its work.
   """
-  is_again = ATTEMPT in os.environ
-  return cli.RunError if is_first and not is_again else cli.LostError
+  return cli.PassingError if is_first else cli.LostError

@@ -40,7 +40,7 @@ class TableCalls:
       deadline: float, the time.monotonic() at which to give up.
 
     Raises:
-      cli.RunError: says what is wrong at the address of the table.
+      cli.PassingError: says what is wrong at the address of the table.
     """
     answers = queue.Queue()
     threading.Thread(
@@ -49,14 +49,14 @@ class TableCalls:
     wait = console.Wait(deadline + 1 - time.monotonic())
     while answers.empty():
       if wait.is_over(f'for an answer of {self._name} at {self._address}'):
-        raise cli.RunError(
+        raise cli.PassingError(
           f'{self._name} at {self._address} accepts connections but does not '
           'answer: it is suspended, or another program has that port'
         )
       self._stop.wait(0.01)
     answer = answers.get()
     if isinstance(answer, tf.errors.OpError):
-      raise cli.RunError(
+      raise cli.PassingError(
         f'what answers at {self._address} is not {self._name} of this cluster '
         f'({errors.explain(answer)}): give all tasks the same '
         '--ps_hosts and --worker_hosts, and see what has that port'

@@ -83,5 +83,6 @@ def find_moved(path, logdir, target):
 
 
 def not_written(logdir, error):
-  """Returns the cli.RunError for an OSError."""
-  return cli.RunError(f'--logdir={logdir} cannot be written: {error.strerror}')
+  """Returns the cli.RunError, or cli.PassingError, for an OSError."""
+  what = f'--logdir={logdir} cannot be written: {error.strerror}'
+  return cli.choose_error(error)(what)

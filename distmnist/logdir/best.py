@@ -116,7 +116,7 @@ class Best:
         json.dump({'best_step': self.step, 'worse_steps': steps}, file)
         file.write('\n')
     except OSError as error:
-      raise saving.SaveError(
+      raise saving.choose_error(error)(
         f'cannot write {path}: {error.strerror}; '
         f'{files.advise(str(error.strerror))}'
       ) from error

@@ -72,7 +72,7 @@ def _fetch(path):
   try:
     return copies.fetch_prefix(path)
   except OSError as error:
-    raise cli.RunError(
+    raise cli.choose_error(error)(
       f'checkpoint {path} cannot be read: {error.strerror}'
     ) from error
 

@@ -71,7 +71,7 @@ class History:
     try:
       yield
     except OSError as error:
-      raise cli.RunError(
+      raise cli.choose_error(error)(
         f'history {self._path} cannot be written: {error.strerror}'
       ) from error
 

@@ -55,12 +55,12 @@ def check_room(what, needed):
     needed: int, bytes.
 
   Raises:
-    cli.RunError: it has not.
+    cli.PassingError: it has not.
   """
   folder = scratch.folder()
   free = shutil.disk_usage(folder).free
   if free < needed:
-    raise cli.RunError(
+    raise cli.PassingError(
       f'{what} in {folder}, where {free / 1e6:,.1f} MB are free and it takes '
       f'{needed / 1e6:,.1f} MB; make room there, or name another folder by the '
       'environment variable TMPDIR'

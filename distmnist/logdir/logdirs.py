@@ -31,7 +31,7 @@ def make(logdir):
   """Makes the directory and checks that this process can write there.
 
   Raises:
-    cli.RunError: it cannot be written.
+    cli.RunError: it cannot be written; cli.PassingError if that may pass.
   """
   if urls.is_remote(logdir):
     return
@@ -40,9 +40,9 @@ def make(logdir):
     with tempfile.TemporaryFile(dir=logdir):
       pass
   except OSError as error:
-    raise cli.RunError(
-      f'--logdir={logdir} cannot be written: {error.strerror}; choose a '
-      'directory of your own'
+    raise cli.choose_error(error)(
+      f'--logdir={logdir} cannot be written: '
+      f'{files.describe_refusal(error, "choose a directory of your own")}'
     ) from error
 
 

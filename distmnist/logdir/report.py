@@ -229,7 +229,7 @@ def write(report, path):
         f'and its checkpoint of step {report["global_step"]} saved: make room,'
         ' and the same command writes the report'
       )
-    raise cli.RunError(
+    raise cli.choose_error(error)(
       f'{path} cannot be written: {error.strerror}; the training is done {kept}'
     ) from error
   return path

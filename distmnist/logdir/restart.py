@@ -151,7 +151,8 @@ class Restart:
     try:
       is_folder = paths.is_folder(wanted)
     except OSError as error:
-      raise cli.UsageError(f'--resume={wanted}: {error.strerror}') from error
+      kind = cli.choose_error(error, cli.UsageError)
+      raise kind(f'--resume={wanted}: {error.strerror}') from error
     path = self._find_usable(wanted) if is_folder else wanted
     if not path or not checkpoint_files.is_there(path):
       raise cli.UsageError(f'--resume={wanted}: {_NO_CHECKPOINT}')

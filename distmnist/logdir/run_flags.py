@@ -74,7 +74,7 @@ def read(logdir):
     return paths.read_text(path).splitlines()
   except (OSError, ValueError) as error:
     reason = getattr(error, 'strerror', None) or 'it is damaged'
-    raise cli.RunError(
+    raise cli.choose_error(error)(
       f'no run of distmnist.train in --logdir={logdir}: {path} cannot be read '
       f'({reason})'
     ) from error

@@ -33,6 +33,15 @@ class SaveError(cli.RunError):
   """A checkpoint could not be written."""
 
 
+class PassingSaveError(SaveError, cli.PassingError):
+  """A checkpoint could not be written now."""
+
+
+def choose_error(cause):
+  """Returns the class of SaveError for an exception of a write."""
+  return cli.choose_error(cause, SaveError, PassingSaveError)
+
+
 class CheckpointWriter:
   """Adds checkpoints to a folder and drops the oldest of them."""
 
@@ -127,7 +136,7 @@ class CheckpointWriter:
         reason = errors.explain(error)
       else:
         reason = getattr(error, 'strerror', None) or str(error)
-      raise SaveError(
+      raise choose_error(error)(
         f'cannot write checkpoint {path}: {reason}; {files.advise(reason)}; '
         'the checkpoints before it are untouched'
       ) from error
@@ -236,13 +245,13 @@ def check_space(logdir, variables):
   One for a store is written on this machine first.
 
   Raises:
-    cli.RunError: it does not.
+    cli.PassingError: it does not.
   """
   needed = sum(v.shape.num_elements() * v.dtype.size for v in variables)
   folder = scratch.folder() if urls.is_remote(logdir) else logdir
   free = shutil.disk_usage(folder).free
   if free < needed:
-    raise cli.RunError(
+    raise cli.PassingError(
       f'--logdir={folder}: {free / 1e6:,.1f} MB are free, and one checkpoint '
       f'takes {needed / 1e6:,.1f} MB; make room, or give another --logdir'
     )

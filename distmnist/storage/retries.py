@@ -24,6 +24,14 @@ _FINAL = (
   *(FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError),
   *(NotADirectoryError, ImportError, TypeError, ValueError),
 )
+# Some libraries raise them without their numbers.
+_NUMBERS = {
+  FileNotFoundError: errno.ENOENT,
+  FileExistsError: errno.EEXIST,
+  PermissionError: errno.EACCES,
+  IsADirectoryError: errno.EISDIR,
+  NotADirectoryError: errno.ENOTDIR,
+}
 _FINAL_WORDS = re.compile('Credentials|Profile|libhdfs|libjvm')
 _FINAL_ERRNOS = (
   *(errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.ENOSPC, errno.EMSGSIZE),
@@ -42,7 +50,8 @@ def ask(url, do, missing='there is no such object'):
     missing: str, the reason that a FileNotFoundError is given.
 
   Raises:
-    OSError: the store refuses, or does not answer; its reason is one line.
+    OSError: the store refuses, or does not answer; its reason is one line, and
+      its errno that of the kind of error: EIO only if it does not answer.
   """
   for wait_secs in (*WAITS_SECS, None):
     start = time.monotonic()
@@ -52,10 +61,12 @@ def ask(url, do, missing='there is no such object'):
       return answer
     except Exception as error:
       reason = _explain(error, url, missing)
-      if wait_secs is None or _is_final(error):
+      is_final = _is_final(error)
+      if wait_secs is None or is_final:
         kind = type(error) if isinstance(error, _FINAL) else OSError
         kind = kind if issubclass(kind, OSError) else OSError
-        number = getattr(error, 'errno', None) or errno.EIO
+        number = errno.EINVAL if is_final else errno.EIO
+        number = getattr(error, 'errno', None) or _NUMBERS.get(kind, number)
         raise kind(number, reason, url) from error
     _log.info(f'{url}: {reason}; trying again in {wait_secs:g} s')
     time.sleep(wait_secs)

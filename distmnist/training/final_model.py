@@ -49,7 +49,7 @@ def write(problem, logdir, live, best_path=None):
       'checkpoints in this folder have the weights'
     )
   except OSError as error:
-    raise cli.RunError(
+    raise cli.choose_error(error)(
       f'{file} cannot be written: {error.strerror or error}; the checkpoints '
       'in this folder have the weights'
     ) from error

@@ -183,7 +183,8 @@ class WorkerTask:
       hooks += [stop_hook.EndHook(lambda session: self._wait(others)), saves]
       save = saves.end
     hooks += stay_hook.make(task, strategy, others, save)
-    with session_lib.make_session(task, scaffold, hooks) as session:
+    first = session_lib.make_session(task, scaffold, hooks)
+    with cli.amid_run(), first as session:
       try:
         yield session
       except (tf.errors.OutOfRangeError, StopIteration) as error:

@@ -232,3 +232,65 @@ def test_too_many_open_files_are_one_line(run):
     1,
     'cli_test.py: error: Too many open files: see ulimit -n\n',
   )
+
+
+def fail_with(number, path):
+  def main():
+    raise OSError(number, os.strerror(number), path)
+
+  return main
+
+
+PASSING = (
+  *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EMFILE),
+  *(errno.EAGAIN, errno.ETIMEDOUT, errno.ECONNREFUSED, errno.EHOSTUNREACH),
+)
+OF_THE_USER = errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG
+
+
+@pytest.mark.parametrize('number', [*PASSING, *OF_THE_USER])
+def test_the_error_of_the_system_decides_whether_a_restart_may_help(
+  run, monkeypatch, number
+):
+  main = fail_with(number, '/data/x')
+  assert run(main)[0] == 1
+  monkeypatch.setenv('DISTMNIST_ATTEMPT', '2')
+  code, _, err = run(main)
+  assert code == (3 if number in PASSING else 1)
+  assert err.count('\n') == 1
+
+
+def raise_passing():
+  raise cli.PassingError('ps 0 does not answer')
+
+
+def test_what_may_pass_is_final_only_before_anything_has_begun(
+  run, monkeypatch
+):
+  def amid_run():
+    with cli.amid_run():
+      raise_passing()
+
+  assert run(raise_passing)[0] == 1
+  assert run(amid_run)[0] == 3
+  monkeypatch.setenv('DISTMNIST_ATTEMPT', '2')
+  assert run(raise_passing)[0] == 3
+
+
+@pytest.mark.parametrize(
+  'error, is_passing',
+  [
+    (FileNotFoundError(errno.ENOENT, 'no such file'), False),
+    (OSError('cannot identify image file'), False),
+    (ConnectionResetError('cut off'), True),
+    (TimeoutError('timed out'), True),
+    (type('UnknownError', (Exception,), {})('x; Input/output error'), True),
+    (type('UnknownError', (Exception,), {})('ValueError: too short'), False),
+    (type('ResourceExhaustedError', (Exception,), {})('x'), True),
+    (type('NotFoundError', (Exception,), {})('x'), False),
+  ],
+)
+def test_what_may_pass_goes_by_the_kind_of_error(error, is_passing):
+  assert cli.is_passing(error) == is_passing
+  expected = cli.PassingError if is_passing else cli.RunError
+  assert cli.choose_error(error) is expected

@@ -56,7 +56,7 @@ class RingHook(tf.train.SessionRunHook):
     try:
       session.run(self._broadcast_op)
     except tf.errors.DeadlineExceededError as error:
-      raise cli.RunError(
+      raise cli.PassingError(
         'not all workers were ready for the first step within '
         f'{self._cluster.start_timeout_secs:g} s: see their logs'
       ) from error

@@ -8,7 +8,6 @@ import time
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.common import cli
 from distmnist.exchange.tables import shard_slices, touched_rows
 from distmnist.logdir import checkpoint_files, history, saving, whole_copy
 from distmnist.training.hooks import save_thread
@@ -175,14 +174,14 @@ class SaveHook(tf.train.SessionRunHook):
     """Calls `save`; returns whether it succeeded.
 
     Raises:
-      cli.RunError: it has failed too often.
+      saving.SaveError: it has failed too often.
     """
     try:
       save()
     except saving.SaveError as error:
       self._num_failures += 1
       if self._num_failures >= _MAX_FAILURES:
-        raise cli.RunError(
+        raise type(error)(
           f'{error}; given up after {_MAX_FAILURES} tries'
         ) from error
       secs = _RETRY_SECS * 2 ** (self._num_failures - 1)

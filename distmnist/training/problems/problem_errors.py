@@ -38,12 +38,17 @@ def explained():
       frame = user_calls.find_frame(failure, module.__file__)
       name = frame.name if frame else 'load'
       found = user_calls.explain(named, module, name, failure)
-      raise cli.RunError(str(found)) from failure
+      is_passing = isinstance(found, cli.PassingError)
+      kind = cli.PassingError if is_passing else cli.RunError
+      raise kind(str(found)) from failure
     place = module and locate(error.op, os.path.realpath(module.__file__))
     if not place and not _is_check(error.op):
       raise
     place = place or 'in build()'
-    raise cli.RunError(
+    # A file that an op reads. What else an op may lack would recur.
+    is_sick = isinstance(error, tf.errors.UnknownError)
+    kind = cli.choose_error(error) if is_sick else cli.RunError
+    raise kind(
       f'--problem={named}: {place}: {errors.explain(error)}'
     ) from error
 

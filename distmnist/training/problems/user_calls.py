@@ -60,8 +60,14 @@ def explain(named, module, name, error):
 
 
 def _make_error(error, text):
-  kind = cli.RunError if isinstance(error, MemoryError) else cli.UsageError
-  return kind(text)
+  if isinstance(error, MemoryError):
+    return cli.RunError(text)
+  cause = error  # Our readers name the file, and keep the system's error.
+  while cause and not isinstance(cause, OSError):
+    cause = cause.__cause__
+  return (cli.choose_error(cause, cli.UsageError) if cause else cli.UsageError)(
+    text
+  )
 
 
 def explain_import(named, error):
