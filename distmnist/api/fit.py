@@ -67,12 +67,12 @@ def fit(
     or of the best one under early_stopping_patience.
 
   Raises:
-    process.Error: the training has failed.
+    process.Error: the training has failed, or another run has the logdir.
     ValueError: the model is not compiled, or there are no flags for its
       optimizer; an argument is for Keras's own fit; the arrays do not fit each
-      other or have objects that are no text; `logdir` is in a store, has the
-      training of another model or of other examples, or is missing and the
-      launcher is for other hosts.
+      other or have objects that are no text; `logdir` is in a store, belongs to
+      another user, has the training of another model or of other examples, or
+      is missing and the launcher is for other hosts.
   """
   settings = {name: x for name, x in settings.items() if x is not None}
   given = training.read_flags(training.make_words(None, settings))
@@ -137,8 +137,6 @@ def _train(model, folder, splits, settings):
   """Returns (model, report)."""
   import keras  # noqa: PLC0415  Keeps `import distmnist` cheap.
 
-  from distmnist.problems import fitted  # noqa: PLC0415
-
   if not model.built:
     model(
       keras.tree.map_structure(
@@ -146,15 +144,48 @@ def _train(model, folder, splits, settings):
         splits['train'][0],
       )
     )
-  run = os.path.join(glob.escape(settings['logdir']), 'model.ckpt-*.index')
-  is_resumed = settings.get('resume') != 'never' and bool(glob.glob(run))
-  fitted.fill(folder, model, splits, is_resumed)
+  logdir = settings['logdir']
+  _hand_over(model, folder, splits, logdir, settings.get('resume'))
   report = training.run('fitted', **settings)
-  trained = keras.models.load_model(
-    os.path.join(settings['logdir'], 'model.keras')
-  )
+  trained = keras.models.load_model(os.path.join(logdir, 'model.keras'))
   model.set_weights(trained.get_weights())
   return model, report
+
+
+def _hand_over(model, folder, splits, logdir, resume):
+  """Writes what the tasks read, once no other run has the log directory.
+
+  The tasks of such a run have the files in `folder` mapped.
+
+  Args:
+    model: keras.Model, built.
+    folder: str, within `logdir`.
+    splits: {name: (x, y)}.
+    logdir: str.
+    resume: str, the value of --resume, or None.
+
+  Raises:
+    process.Error: another run has the log directory.
+    ValueError: it belongs to another user; or see fitted.fill.
+  """
+  from distmnist.common import cli, files, owner  # noqa: PLC0415  Needs absl.
+  from distmnist.problems import fitted  # noqa: PLC0415  Needs Keras.
+
+  if other := (
+    files.find_other_owner(logdir) or fitted.find_other_owner(folder)
+  ):
+    path, uid = other
+    raise ValueError(
+      f'logdir={logdir!r} has Keras models, which are programs, and {path} '
+      f'belongs to another user (uid {uid}): expected a folder of your own'
+    )
+  try:
+    with owner.owned('logdir', logdir):
+      run = os.path.join(glob.escape(logdir), 'model.ckpt-*.index')
+      is_resumed = resume != 'never' and bool(glob.glob(run))
+      fitted.fill(folder, model, splits, is_resumed)
+  except cli.RunError as error:
+    raise process.Error(str(error), error.exit_code, []) from error
 
 
 def _read_optimizer(model, has_rate=False):

@@ -167,14 +167,34 @@ def warn_of_owner(name, folder):
     name: str, the flag.
     folder: str, exists; an address is skipped: its owners are of another kind.
   """
-  if urls.is_remote(folder):
-    return
-  uid = os.stat(folder).st_uid
-  if uid not in (os.geteuid(), 0):
+  if other := find_other_owner(folder):
     _log.info(
-      f'--{name}={folder} belongs to another user (uid {uid}), who can change'
-      ' all that is in it'
+      f'--{name}={folder} belongs to another user (uid {other[1]}), who can '
+      'change all that is in it'
     )
+
+
+def find_other_owner(*paths):
+  """Returns the first path of another user's, and who that is.
+
+  A link has two owners: its own, and that of the file it leads to. What is not
+  there is skipped, as are addresses: their owners are of another kind.
+
+  Args:
+    *paths: str.
+
+  Returns:
+    (path, uid), a str and an int; None if all are this user's or root's.
+  """
+  for path in paths:
+    if urls.is_remote(path):
+      continue
+    for look in (os.lstat, os.stat):
+      with contextlib.suppress(FileNotFoundError):
+        uid = look(path).st_uid
+        if uid not in (os.geteuid(), 0):
+          return path, uid
+  return None
 
 
 def sync(path):

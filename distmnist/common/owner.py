@@ -70,6 +70,30 @@ def take_for_launcher(logdir):
 _taken = {}
 
 
+@contextlib.contextmanager
+def owned(name, folder):
+  """Keeps launchers and chiefs out of a folder while the context is open.
+
+  Args:
+    name: str, what messages call the folder.
+    folder: str, exists.
+
+  Raises:
+    cli.RunError: another process has it; cli.LostError if one has taken it over
+      by the end of the context.
+  """
+  owners = [Owner(name, folder, file) for file in (_LAUNCHER_FILE, _FILE)]
+  with contextlib.ExitStack() as stack:
+    for owner in owners:
+      stack.enter_context(owner)
+      owner.take()
+      # `check` tells of it, here and below.
+      owner.keep(on_loss=lambda error: None, on_removed=lambda: None)
+    yield
+    for owner in owners:
+      owner.check()
+
+
 def _open(folder, name):
   """Returns the file that names the owner of a folder."""
   is_remote = urls.is_remote(folder)

@@ -26,9 +26,14 @@ def ours():
   ]
 
 
+def path_in(logdir):
+  """Returns the path of the file of flags in a log directory."""
+  return os.path.join(logdir, _FLAGS_FILE)
+
+
 def write(logdir):
   """Keeps the flags of this process; `evaluate` then needs none of them."""
-  with files.replacing(os.path.join(logdir, _FLAGS_FILE)) as file:
+  with files.replacing(path_in(logdir)) as file:
     file.writelines(
       flag.serialize() + '\n'
       for flag in ours()
@@ -69,7 +74,7 @@ def read(logdir):
   Raises:
     cli.RunError: there are none.
   """
-  path = os.path.join(logdir, _FLAGS_FILE)
+  path = path_in(logdir)
   try:
     return paths.read_text(path).splitlines()
   except (OSError, ValueError) as error:

@@ -15,7 +15,8 @@ import time
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.common import cli, command_line, store_check
+from distmnist.common import cli, command_line, files, registry, store_check
+from distmnist.common.names import PROBLEMS
 from distmnist.logdir import checkpoint_files, checkpoints, logdirs, run_flags
 from distmnist.storage import urls
 
@@ -60,10 +61,17 @@ def _find_logdir(logdir, checkpoint):
 def import_problem(words):
   """Makes the flags of the run's problem known, as if it were in `words`.
 
+  Not for --help: who asks how a program is called has not yet asked for one.
+
   Args:
     words: list of str, the command line; see command_line.before_parse.
+
+  Raises:
+    cli.UsageError: the problem is another user's, see `_find_problem`.
   """
   if command_line.find_value(words, 'problem') is not None:
+    return
+  if any(word.lstrip('-') in ('help', 'helpfull') for word in words):
     return
   given = command_line.find_value(words, 'logdir')
   checkpoint = command_line.find_value(words, 'checkpoint')
@@ -71,11 +79,9 @@ def import_problem(words):
   if not logdir or (urls.is_remote(logdir) and urls.find_mistake(logdir)):
     return
   with contextlib.suppress(cli.RunError):  # It may begin later.
-    saved = run_flags.read(logdir)
-    named = command_line.find_value(saved, 'problem')
-    kept = _find_kept_problem(saved, logdir)
-    if kept or named:
-      command_line.prepare_for(kept or [f'--problem={named}'])
+    saved = _read_flags(logdir)
+    if named := _find_problem(saved, words, logdir):
+      command_line.prepare_for([f'--problem={named}'])
 
 
 command_line.before_parse(import_problem)
@@ -93,11 +99,12 @@ def take_flags(logdir, timeout_secs=0):
 
   Raises:
     cli.RunError: there is no run in --logdir.
+    cli.UsageError: its problem is another user's, see `_find_problem`.
   """
   deadline = time.monotonic() + timeout_secs
   while True:
     try:
-      saved = run_flags.read(logdir)
+      saved = _read_flags(logdir)
       break
     except cli.RunError:
       if logdirs.from_flags() is None:
@@ -106,35 +113,60 @@ def take_flags(logdir, timeout_secs=0):
         raise
     time.sleep(0.2)
   # These are the flags of train; only some of them are known here.
-  kept = _find_kept_problem(saved, logdir)
-  if kept:
+  given = command_line.expand(sys.argv[1:])
+  named = _find_problem(saved, given, logdir)
+  kept = [f'--problem={named}'] if named else []
+  if named == os.path.join(logdir, run_flags.PROBLEM_FILE):
     _log.info(f'its --problem is not in {os.getcwd()}: {kept[0]} is taken')
-  words = [sys.argv[0], *saved, *kept, *sys.argv[1:]]
+  words = [sys.argv[0], *saved, *kept, *given]
   try:
     command_line.parse(FLAGS, words, known_only=True)
   except flags.Error as error:
     raise cli.RunError(f'the flags of the run in {logdir}: {error}') from error
 
 
-def _find_kept_problem(saved, logdir):
-  """Returns the flag (list of str) for a problem that is only in `logdir`.
+def _read_flags(logdir):
+  """Returns the flags of the run (list of str), without --flagfile."""
+  return command_line.expand(run_flags.read(logdir))
 
-  So a run can be evaluated in another folder than that in which it was trained.
+
+def _find_problem(saved, given, logdir):
+  """Returns the --problem (str) that only the run names, or None.
+
+  Of a file that is not in this folder, the copy in `logdir` is taken. So a run
+  can be evaluated in another folder than that in which it was trained.
 
   Args:
     saved: list of str, the flags of the run.
+    given: list of str, the command line.
     logdir: str.
+
+  Raises:
+    cli.UsageError: it is neither one of the installed problems nor this user's
+      choice: the run, or the file in it, belongs to another user. It would run
+      with the rights of whoever only wants to look.
   """
   named = command_line.find_value(saved, 'problem')
+  if not named or command_line.find_value(given, 'problem') is not None:
+    return None
   kept = os.path.join(logdir, run_flags.PROBLEM_FILE)
   if (
-    command_line.find_value(sys.argv, 'problem')
-    or not (named and named.endswith('.py'))
-    or os.path.isfile(os.path.expanduser(named))
-    or not os.path.isfile(kept)
+    named.endswith('.py')
+    and not os.path.isfile(os.path.expanduser(named))
+    and os.path.isfile(kept)
   ):
-    return []
-  return [f'--problem={kept}']
+    named = kept
+  if named in registry.find(PROBLEMS):
+    return named
+  paths = [logdir, run_flags.path_in(logdir), *[kept] * (named == kept)]
+  if other := files.find_other_owner(*paths):
+    path, uid = other
+    raise cli.UsageError(
+      f'--logdir={logdir} has --problem={named}, a program, and {path} belongs '
+      f'to another user (uid {uid}): read the program, and give '
+      f'--problem={named} yourself if it may run as you'
+    )
+  return named
 
 
 def find_checkpoint(logdir, find_divergence=lambda path: None):

@@ -13,12 +13,14 @@ import os
 import re
 import secrets
 import shutil
+import sys
 import warnings
 import zipfile
 
 import numpy as np
 from absl import flags
 
+from distmnist.common import cli, command_line, files
 from distmnist.data import array_folder
 
 _FITTED_DIR = flags.DEFINE_string(
@@ -36,8 +38,31 @@ def load(split):
 
 
 def make_model():
-  """Returns the keras.Model that `fit` was given."""
-  return _load_model(_FITTED_DIR.value)
+  """Returns the keras.Model that `fit` was given.
+
+  Raises:
+    cli.UsageError: the folder belongs to another user, and only the flags of a
+      run name it: a model and the modules that it needs are programs.
+  """
+  folder = _FITTED_DIR.value
+  given = command_line.expand(sys.argv[1:])
+  if command_line.find_value(given, 'fitted_dir') is None and (
+    other := find_other_owner(folder)
+  ):
+    path, uid = other
+    raise cli.UsageError(
+      f'--fitted_dir={folder} has a Keras model, a program, and {path} '
+      f'belongs to another user (uid {uid}): give --fitted_dir={folder} '
+      'yourself if it may run as you'
+    )
+  return _load_model(folder)
+
+
+def find_other_owner(folder):
+  """Returns (path, uid) of what is another user's, see files; None if none."""
+  return files.find_other_owner(
+    folder, model_path(folder), _modules_path(folder)
+  )
 
 
 def _load_model(folder):

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import runtime
 from distmnist.api import fit, process, training
+from distmnist.common import owner
 from distmnist.nn import optimizers
 
 X = np.ones([3, 1], np.float32)
@@ -157,6 +158,41 @@ def test_a_run_that_begins_anew_has_the_model_of_its_call(
     with pytest.raises(InterruptedError):
       fit.fit(model, X, X, logdir=str(tmp_path), resume=resume)
   assert found == [is_resumed]
+
+
+@pytest.fixture
+def small_model():
+  with runtime.eagerly():
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    model.compile('sgd', 'mse')
+    yield model
+
+
+@pytest.mark.parametrize('file', ['launcher.json', 'owner.json'])
+def test_the_folder_of_a_run_that_goes_on_stays_as_it_is(
+  tmp_path, small_model, file
+):
+  fitted = tmp_path / 'fitted' / 'model.keras'
+  fitted.parent.mkdir()
+  fitted.touch()
+  theirs = owner.Owner('--logdir', str(tmp_path), file)
+  with theirs:
+    theirs.take()
+    with pytest.raises(process.Error, match=r'logdir=\S+ is in use by process'):
+      fit.fit(small_model, X, X, logdir=str(tmp_path))
+  assert fitted.read_bytes() == b''
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='only root can give a file away')
+@pytest.mark.parametrize('part', ['.', 'fitted', 'fitted/model.keras'])
+def test_models_in_the_folder_of_another_user_are_refused(
+  tmp_path, small_model, part
+):
+  (tmp_path / 'fitted').mkdir()
+  (tmp_path / 'fitted' / 'model.keras').touch()
+  os.chown(tmp_path / part, 12345, 12345)
+  with pytest.raises(ValueError, match=r'another user \(uid 12345\): expected'):
+    fit.fit(small_model, X, X, logdir=str(tmp_path))
 
 
 def test_a_list_of_numbers_is_no_array():

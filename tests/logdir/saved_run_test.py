@@ -1,5 +1,7 @@
 """saved_run: the flags and the checkpoint of a run that is over."""
 
+import functools
+import os
 import pathlib
 import shutil
 
@@ -144,19 +146,85 @@ def test_a_run_that_is_not_there_is_waited_for_as_long_as_told(
 
 
 def test_a_problem_that_is_not_here_is_taken_from_the_run(
+  run, tmp_path, monkeypatch
+):
+  def find(*given):
+    saved = ['--problem=net.py']
+    return saved_run._find_problem(saved, given, str(run))
+
+  assert find() == 'net.py'
+  (run / 'problem.py').touch()
+  assert find() == f'{run}/problem.py'
+  assert find('--problem=mine.py') is None
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'net.py').touch()
+  assert find() == 'net.py'
+
+
+@pytest.fixture(params=['.', 'train.flags', 'problem.py'])
+def strange_run(request, run, tmp_path):
+  """A run with a program, of which one part belongs to another user."""
+  if os.geteuid():
+    pytest.skip('only root can give a file away')
+  with open(run / 'train.flags', 'a', encoding='utf-8') as file:
+    file.write('--problem=theirs.py\n')
+  text = f'open({str(tmp_path / "ran")!r}, "w").close()'
+  problems.write(run / 'problem.py', text)
+  os.chown(run / request.param, 12345, 12345)
+  return run
+
+
+def test_no_program_of_another_users_run_runs_unless_it_is_named(
+  set_flags, strange_run, tmp_path, monkeypatch
+):
+  refusal = r'.* belongs to another user \(uid 12345\): .* --problem=\S+/probl'
+  ran = tmp_path / 'ran'
+  words = ['evaluate', f'--logdir={strange_run}']
+  with pytest.raises(cli.UsageError, match=refusal):
+    command_line.parse(flags.FLAGS, words)
+  monkeypatch.setattr('sys.argv', words)
+  set_flags()
+  with pytest.raises(cli.UsageError, match=refusal):
+    saved_run.take_flags(str(strange_run))
+  assert not ran.exists()
+  words.append(f'--problem={strange_run}/problem.py')
+  monkeypatch.setattr('sys.argv', words)
+  command_line.parse(flags.FLAGS, words)
+  saved_run.take_flags(str(strange_run))
+  assert ran.exists()
+  assert flags.FLAGS.problem == f'{strange_run}/problem.py'
+
+
+def test_an_installed_problem_of_another_users_run_is_taken(
   set_flags, run, monkeypatch
 ):
-  saved = ['--problem=net.py']
-  assert saved_run._find_kept_problem(saved, str(run)) == []
-  (run / 'problem.py').touch()
-  kept = saved_run._find_kept_problem(saved, str(run))
-  assert kept == [f'--problem={run}/problem.py']
-  monkeypatch.setattr('sys.argv', ['test', '--problem=mine.py'])
-  assert saved_run._find_kept_problem(saved, str(run)) == []
-  monkeypatch.setattr('sys.argv', ['test'])
-  (run / 'net.py').touch()
-  monkeypatch.chdir(run)
-  assert saved_run._find_kept_problem(saved, str(run)) == []
+  monkeypatch.setattr(saved_run.files, 'find_other_owner', lambda *_: ('x', 9))
+  find = functools.partial(saved_run._find_problem, given=[], logdir=str(run))
+  assert find(['--problem=clicks']) == 'clicks'
+  assert find([]) is None
+  with pytest.raises(cli.UsageError, match='x belongs to another user'):
+    find(['--problem=antigravity'])
+
+
+def test_flag_files_that_flags_of_a_run_name_hide_no_problem(
+  set_flags, run, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(saved_run.files, 'find_other_owner', lambda *_: ('x', 9))
+  (tmp_path / 'more.flags').write_text('--problem=antigravity')
+  with open(run / 'train.flags', 'a', encoding='utf-8') as file:
+    file.write(f'--flagfile={tmp_path}/more.flags\n')
+  set_flags()
+  with pytest.raises(cli.UsageError, match='x belongs to another user'):
+    saved_run.take_flags(str(run))
+
+
+@pytest.mark.parametrize('help_flag', ['--help', '-helpfull'])
+def test_help_imports_no_problem_of_a_run(set_flags, run, tmp_path, help_flag):
+  path = problems.write(tmp_path / 'fails.py', 'raise ValueError')
+  with open(run / 'train.flags', 'a', encoding='utf-8') as file:
+    file.write(f'--problem={path}\n')
+  set_flags()
+  command_line.parse(flags.FLAGS, ['evaluate', f'--logdir={run}', help_flag])
 
 
 @pytest.mark.parametrize('which, is_named', [(None, False), ('12', True)])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from distmnist import runtime
+from distmnist.common import cli
 from distmnist.data import array_folder
 from distmnist.problems import fitted
 
@@ -46,6 +47,22 @@ def make(units=4, activation=None, loss='mse'):
   model = keras.Model(given, keras.layers.Dense(1)(both))
   model.compile('adam', loss, metrics=['mae'])
   return model
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='only root can give a file away')
+@pytest.mark.parametrize('part', ['', 'model.keras', 'modules.json'])
+def test_a_model_of_another_user_is_loaded_only_if_it_is_named(
+  tmp_path, set_flags, monkeypatch, part
+):
+  folder = tmp_path / 'fitted'
+  fitted.fill(str(folder), make(), SPLITS, is_resumed=False)
+  set_flags(f'--fitted_dir={folder}')
+  monkeypatch.setattr('sys.argv', ['evaluate'])
+  os.chown(folder / part, 12345, 12345)
+  with pytest.raises(cli.UsageError, match=r'another user \(uid 12345\)'):
+    fitted.make_model()
+  monkeypatch.setattr('sys.argv', ['train', f'--fitted_dir={folder}'])
+  assert fitted.make_model().count_params()
 
 
 def test_the_same_call_goes_on_with_the_first_ones_model(tmp_path):
