@@ -35,6 +35,8 @@ from distmnist.nn import row_formulas
 
 # Optimizers whose steps need more than the rows that have a gradient.
 WITHOUT = 'lars', 'lamb'
+# Those that move a weight whose gradient is 0, but no row without one.
+LAZY = 'momentum', 'nesterov', 'rmsprop', 'adam', 'adamw'
 # How many slots, each as large as a table, each of the others keeps for it.
 NUM_SLOTS = {
   'sgd': 0,

@@ -13,6 +13,7 @@ from distmnist.exchange.steps import graph_warmup
 from distmnist.nn import batch_norm
 from distmnist.training import idle_flags
 from distmnist.training import step as step_lib
+from distmnist.training.problems import table_checks
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +89,8 @@ def _describe(task, choice, step):
     )
     _log.info(traffic.format())
   if cluster.is_chief:
+    for line in table_checks.describe(choice.problem, strategy):
+      _log.info(line)
     caveat = batch_norm.describe_averages(choice.rule, strategy.has_local_steps)
     for line in idle_flags.describe(
       choice.rule, strategy, not choice.problem.is_custom, choice.problem

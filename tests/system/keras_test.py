@@ -2,8 +2,12 @@
 
 import json
 
+import keras
+import numpy as np
 import pytest
 
+import distmnist
+from distmnist import runtime
 from tests.support import programs
 
 NETS = (
@@ -78,3 +82,31 @@ def test_each_rule_trains_it_and_it_can_be_evaluated(tmp_path, rule):
   assert float(output.split('accuracy')[1].split()[0].rstrip(',')) > 0.5
   report = json.loads((tmp_path / 'report.json').read_text())
   assert report['test_metrics'].keys() == {'accuracy', 'loss'}
+
+
+ONE_WORKER = {'strategy': 'sync_sgd', 'num_workers': 1}
+
+
+# Rows that are in no batch decay, too.
+@pytest.mark.slow
+def test_fit_moves_all_rows_of_a_large_embedding_as_keras_does():
+  x = np.arange(64)[:, np.newaxis]
+  y = np.sin(x).astype(np.float32)
+  found = []
+  with runtime.eagerly():
+    for fit, cluster in (keras.Model.fit, {}), (distmnist.fit, ONE_WORKER):
+      keras.utils.set_random_seed(1)
+      model = keras.Sequential(
+        [
+          keras.Input([1], dtype='int64'),
+          keras.layers.Embedding(100_000, 10),
+          keras.layers.Flatten(),
+          keras.layers.Dense(1),
+        ]
+      )
+      optimizer = keras.optimizers.AdamW(0.01, weight_decay=1.0)
+      model.compile(optimizer, 'mse')
+      fit(model, x, y, batch_size=64, epochs=3, **cluster)
+      found.append(model.get_weights())
+  for ours, theirs in zip(*found, strict=True):
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)

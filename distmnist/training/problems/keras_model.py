@@ -37,7 +37,12 @@ class _Weight(NamedTuple):
 
 
 class KerasModel:
-  """One keras.Model, and the graphs that compute with it."""
+  """One keras.Model, and the graphs that compute with it.
+
+  Attributes:
+    large_variables: list of str, the weights that could be sparse tables, but
+      are not wanted as such; known once the model is built.
+  """
 
   def __init__(self, model):
     """
@@ -48,6 +53,7 @@ class KerasModel:
     self._weights = None
     self._num_draws = {}
     self._tables = {}
+    self.large_variables = []
 
   def build(self, x, is_training):
     """Returns the outputs for x, nests of tensors [n, ...].
@@ -143,7 +149,13 @@ class KerasModel:
       names.add(name)
       self._weights.append(_Weight(variable, name, number < len(trained)))
       _check_is_free(variable)
-    self._tables = keras_tables.find(model, x, **mode)
+    found = keras_tables.find(model, x, **mode)
+    if keras_tables.are_wanted():
+      self._tables = found
+    else:
+      self.large_variables = [
+        w.name for w in self._weights if id(w.variable) in found
+      ]
 
   def _find_state(self):
     """Returns the list of untrained variables that are not seeds."""

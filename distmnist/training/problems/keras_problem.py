@@ -96,6 +96,11 @@ class KerasModule:
   def build(self, x, is_training):
     return self._model.build(x, is_training)
 
+  @property
+  def large_variables(self):
+    """list of str, see keras_model.KerasModel."""
+    return self._model.large_variables
+
   def save(self, values, path):
     self._model.save(values, path)
 

@@ -22,11 +22,13 @@ FLAGS = flags.FLAGS
 _SPARSE_TABLES = flags.DEFINE_enum(
   'sparse_tables',
   'auto',
-  ['auto', 'all', 'none'],
+  ['auto', 'large', 'all', 'none'],
   'Which keras.layers.Embedding layers of a Keras model are sparse tables, of '
-  'which a step moves only the rows of its batch. auto: those of a million '
-  'numbers or more, if --strategy and --optimizer take tables. A weight that '
-  'is used for anything else stays a variable.',
+  'which a step moves only the rows of its batch. large: those of a million '
+  'numbers or more; auto: likewise, if --strategy takes tables and the weights '
+  'are then the same as without, so none with --weight_decay or a lazy '
+  '--optimizer such as adam; all: small ones, too. A weight that is used for '
+  'anything else stays a variable.',
 )
 _LARGE = 1_000_000
 
@@ -35,14 +37,21 @@ def settle(conflict):
   """Makes --sparse_tables=auto mean none if other flags rule out tables.
 
   Args:
-    conflict: str, from table_checks.find_conflict.
+    conflict: str, why they do; empty if they do not.
   """
   if _SPARSE_TABLES.value == 'auto' and conflict:
     FLAGS.sparse_tables = 'none'
 
 
+def are_wanted():
+  """Whether --sparse_tables is not none."""
+  return _SPARSE_TABLES.value != 'none'
+
+
 def find(model, x, **mode):
-  """Returns {id of a weight: its layer} for the weights that become tables.
+  """Returns {id of a weight: its layer} for the weights that can be tables.
+
+  Those of less than a million numbers are left out unless --sparse_tables=all.
 
   Args:
     model: keras.Model, built.
@@ -61,7 +70,7 @@ def _can_be_table(layer):
   import keras  # noqa: PLC0415  Only for Keras models.
 
   kind = keras.layers.Embedding
-  least = {'auto': _LARGE, 'all': 1, 'none': float('inf')}[_SPARSE_TABLES.value]
+  least = 1 if _SPARSE_TABLES.value == 'all' else _LARGE
   return (
     isinstance(layer, kind)
     and type(layer).call is kind.call

@@ -47,7 +47,44 @@ def settle(problem, strategy):
     strategy: strategy.Strategy.
   """
   if problem.has_keras_model:
-    keras_tables.settle(find_conflict(strategy))
+    keras_tables.settle(find_conflict(strategy) or find_change())
+
+
+def describe(problem, strategy):
+  """Returns lines (list of str) on the large embeddings that are no tables.
+
+  Args:
+    problem: problem.Problem, whose model is built.
+    strategy: strategy.Strategy.
+  """
+  change = find_change()
+  is_asked = flags.FLAGS['sparse_tables'].present  # none was the user's word.
+  if not change or not problem.has_keras_model or is_asked:
+    return []
+  if find_conflict(strategy):
+    return []  # Nothing to choose: no table is possible.
+  return [
+    f'each step moves all of {name}: in a sparse table only the rows of a '
+    f'batch would move, which is faster but not what {change} computes; '
+    '--sparse_tables=large takes that'
+    for name in problem.module.large_variables
+  ]
+
+
+def find_change():
+  """Returns the flag by which rows move that no batch has, a str, or ''.
+
+  As rows of a sparse table they would stay, so that the result would differ
+  from that of a variable. With a rule of their own tables are asked for, and
+  differ anyway.
+  """
+  if tables_apart.is_wanted():
+    return ''
+  optimizer, _, decay = optimizers.base_rate_from_flags()[0].partition(' with ')
+  if decay:
+    return decay
+  is_lazy = optimizer in sparse_updates.LAZY
+  return f'--optimizer={optimizer}' if is_lazy else ''
 
 
 def find_conflict(strategy, table='a sparse table'):

@@ -132,17 +132,20 @@ def test_what_no_table_can_do_stays_a_variable(set_tables, build):
 
 
 @pytest.mark.parametrize(
-  ('value', 'rows', 'is_table'),
+  ('value', 'rows', 'is_table', 'large'),
   [
-    ('auto', 333_333, False),
-    ('auto', 333_334, True),
-    ('none', 333_334, False),
-    ('all', 2, True),
+    ('auto', 333_333, False, []),
+    ('auto', 333_334, True, []),
+    ('large', 333_334, True, []),
+    ('none', 333_333, False, []),
+    ('none', 333_334, False, ['embedding/embeddings']),
+    ('all', 2, True, []),
   ],
 )
-def test_how_large_it_has_to_be(set_tables, value, rows, is_table):
+def test_how_large_it_has_to_be(set_tables, value, rows, is_table, large):
   set_tables(value)
   _, ours = make(lambda x: layers.Embedding(rows, 3)(x))
   with tf.Graph().as_default():
     ours.build(tf.constant(X), is_training=True)
     assert bool(tf.get_collection(sparse_table.TABLES)) == is_table
+  assert ours.large_variables == large

@@ -138,3 +138,50 @@ def test_layers_of_keras_are_tables_where_the_rule_takes_them(
     registry.load(STRATEGIES, rule).make(ONE_WORKER),
   )
   assert flags.FLAGS.sparse_tables == value
+
+
+def load_async_sgd():
+  return registry.load(STRATEGIES, 'async_sgd').make(ONE_WORKER)
+
+
+# Which of them move a weight whose gradient is 0.
+@pytest.mark.parametrize(
+  ('words', 'change'),
+  [
+    (['--optimizer=sgd'], ''),
+    (['--optimizer=adagrad'], ''),
+    (['--optimizer=ftrl'], ''),
+    (['--optimizer=sgd', '--weight_decay=0.1'], '--weight_decay'),
+    (['--optimizer=momentum'], '--optimizer=momentum'),
+    (['--optimizer=nesterov'], '--optimizer=nesterov'),
+    (['--optimizer=rmsprop'], '--optimizer=rmsprop'),
+    (['--optimizer=adam'], '--optimizer=adam'),
+    (['--optimizer=adamw', '--weight_decay=0'], '--optimizer=adamw'),
+    (['--optimizer=adam', '--table_strategy=async_sgd'], ''),
+  ],
+)
+def test_where_a_table_would_change_the_weights_layers_of_keras_are_none(
+  set_flags, words, change
+):
+  set_flags(*words)
+  model = types.SimpleNamespace(large_variables=['users', 'ads'])
+  problem = types.SimpleNamespace(has_keras_model=True, module=model)
+  strategy = load_async_sgd()
+  table_checks.settle(problem, strategy)
+  assert flags.FLAGS.sparse_tables == ('none' if change else 'auto')
+  lines = table_checks.describe(problem, strategy)
+  assert len(lines) == (2 if change else 0)
+  for name, line in zip(model.large_variables, lines, strict=False):
+    assert f'all of {name}: ' in line
+    assert f' what {change} computes; ' in line
+
+
+@pytest.mark.parametrize('asked', ['large', 'none'])
+def test_what_is_asked_for_is_not_settled_and_has_no_line(set_flags, asked):
+  set_flags('--optimizer=adam', f'--sparse_tables={asked}')
+  model = types.SimpleNamespace(large_variables=['users'])
+  problem = types.SimpleNamespace(has_keras_model=True, module=model)
+  strategy = load_async_sgd()
+  table_checks.settle(problem, strategy)
+  assert flags.FLAGS.sparse_tables == asked
+  assert not table_checks.describe(problem, strategy)
