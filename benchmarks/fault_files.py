@@ -22,7 +22,7 @@ WRITE_ERRORS = {
 }
 READS, WRITES, FORKS = 1, 2, 4
 HANGS = 0  # In place of an errno.
-_FOREVER = -1
+_FOREVER = 2**30
 _NAME_SIZE = 64
 _LAYOUT = struct.Struct(f'iiii{_NAME_SIZE}s')
 _CONTROL, _FOLDER = 'FAULT_CONTROL', 'FAULT_FOLDER'
@@ -64,8 +64,8 @@ static int fails(int call, const char *path) {
     if (call != FORKS && strstr(path, "/history/")) return 0;
     if (call != FORKS && !strstr(path, (const char *)control->name)) return 0;
     if (control->error) {
-      if (control->left >= 0 && __sync_fetch_and_sub(&control->left, 1) <= 0)
-        return 0;
+      if (control->left <= 0) return 0;
+      if (__sync_fetch_and_sub(&control->left, 1) <= 0) return 0;
       errno = control->error;
       return 1;
     }
