@@ -137,21 +137,19 @@ def make_optimizer(
   return optimizer
 
 
-def from_flags(global_step, num_workers, epochs_per_update=1.0):
+def from_flags(global_step, batches_per_gradient=1, epochs_per_update=1.0):
   """Returns (make_optimizer, learning_rate).
 
   Args:
     global_step: int64 scalar variable.
-    num_workers: int, the default of --lr_scale.
-    epochs_per_update: float, the fraction of the data set that one global step
-      takes in; for --lr_schedule_unit=epochs.
+    batches_per_gradient, epochs_per_update: see schedules.from_flags.
 
   Returns:
     make_optimizer: callable(is_local=False, rate_factor=None) -> a new
       tf.train.Optimizer; see strategy.Strategy.minimize.
     learning_rate: float32 scalar tensor, the center's.
   """
-  schedule = schedules.from_flags(num_workers, epochs_per_update)
+  schedule = schedules.from_flags(batches_per_gradient, epochs_per_update)
   # The center's rate is computed on its ps: an update that holds the center's
   # lock must not wait for a number from the worker.
   with tf.device(global_step.device):

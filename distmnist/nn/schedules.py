@@ -1,7 +1,7 @@
 """Learning-rate schedules, by flags.
 
 A step t of a schedule is a global_step: an update of the center variables.
-With --lr_schedule_unit=epochs the flags are in passes over the data set and are
+With --lr_schedule_unit=epochs the flags are in the epochs of --epochs and are
 converted to steps here, so a schedule covers the same work under every rule.
 """
 
@@ -28,8 +28,7 @@ _LR_SCHEDULE_UNIT = flags.DEFINE_enum(
   ['steps', 'epochs'],
   'What --lr_decay_steps, --lr_boundaries and --lr_warmup_steps count. steps: '
   'global steps, as in TensorFlow, one of which takes in more batches under '
-  'some strategies than under others; epochs: passes of all workers together '
-  'over the data set.',
+  'some strategies than under others; epochs: those of --epochs.',
 )
 _LR_DECAY_STEPS = flags.DEFINE_float(
   'lr_decay_steps',
@@ -61,8 +60,10 @@ _LR_WARMUP_STEPS = flags.DEFINE_float(
 _LR_SCALE = flags.DEFINE_float(
   'lr_scale',
   None,
-  'linear_scaling: the full rate over --learning_rate; by default the number '
-  'of workers.',
+  'linear_scaling: the full rate over --learning_rate; by default how many '
+  'batches of --batch_size the gradient of an update is the mean of: '
+  '--gradient_accumulation times the GPUs of a worker times, in lock-step, the '
+  'workers or --replicas_to_aggregate.',
   lower_bound=0,
 )
 
@@ -147,13 +148,14 @@ def _compute_after(rate, compute_gradients, *args, **kwargs):
   return pairs
 
 
-def from_flags(num_workers, epochs_per_update=1.0):
+def from_flags(batches_per_gradient, epochs_per_update=1.0):
   """Returns the Schedule that the flags ask for.
 
   Args:
-    num_workers: int, the default of --lr_scale.
-    epochs_per_update: float, the fraction of the data set that one global step
-      takes in; for --lr_schedule_unit=epochs.
+    batches_per_gradient: int, the default of --lr_scale: how many batches the
+      gradient of an update is the mean of.
+    epochs_per_update: float, the epochs that one global step takes in; for
+      --lr_schedule_unit=epochs.
   """
   unit = _LR_SCHEDULE_UNIT.value
   steps_per_unit = 1 / epochs_per_update if unit == 'epochs' else 1
@@ -170,7 +172,9 @@ def from_flags(num_workers, epochs_per_update=1.0):
       )
     ],
     warmup_steps=_LR_WARMUP_STEPS.value * steps_per_unit,
-    scale=num_workers if _LR_SCALE.value is None else _LR_SCALE.value,
+    scale=(
+      batches_per_gradient if _LR_SCALE.value is None else _LR_SCALE.value
+    ),
   )
 
 

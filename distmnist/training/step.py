@@ -68,11 +68,17 @@ def build_step(
     lambda state: losses.build_slices(cluster, problem, slices, state),
     epochs_per_update,
     dealing,
+    len(slices) * len(cluster.tower_devices),
   )
 
 
 def build_step_of(
-  cluster, strategy, build_loss, epochs_per_update=1.0, dealing=None
+  cluster,
+  strategy,
+  build_loss,
+  epochs_per_update=1.0,
+  dealing=None,
+  batches_per_loss=1,
 ):
   """Builds the Step of a worker around any function that builds its loss.
 
@@ -80,6 +86,7 @@ def build_step_of(
     cluster, strategy, epochs_per_update, dealing: see `build_step`.
     build_loss: callable(model_state.ModelState) -> (loss, metrics), see Step;
       variables that it makes with tf.get_variable form the center.
+    batches_per_loss: int, the batches of --batch_size that it is the mean of.
 
   Raises:
     cli.UsageError: the strategy cannot train one of the variables, or its
@@ -105,7 +112,9 @@ def build_step_of(
       if not dealing.is_lock_step:
         strategy.build_mark = table.build_mark
     make_optimizer, learning_rate = optimizers.from_flags(
-      global_step, cluster.num_workers, epochs_per_update
+      global_step,
+      strategy.pushes_per_step * batches_per_loss,
+      epochs_per_update,
     )
     update = strategy.minimize(
       loss, beta_powers.share(make_optimizer), global_step

@@ -61,7 +61,7 @@ def build(task, choice, train_split, seed):
     strategy,
     choice.problem,
     slices,
-    plan.images_per_update / train_split.num_examples,
+    plan.images_per_update / plan.images_per_epoch,
     plan.dealing,
   )
   if warmup:

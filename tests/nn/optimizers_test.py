@@ -147,7 +147,7 @@ def test_a_schedule_in_epochs_is_of_the_work_that_is_done(
 def test_the_flags_by_default_are_plain_sgd(tf_session, set_flags):
   set_flags()
   step = tf.train.get_or_create_global_step()
-  make, rate = optimizers.from_flags(step, num_workers=4)
+  make, rate = optimizers.from_flags(step)
   tf_session.run(tf.global_variables_initializer())
   assert isinstance(make(), tf.train.GradientDescentOptimizer)
   assert make() is not make()
@@ -165,7 +165,7 @@ def test_the_flags_reach_the_optimizer(tf_session, set_flags):
     '--lr_decay_rate=0.5',
   )
   step = tf.train.get_or_create_global_step()
-  make, rate = optimizers.from_flags(step, num_workers=4)
+  make, rate = optimizers.from_flags(step)
   w = tf.get_variable('w', initializer=0.0)
   train_op = make().minimize(10 * w, global_step=step)
   tf_session.run(tf.global_variables_initializer())
@@ -180,11 +180,11 @@ def test_the_flags_reach_the_optimizer(tf_session, set_flags):
 
 
 @pytest.mark.parametrize('words, scale', [([], 4), (['--lr_scale=2'], 2)])
-def test_the_rate_is_scaled_by_the_number_of_workers(
+def test_the_rate_is_scaled_by_the_number_of_batches(
   tf_session, set_flags, words, scale
 ):
   set_flags('--lr_schedule=linear_scaling', '--lr_warmup_steps=1', *words)
-  _, rate = optimizers.from_flags(tf.constant(5, tf.int64), num_workers=4)
+  _, rate = optimizers.from_flags(tf.constant(5, tf.int64), 4)
   assert tf_session.run(rate) == pytest.approx(0.01 * scale)
 
 

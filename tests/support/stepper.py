@@ -146,7 +146,7 @@ class Worker:
     """Returns make_optimizer; the gradients of its optimizers are gated."""
     how = self.how
     if how.optimizer is None:
-      make_plain, _ = optimizers.from_flags(global_step, num_workers=1)
+      make_plain, _ = optimizers.from_flags(global_step)
     else:
 
       def make_plain(is_local=False, rate_factor=None):

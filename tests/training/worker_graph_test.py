@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -6,7 +8,7 @@ from distmnist.common import cli, console
 from distmnist.exchange.steps import graph_warmup
 from distmnist.lifecycle import task as task_lib
 from distmnist.models import softmax
-from distmnist.nn import batch_norm, layers
+from distmnist.nn import batch_norm, layers, schedules
 from distmnist.training import flag_checks, worker_graph
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
@@ -105,3 +107,60 @@ def test_a_center_that_is_not_on_a_ps_is_refused(build, monkeypatch):
   monkeypatch.setattr(cluster_lib.Cluster, 'device_setter', lambda *_: '/cpu:0')
   with pytest.raises(cli.RunError, match='must sit on a ps to be shared'):
     build(WORKER)
+
+
+@pytest.fixture
+def find_schedule(build, monkeypatch):
+  """Returns find_schedule(cluster, *flags) -> (Schedule, Plan) of a worker."""
+  found = []
+
+  def note(schedule, step, learning_rate):
+    found.append(schedule)
+    return make_rate(schedule, step, learning_rate)
+
+  make_rate = schedules.Schedule.build
+  monkeypatch.setattr(schedules.Schedule, 'build', note)
+
+  def find(cluster, *words):
+    _, _, choice, _ = build(cluster, *words)
+    return found[-1], choice.plan
+
+  return find
+
+
+@pytest.mark.parametrize('over', ['shard', 'dataset'])
+def test_the_epochs_of_a_schedule_are_those_of_the_training(
+  find_schedule, over
+):
+  schedule, plan = find_schedule(
+    *(WORKER, '--batch_size=5', '--epochs=10', f'--epochs_over={over}'),
+    *('--lr_schedule=step', '--lr_schedule_unit=epochs', '--lr_boundaries=5'),
+  )
+  assert schedule.boundaries == [plan.last_step / 2]
+
+
+@pytest.mark.parametrize(
+  ('words', 'scale'),
+  [
+    (['--strategy=sync_sgd'], 2),
+    (['--strategy=sync_sgd', '--replicas_to_aggregate=1'], 1),
+    (['--strategy=sync_sgd', '--replicas_to_aggregate=3'], 3),
+    (['--strategy=sync_sgd', '--gradient_accumulation=3'], 6),
+    (['--strategy=sagn', '--communication_period=3'], 2),
+    (['--strategy=async_sgd'], 1),
+    (['--strategy=async_sgd', '--gradient_accumulation=3'], 3),
+    (['--strategy=sync_sgd', '--lr_scale=8'], 8),
+  ],
+)
+def test_linear_scaling_is_by_the_batches_of_an_update(
+  find_schedule, words, scale
+):
+  flags = '--lr_schedule=linear_scaling', '--batch_size=5'
+  assert find_schedule(WORKER, *flags, *words)[0].scale == scale
+
+
+def test_linear_scaling_counts_gpus(find_schedule):
+  member = dataclasses.replace(WORKER, num_gpus=2)
+  flags = '--lr_schedule=linear_scaling', '--batch_size=5'
+  schedule, _ = find_schedule(member, *flags, '--strategy=sync_sgd')
+  assert schedule.scale == 4

@@ -139,7 +139,7 @@ class PlainWorker(stepper.Worker):
   """Without a gate, and with the optimizers of the flags, as in training."""
 
   def _make_factory(self, global_step):
-    return optimizers.from_flags(global_step, num_workers=1)[0]
+    return optimizers.from_flags(global_step)[0]
 
 
 @pytest.mark.parametrize(
