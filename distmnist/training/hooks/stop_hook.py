@@ -96,16 +96,19 @@ class StopHook(tf.train.SessionRunHook):
 
 
 class NanHook(tf.train.SessionRunHook):
-  """Stops with helpful advice when the cost is not finite."""
+  """Stops with helpful advice when the cost of a step is not finite."""
 
   def __init__(self, steps, advice):
     self._steps = steps
     self._advice = advice
 
   def after_run(self, run_context, run_values):
-    cost = self._steps.last['cost']
-    if not math.isfinite(cost):
-      raise cli.RunError(f'the cost is {cost}: {cli.DIVERGED}; {self._advice}')
+    for step in self._steps.done:
+      cost = step['cost']
+      if not math.isfinite(cost):
+        raise cli.RunError(
+          f'the cost is {cost}: {cli.DIVERGED}; {self._advice}'
+        )
 
 
 class EndHook(tf.train.SessionRunHook):

@@ -1,9 +1,10 @@
-"""stop_hook.StopHook: what it knows of its sessions."""
+"""stop_hook: when a training ends."""
 
 import types
 
 import pytest
 
+from distmnist.common import cli
 from distmnist.training.hooks import stop_hook
 from tests.support import in_process
 
@@ -47,3 +48,13 @@ def test_a_session_with_nothing_left_to_do_makes_no_step(
     types.SimpleNamespace(request_stop=lambda: ends.append(step)),
   )
   assert bool(ends) == is_over
+
+
+@pytest.mark.parametrize('number', range(3))
+def test_no_step_of_a_run_may_have_an_infinite_cost(number):
+  steps = types.SimpleNamespace(done=[{'cost': 1.0} for _ in range(3)])
+  hook = stop_hook.NanHook(steps, 'advice')
+  hook.after_run(None, None)
+  steps.done[number]['cost'] = float('inf')
+  with pytest.raises(cli.RunError, match='the cost is inf: .*; advice'):
+    hook.after_run(None, None)
