@@ -202,6 +202,11 @@ def _read_optimizer(model, has_rate=False):
     raise ValueError('the model is not compiled: expected model.compile(...)')
   optimizer = model.optimizer
   name = type(optimizer).__name__
+  if name == 'LossScaleOptimizer':  # Which compile() takes by itself.
+    raise ValueError(
+      'the model is compiled to scale its loss, as under mixed_float16, which '
+      "no update rule here does: expected 'mixed_bfloat16', or float32"
+    )
   if name not in _OPTIMIZERS:
     raise ValueError(
       f'the model is compiled with {name}: expected one of '
@@ -247,10 +252,14 @@ def _check_settings(optimizer, said):
 
 
 def _read_rate(optimizer):
+  from distmnist.nn import schedules  # noqa: PLC0415  It needs TensorFlow.
+
   rate = optimizer.get_config()['learning_rate']
   if isinstance(rate, dict):
+    known = [name for name in schedules.SCHEDULES if name != 'constant']
     raise ValueError(
       f'the model is compiled with the learning rate {rate["class_name"]}: '
-      'expected a number, or learning_rate= and lr_schedule= here'
+      'expected a number, or learning_rate= and lr_schedule= here, which is '
+      f'one of {", ".join(known)}: there are no others'
     )
   return float(rate)

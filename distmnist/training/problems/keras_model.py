@@ -137,6 +137,7 @@ class KerasModel:
             x,
           )
         )
+      _check_needs_no_scaling(model)
       state = {id(v) for v in self._find_state()}
       mode = self._make_mode(is_training=True)
       self._num_draws = _count_draws(model, state, x, mode)
@@ -234,6 +235,16 @@ def _check_begins_anew(model):
         f'the layer {layer.name!r} is stateful: what one batch leaves to the '
         'next would depend on which worker has them, and an evaluation has '
         'batches of its own size: leave stateful=True out, and the batch size'
+      )
+
+
+def _check_needs_no_scaling(model):
+  for layer in model._flatten_layers():
+    if layer.compute_dtype == 'float16':
+      raise ValueError(
+        f'the layer {layer.name!r} computes in float16, in which small '
+        'gradients become 0 unless the loss is scaled, as `model.fit` does '
+        "and no update rule here: expected 'mixed_bfloat16', or float32"
       )
 
 

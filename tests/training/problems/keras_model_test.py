@@ -147,11 +147,16 @@ def test_a_constraint_is_refused(make):
       ],
       "the layer 'mine' is stateful: what one batch leaves to the next would",
     ),
+    (
+      [
+        lambda: keras.layers.Dense(2),
+        lambda: keras.layers.Dense(2, name='half', dtype='mixed_float16'),
+      ],
+      "the layer 'half' computes in float16, .* expected 'mixed_bfloat16'",
+    ),
   ],
 )
-def test_a_layer_that_goes_on_from_step_to_step_is_refused(
-  make, makers, message
-):
+def test_a_layer_that_a_step_cannot_train_is_refused(make, makers, message):
   model, ours = make(*makers)
   with pytest.raises(ValueError, match=message), built(ours, is_training=True):
     pass
