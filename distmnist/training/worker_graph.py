@@ -91,6 +91,7 @@ def _describe(task, choice, step):
   if cluster.is_chief:
     for line in table_checks.describe(choice.problem, strategy):
       _log.info(line)
+    _describe_partial_loss(cluster, choice)
     caveat = batch_norm.describe_averages(choice.rule, strategy.has_local_steps)
     for line in idle_flags.describe(
       choice.rule, strategy, not choice.problem.is_custom, choice.problem
@@ -98,6 +99,21 @@ def _describe(task, choice, step):
       _log.info(line)
     if caveat:
       _log.info(caveat)
+
+
+def _describe_partial_loss(cluster, choice):
+  problem, plan = choice.problem, choice.plan
+  num_batches = plan.dealing.pushes_per_step * plan.num_slices
+  num_batches *= len(cluster.tower_devices)
+  is_partial = problem.has_keras_model and problem.module.has_partial_loss
+  if is_partial and num_batches > 1:
+    _log.info(
+      'the loss has a mask or ignore_class: each batch of --batch_size is '
+      'divided by what counts in it, so the mean over the %d batches of an '
+      'update is not the loss of one batch %d times as large',
+      num_batches,
+      num_batches,
+    )
 
 
 def describe_task(task, choice):

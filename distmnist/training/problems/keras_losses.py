@@ -37,6 +37,19 @@ def compute(given, y, outputs, weights=None):
   return mean
 
 
+def is_partial(given, outputs):
+  """Whether a loss leaves out a part of a batch, as by a mask.
+
+  Then its mean over two batches is not the mean of the two means.
+
+  Args:
+    given, outputs: see `compute`.
+  """
+  is_masked = getattr(_take_only(outputs, 'output'), '_keras_mask', None)
+  ignored = getattr(_take_only(given, 'loss'), 'ignore_class', None)
+  return is_masked is not None or ignored is not None
+
+
 def pair(y, outputs):
   """Returns (y, outputs), tensors: y as [n, 1] if the outputs are, or as [n].
 

@@ -74,16 +74,32 @@ def count(metric, y, outputs):
     metric: keras.metrics.Metric, made by `make`.
     y, outputs: tensors [n, ...].
   """
+  first = [tf.constant(value) for value in _read_first(metric)]
+  states = metric.stateless_update_state(first, y, outputs)
+  added = [state - start for state, start in zip(states, first, strict=True)]
+  value = _find_result(metric, states)
+  return metric_total.Total(added, tf.cast(value, tf.float32))
+
+
+def finish(metric, sums):
+  """Returns a metric over all batches, a float.
+
+  Args:
+    metric: keras.metrics.Metric, made by `make`.
+    sums: list of arrays, what all batches together add to its variables.
+  """
   with runtime.eagerly():
-    first = [v.numpy() for v in metric.variables]
-  states = metric.stateless_update_state(
-    [tf.constant(value) for value in first], y, outputs
-  )
-  value = find_result(metric, states)
-  return metric_total.Total(list(states), tf.cast(value, tf.float32))
+    states = [*map(np.add, _read_first(metric), sums)]
+    return float(_find_result(metric, states))
 
 
-def find_result(metric, states):
+def _read_first(metric):
+  """Returns what the variables of a metric begin with, a list of arrays."""
+  with runtime.eagerly():
+    return [v.numpy() for v in metric.variables]
+
+
+def _find_result(metric, states):
   """Returns a metric from its variables' values; a scalar.
 
   Args:

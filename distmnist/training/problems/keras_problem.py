@@ -75,6 +75,10 @@ class KerasModule:
   """A user's Keras module with the functions that problem.Problem calls.
 
   All other attributes are the module's own.
+
+  Attributes:
+    has_partial_loss: bool, whether its loss leaves out a part of a batch; known
+      once the loss is built.
   """
 
   def __init__(self, module, model):
@@ -89,6 +93,7 @@ class KerasModule:
     config = getattr(model, '_compile_config', None)
     self._compiled = config.config if config else {}
     self._metrics = None
+    self.has_partial_loss = False
 
   def __getattr__(self, name):
     return getattr(self._module, name)
@@ -122,6 +127,7 @@ class KerasModule:
     is_own = self._is_own(given) or _takes_nests(given, y, outputs)
     if given is getattr(self._module, 'loss', None) and is_own:
       return given(y, outputs)
+    self.has_partial_loss = keras_losses.is_partial(given, outputs)
     return keras_losses.compute(given, y, outputs, weights)
 
   def _is_own(self, given):
@@ -173,9 +179,7 @@ class KerasModule:
     values = dict(means)
     for name, metric in (self._metrics or {}).items():
       if isinstance(values.get(name), list):
-        with runtime.eagerly():
-          result = keras_metrics.find_result(metric, values[name])
-          values[name] = float(result)
+        values[name] = keras_metrics.finish(metric, values[name])
     if hasattr(self._module, 'finish'):
       values = self._module.finish(values)
     return values

@@ -54,6 +54,12 @@ def test_what_is_masked_or_ignored_does_not_count(given, mask):
   values = -np.log(np.take_along_axis(P, Y[..., None], -1)[..., 0])
   expected = values[counts].mean()
   assert compute(given, Y, P, mask) == pytest.approx(expected, rel=1e-5)
+  with tf.Graph().as_default():
+    outputs = tf.constant(P)
+    if mask is not None:
+      outputs._keras_mask = tf.constant(mask)
+    is_partial = keras_losses.is_partial(given, outputs)
+  assert is_partial == (not counts.all())
 
 
 def test_a_loss_keeps_what_it_was_made_with():

@@ -43,8 +43,24 @@ def test_a_result_that_is_a_variable_is_that_of_the_data(tf_session):
   total = keras_metrics.count(metric, tf.constant(Y), tf.constant(OUTPUTS))
   [state], value = tf_session.run([total.states, total.value])
   assert state == value == 4
+  assert keras_metrics.finish(metric, [np.float32(7)]) == 7
+
+
+class Started(Own):
+  """Its variable begins at 5."""
+
+  def reset_state(self):
+    self.kept.assign(5.0)
+
+
+def test_what_a_variable_begins_with_counts_once(tf_session):
   with runtime.eagerly():
-    assert float(keras_metrics.find_result(metric, [np.float32(7)])) == 7
+    metric = Started(lambda kept, gaps: kept + keras.ops.sum(gaps))
+  metric = make(metric)
+  total = keras_metrics.count(metric, tf.constant(Y), tf.constant(OUTPUTS))
+  [added], value = tf_session.run([total.states, total.value])
+  assert (added, value) == (4, 9)
+  assert keras_metrics.finish(metric, [added + added]) == 13
 
 
 @pytest.mark.parametrize(
