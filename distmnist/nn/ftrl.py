@@ -19,7 +19,8 @@ import math
 
 import tensorflow.compat.v1 as tf
 
-_FIRST_SUM = 0.1  # As in tf.train.AdagradOptimizer.
+# What n begins with.
+FIRST_SUM = 0.1  # As in tf.train.AdagradOptimizer.
 
 
 class Ftrl(tf.train.Optimizer):
@@ -40,7 +41,7 @@ class Ftrl(tf.train.Optimizer):
     for variable in var_list:
       self._get_or_make_slot_with_initializer(
         variable,
-        tf.constant_initializer(_FIRST_SUM),
+        tf.constant_initializer(FIRST_SUM),
         variable.shape,
         variable.dtype.base_dtype,
         'accum',
@@ -79,6 +80,11 @@ def _make_linear_initializer(variable):
       variable.read_value,
       lambda: variable.initial_value,
     )
-    return -math.sqrt(_FIRST_SUM) * value
+    return begin_linear(value)
 
   return initialize
+
+
+def begin_linear(weights):
+  """Returns what z begins with beside `weights`, a tensor."""
+  return -math.sqrt(FIRST_SUM) * weights

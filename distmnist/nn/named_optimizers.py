@@ -87,13 +87,13 @@ class _RmsProp(tf.train.RMSPropOptimizer):
 
   def __init__(self, first_mean_square=1.0, **settings):
     super().__init__(**settings)
-    self._first_mean_square = first_mean_square
+    self.first_mean_square = first_mean_square
 
   def _create_slots(self, var_list):
     for variable in var_list:
       self._get_or_make_slot_with_initializer(
         variable,
-        tf.constant_initializer(self._first_mean_square),
+        tf.constant_initializer(self.first_mean_square),
         variable.shape,
         variable.dtype.base_dtype,
         'rms',

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.nn import ftrl
+from distmnist.nn import ftrl, lamb, lars
 
 
 class Formula(NamedTuple):
@@ -20,18 +20,25 @@ class Formula(NamedTuple):
     slots: tuple of str, the slots that it keeps, by their names.
     find_rate: callable(optimizer, device of the rows) -> eta, float32 scalar
       tensor or float.
+    begin: callable(optimizer, w) -> list of what the slots of rows begin with,
+      given the rows: each a float or a float32 tensor [n, width].
     compute: callable(optimizer, eta, g, w, *slots) -> list of the new values of
       w and of the slots; all of these are float32 tensors [n, width].
   """
 
   slots: tuple
   find_rate: Callable
+  begin: Callable
   compute: Callable
 
 
 def _find_rate(optimizer, device):
   del device
   return optimizer._learning_rate_tensor
+
+
+def _begin_with_zeros(num_slots):
+  return lambda optimizer, w: [0.0] * num_slots
 
 
 def _sgd(optimizer, eta, g, w):
@@ -45,10 +52,20 @@ def _momentum(optimizer, eta, g, w, m):
   return [w - eta * (g + mu * m if optimizer._use_nesterov else m), m]
 
 
+def _begin_adagrad(optimizer, w):
+  del w
+  return [optimizer._initial_accumulator_value]
+
+
 def _adagrad(optimizer, eta, g, w, n):
   del optimizer
   n += tf.square(g)
   return [w - eta * g * tf.math.rsqrt(n), n]
+
+
+def _begin_rmsprop(optimizer, w):
+  del w
+  return [optimizer.first_mean_square, 0.0]
 
 
 def _rmsprop(optimizer, eta, g, w, n, m):
@@ -77,6 +94,11 @@ def _find_rate_of_ftrl(optimizer, device):
   return optimizer._learning_rate
 
 
+def _begin_ftrl(optimizer, w):
+  del optimizer
+  return [ftrl.FIRST_SUM, ftrl.begin_linear(w)]
+
+
 def _ftrl(optimizer, eta, g, w, n, z):
   """See ftrl.py."""
   before, n = tf.sqrt(n), n + tf.square(g)
@@ -88,15 +110,32 @@ def _ftrl(optimizer, eta, g, w, n, z):
 
 
 _FORMULAS = {
-  tf.train.GradientDescentOptimizer: Formula((), _find_rate, _sgd),
-  tf.train.MomentumOptimizer: Formula(('momentum',), _find_rate, _momentum),
-  tf.train.AdagradOptimizer: Formula(('accumulator',), _find_rate, _adagrad),
-  tf.train.RMSPropOptimizer: Formula(('rms', 'momentum'), _find_rate, _rmsprop),
-  tf.train.AdamOptimizer: Formula(('m', 'v'), _find_rate_of_adam, _adam),
-  ftrl.Ftrl: Formula(('accum', 'linear'), _find_rate_of_ftrl, _ftrl),
+  tf.train.GradientDescentOptimizer: Formula(
+    (), _find_rate, _begin_with_zeros(0), _sgd
+  ),
+  tf.train.MomentumOptimizer: Formula(
+    ('momentum',), _find_rate, _begin_with_zeros(1), _momentum
+  ),
+  tf.train.AdagradOptimizer: Formula(
+    ('accumulator',), _find_rate, _begin_adagrad, _adagrad
+  ),
+  tf.train.RMSPropOptimizer: Formula(
+    ('rms', 'momentum'), _find_rate, _begin_rmsprop, _rmsprop
+  ),
+  tf.train.AdamOptimizer: Formula(
+    ('m', 'v'), _find_rate_of_adam, _begin_with_zeros(2), _adam
+  ),
+  ftrl.Ftrl: Formula(
+    ('accum', 'linear'), _find_rate_of_ftrl, _begin_ftrl, _ftrl
+  ),
 }
 
 
 def find(optimizer):
-  """Returns the Formula of a tf.train.Optimizer of named_optimizers.py."""
+  """Returns the Formula of a tf.train.Optimizer of named_optimizers.py.
+
+  None for lars and lamb, whose steps need whole tables.
+  """
+  if isinstance(optimizer, lars.Lars | lamb.Lamb):
+    return None
   return next(f for kind, f in _FORMULAS.items() if isinstance(optimizer, kind))

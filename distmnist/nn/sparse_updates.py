@@ -63,6 +63,49 @@ def add(optimizer):
   optimizer._finish = updates.finish
 
 
+class RowSlots:
+  """What optimizers keep beside rows, and how it begins beside new ones."""
+
+  def __init__(self):
+    self._optimizers = []
+
+  def watch(self, make_optimizer):
+    """Returns a make_optimizer whose optimizers `begin` then knows.
+
+    Args:
+      make_optimizer: see strategy.Strategy.minimize.
+    """
+
+    def make(is_local=False, rate_factor=None):
+      optimizer = make_optimizer(is_local=is_local, rate_factor=rate_factor)
+      self._optimizers.append(optimizer)
+      return optimizer
+
+    return make
+
+  def begin(self, variable, rows):
+    """Returns what the slots of new rows begin with, once all slots are made.
+
+    Args:
+      variable: tf.Variable, the shard of a table.
+      rows: float32 [n, width], the first values of its new rows.
+
+    Returns:
+      The list of (slot, values like `rows`).
+    """
+    found = []
+    for optimizer in self._optimizers:
+      formula = row_formulas.find(optimizer)
+      if formula is None:  # It takes no tables.
+        continue
+      values = formula.begin(optimizer, rows)
+      for name, value in zip(formula.slots, values, strict=True):
+        slot = optimizer.get_slot(variable, name)
+        if slot is not None:
+          found.append((slot, value + tf.zeros_like(rows)))
+    return found
+
+
 class _RowUpdates:
   """The updates of rows in an optimizer's apply_gradients."""
 

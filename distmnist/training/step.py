@@ -13,6 +13,7 @@ from distmnist.nn import (
   beta_powers,
   optimizer_checks,
   optimizers,
+  sparse_updates,
 )
 from distmnist.training import averages, losses, rule_checks, variable_checks
 from distmnist.training.batches import dispatcher
@@ -116,12 +117,13 @@ def build_step_of(
       strategy.pushes_per_step * batches_per_loss,
       epochs_per_update,
     )
+    slots = sparse_updates.RowSlots()
     update = strategy.minimize(
-      loss, beta_powers.share(make_optimizer), global_step
+      loss, slots.watch(beta_powers.share(make_optimizer)), global_step
     )
     rule_checks.check_update(strategy, update)
-    update = tables_apart.add_to(update, make_optimizer)
-    key_shard.connect_all()
+    update = tables_apart.add_to(update, slots.watch(make_optimizer))
+    key_shard.connect_all(slots.begin)
     state.build_updates()
     train_op = batch_norm.after_updates(update.train_op)
   _check_is_marked(strategy, table, average)

@@ -248,7 +248,7 @@ def test_text_is_looked_up_by_itself(tf_session, kind):
       initializer=tf.ones_initializer(),
     )
   assert found.shape.as_list() == [2, 2]
-  key_shard.connect_all()
+  key_shard.connect_all(lambda rows, first: [])
   tf_session.run(tf.global_variables_initializer())
   key_map.fill(tf_session)
   np.testing.assert_array_equal(tf_session.run(found), np.full([2, 2], 2.0))

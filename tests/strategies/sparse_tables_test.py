@@ -4,8 +4,10 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.tables import sparse_table, table_saver
+from distmnist.nn import sparse_updates
 from distmnist.strategies import async_sgd
 from tests.support import tables
 
@@ -60,6 +62,41 @@ def test_lock_step_is_one_process_on_the_whole_batch(
   cluster, (build, _) = make_cluster(num_ps, num_workers), KINDS[kind]
   found = tables.train(cluster, tables.make_lock_step, optimizer, widths, build)
   assert_alike(kind, found, train_alone(kind, optimizer, widths))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('optimizer', 'num_ps', 'num_workers'),
+  [
+    *((name, 0, 1) for name in sparse_updates.NUM_SLOTS),
+    ('ftrl', 1, 1),
+    ('ftrl', 2, 2),
+    ('rmsprop', 2, 2),
+  ],
+)
+def test_a_row_that_is_made_learns_as_one_that_was_always_there(
+  make_cluster, set_flags, optimizer, num_ps, num_workers
+):
+  set_flags()
+  if num_ps:
+    cluster = make_cluster(num_ps, num_workers)
+    found = tables.train(
+      *(cluster, tables.make_lock_step, optimizer, (3, 3)), tables.build_by_keys
+    )
+  else:
+    found = train_alone('keys', optimizer, (3, 3))
+  expected = tables.train_alone(
+    async_sgd.make, optimizer, (3, 3), tables.build_as_made
+  )
+  np.testing.assert_allclose(found['w'], expected['w'], atol=1e-5)
+  for table, ids in ('a', tables.IDS), ('b', tables.IDS[:, :, 1:]):
+    seen = np.unique(ids)
+    with tf.Session() as session:
+      keys = session.run(tables.find_keys(tf.constant(seen), table))
+    at = sparse_table.find_positions(seen, tables.NUM_ROWS)
+    rows = expected[f'{table}/rows'][at[np.argsort(keys)]]
+    np.testing.assert_array_equal(found[f'{table}/keys'], np.sort(keys))
+    np.testing.assert_allclose(found[f'{table}/rows'], rows, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.data import seeds
 from distmnist.exchange import sharding
 from distmnist.exchange.tables import (
+  key_hash,
   key_hook,
   key_map,
   key_shard,
@@ -15,7 +16,7 @@ from distmnist.exchange.tables import (
   touched_hook,
 )
 from distmnist.logdir import checkpoints
-from distmnist.nn import layers, optimizers
+from distmnist.nn import layers, optimizers, sparse_updates
 from distmnist.strategies import (
   async_sgd,
   dc_asgd,
@@ -51,21 +52,43 @@ def start_at(seed, width):
   return initialize
 
 
-def build_outputs(ids, widths):
+def build_outputs(ids, widths, starts=None):
   """Returns float32 [n] of ids [n, 3]; tables a and b, and a weight."""
-  a = layers.embedding(
-    ids, NUM_ROWS, widths[0], 'a', initializer=start_at(1, widths[0])
-  )
+  starts = starts or [start_at(1, widths[0]), start_at(2, widths[1])]
+  a = layers.embedding(ids, NUM_ROWS, widths[0], 'a', initializer=starts[0])
   b = layers.embedding(
     ids[:, 1:],
     NUM_ROWS,
     widths[1],
     'b',
     combiner='sum',
-    initializer=start_at(2, widths[1]),
+    initializer=starts[1],
   )
   again = layers.embedding(ids[:, 0], NUM_ROWS, widths[0], 'a')
   return _sum(a, b, again)
+
+
+def find_keys(ids, table):
+  """Returns what `build_by_keys` looks up in 'a' or 'b', int64 [n]."""
+  if table == 'a':
+    return (ids - 50) * 2**45
+  return key_hash.find_fingerprints(tf.strings.as_string(ids))
+
+
+def start_as_made(table, width):
+  """Returns an initializer: row r begins as that of its key is made."""
+  drawn = tf.random_uniform_initializer(-(width**-0.5), width**-0.5)
+  start = new_rows.Start(new_rows.NewRows(NUM_ROWS), '', drawn)
+
+  def initialize(shape, dtype=None, partition_info=None):
+    begin = partition_info.var_offset[0] if partition_info else 0
+    positions = tf.range(begin, begin + shape[0], dtype=tf.int64)
+    num_positions = sparse_table.count_positions(NUM_ROWS)
+    keys = find_keys(sparse_table.find_id(positions, num_positions), table)
+    seed = seeds.derive_first(f'{table}/rows')
+    return tf.cast(start.make_rows(keys, width, seed), dtype)
+
+  return initialize
 
 
 def build_by_keys(ids, widths):
@@ -73,7 +96,7 @@ def build_by_keys(ids, widths):
 
   The keys of table a are far from 0, and those of b are text.
   """
-  keys = (ids - 50) * 2**45
+  keys = find_keys(ids, 'a')
   a = layers.embedding(keys, layers.NewRows(NUM_ROWS), widths[0], 'a')
   b = layers.embedding(
     tf.strings.as_string(ids[:, 1:]),
@@ -84,6 +107,12 @@ def build_by_keys(ids, widths):
   )
   again = layers.embedding(keys[:, 0], layers.NewRows(NUM_ROWS), widths[0], 'a')
   return _sum(a, b, again)
+
+
+def build_as_made(ids, widths):
+  """Returns what `build_by_keys` does, of tables that have all rows at once."""
+  starts = [start_as_made('a', widths[0]), start_as_made('b', widths[1])]
+  return build_outputs(ids, widths, starts)
 
 
 def _sum(a, b, again):
@@ -128,8 +157,9 @@ class Model:
         return optimizers.make_optimizer(optimizer, RATE * factor)
 
       self.trained = tf.trainable_variables()
-      self.update = rule.minimize(loss, make, global_step)
-      key_shard.connect_all()
+      slots = sparse_updates.RowSlots()
+      self.update = rule.minimize(loss, slots.watch(make), global_step)
+      key_shard.connect_all(slots.begin)
       self.hooks = [*rule.hooks(in_process.NoStop()), key_hook.KeyHook()]
       self.hooks.append(touched_hook.TouchedHook())
 

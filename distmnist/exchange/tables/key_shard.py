@@ -3,7 +3,8 @@
   found <- the map of the keys;  missing <- keys that are not found
   in turn with all other workers, and only if any is missing:
     look again; for each that is still missing, if its bucket has a free row:
-      the row and what the optimizer keeps beside it <- their first values
+      the row <- its first value
+      what the optimizer keeps beside it <- what begins beside such a row
       keys[row] <- key;  the map[key] <- row
 
 A key may first have to be seen several times (sightings.py), and in a full
@@ -92,15 +93,11 @@ class KeyShard(key_map.KeyMap):
     made = tf.reshape(self._made, [-1])
     return tf.tensor_scatter_nd_update(found, at, made)
 
-  def connect(self, slots):
-    """Connects the op that makes rows.
-
-    Args:
-      slots: list of tf.Variable like the rows and beside them.
-    """
+  def connect(self, begin_slots):
+    """Connects the op that makes rows; see `connect_all`."""
 
     def make(missing):
-      return self._make(tf.reshape(missing, [-1]), slots)[tf.newaxis]
+      return self._make(tf.reshape(missing, [-1]), begin_slots)[tf.newaxis]
 
     with tf.device(None), tf.control_dependencies(None):
       function = tf.function(make, autograph=False).get_concrete_function(
@@ -129,7 +126,7 @@ class KeyShard(key_map.KeyMap):
         self._reuse.add_hold(lambda: call(nothing).op)
     self._made.op._update_input(0, made)
 
-  def _make(self, keys, slots):
+  def _make(self, keys, begin_slots):
     """Returns the rows of keys that were not found, int64 [n]."""
     new = tf.boolean_mask(keys, self.find_own(keys) < 0)
     if self._sightings:
@@ -142,7 +139,7 @@ class KeyShard(key_map.KeyMap):
     rows = tf.boolean_mask(buckets * self._in_bucket + places, has_row)
     new = tf.boolean_mask(new, has_row)
     with tf.control_dependencies([has_row, *self._take(rows)]):
-      begun = self._begin_rows(new, rows, slots)
+      begun = self._begin_rows(new, rows, begin_slots)
     with tf.control_dependencies(begun):
       noted = sparse_table.set_rows(self.keys, rows, new)
     with tf.control_dependencies([noted]):
@@ -164,27 +161,24 @@ class KeyShard(key_map.KeyMap):
         self._reuse.note(rows),
       ]
 
-  def _begin_rows(self, keys, rows, slots):
+  def _begin_rows(self, keys, rows, begin_slots):
     """Returns the list of ops that give new rows their first values."""
-    width, n = int(self.rows.shape[1]), tf.size(rows)
-    first = self._start.make_rows(keys, width, self._seed)
-    ops = [sparse_table.set_rows(self.rows, rows, first)]
-    for slot in slots:
-      clean = slot.sparse_read([new_rows.CLEAN_ROW])
-      ops.append(sparse_table.set_rows(slot, rows, tf.tile(clean, [n, 1])))
+    first = self._start.make_rows(keys, int(self.rows.shape[1]), self._seed)
+    values = [(self.rows, first), *begin_slots(self.rows, first)]
+    ops = [sparse_table.set_rows(v, rows, value) for v, value in values]
     return touched_rows.mark_after(ops, self.rows, rows)
 
 
-def connect_all():
-  """Has the default graph make its rows; the optimizer must have its slots."""
+def connect_all(begin_slots):
+  """Has the default graph make its rows.
+
+  Args:
+    begin_slots: callable(shard, first values of new rows, float32 [n, width])
+      -> list of (tf.Variable beside the shard, what its new rows begin with).
+      The variables must be made by now.
+  """
   for shard in tf.get_collection(_OPEN):
-    prefix, shape = f'{shard.rows.op.name}/', shard.rows.shape
-    slots = [
-      variable
-      for variable in tf.global_variables()
-      if variable.op.name.startswith(prefix) and variable.shape == shape
-    ]
-    shard.connect(slots)
+    shard.connect(begin_slots)
   tf.get_default_graph().clear_collection(_OPEN)
 
 

@@ -5,8 +5,8 @@ bucket are contiguous. A ps has whole buckets, so that a checkpoint is the same
 for any number of ps. In each bucket
 
   row 0   is shared by all its keys that have none of their own
-  row 1   is never used: what an optimizer keeps beside it stays as it began,
-          and a new row begins with that
+  row 1   is never used, nor what an optimizer keeps beside it: with copies of
+          it a checkpoint is filled up to a larger table
   others  are given away one after the other
 
 Beside its rows a table has `keys`, one for each row. A bucket has room for more

@@ -20,9 +20,14 @@ from distmnist.exchange.tables import (
   sparse_table,
   table_saver,
 )
-from distmnist.nn import layers, sparse_updates
+from distmnist.nn import layers, named_optimizers, sparse_updates
 
 WIDTH = 2
+
+
+def make_optimizer(name, rate):
+  common = {'learning_rate': rate, 'use_locking': False}
+  return named_optimizers.make(name, 0.0, common, {})
 
 
 class Step:
@@ -36,7 +41,10 @@ class Step:
       self.rows = layers.embedding(
         self.keys, layers.NewRows(capacity, **settings), WIDTH, 'user'
       )
-    optimizer = (make_optimizer or tf.train.GradientDescentOptimizer)(1.0)
+    slots = sparse_updates.RowSlots()
+    optimizer = slots.watch(
+      lambda **_: (make_optimizer or tf.train.GradientDescentOptimizer)(1.0)
+    )()
     sparse_updates.add(optimizer)
     gradients = the_center.compute_gradients(
       optimizer, -tf.reduce_sum(self.rows)
@@ -45,7 +53,7 @@ class Step:
     self.apply = optimizer.apply_gradients(pairs)
     self.gradients = [(g.values, g.indices) for g, _ in pairs]
     self.parts = tf.get_collection(key_map.MAPS)
-    key_shard.connect_all()
+    key_shard.connect_all(slots.begin)
 
   def begin(self, session):
     session.run(tf.global_variables_initializer())
@@ -171,7 +179,9 @@ def test_keys_without_a_row_left_share_that_of_their_bucket(make_cluster):
 
 @pytest.mark.slow
 def test_a_row_that_was_another_keys_begins_anew(tf_session):
-  step = Step(cluster_lib.Cluster(), 10, tf.train.RMSPropOptimizer)
+  step = Step(
+    cluster_lib.Cluster(), 10, functools.partial(make_optimizer, 'rmsprop')
+  )
   step.begin(tf_session)
   before = step.run(tf_session, [5, 7])
   tf_session.run(step.apply, {step.keys: [5]})
@@ -263,7 +273,9 @@ def test_a_key_has_a_row_once_it_was_seen_often_enough(tf_session):
 @pytest.mark.slow
 def test_a_key_takes_the_row_of_one_not_seen_for_long(tf_session):
   step, keys = make_step(
-    tf_session, make_optimizer=tf.train.RMSPropOptimizer, unseen_steps=40
+    tf_session,
+    make_optimizer=functools.partial(make_optimizer, 'rmsprop'),
+    unseen_steps=40,
   )
   room = new_rows.NewRows(10).rows_in_bucket - new_rows.NUM_RESERVED
   old, new = keys[:room], keys[room:]
@@ -300,6 +312,33 @@ def test_a_key_takes_the_row_of_one_not_seen_for_long(tf_session):
   [taken] = step.read(tf_session)
   assert len(taken) == room
   assert len(taken.keys() & set(new[1:])) == min(len(new) - 1, room // 8)
+
+
+@pytest.mark.slow
+def test_what_ftrl_keeps_begins_from_the_row_also_of_a_row_that_is_taken(
+  tf_session,
+):
+  """Without penalties ftrl is adagrad: w <- w - g / sqrt(0.1 + g^2)."""
+  step, keys = make_step(
+    tf_session,
+    make_optimizer=functools.partial(make_optimizer, 'ftrl'),
+    unseen_steps=2,
+  )
+  room = new_rows.NewRows(10).rows_in_bucket - new_rows.NUM_RESERVED
+  old, [new] = keys[:room], keys[room : room + 1]
+
+  def check(asked):
+    first = step.run(tf_session, asked)
+    [found] = step.read(tf_session)
+    assert abs(first).min() > 0
+    rows = [found[key][0] for key in asked]
+    np.testing.assert_allclose(rows, first + 1 / np.sqrt(1.1), rtol=1e-5)
+    return found
+
+  check(old)
+  for _ in range(3):
+    step.run(tf_session, old[1:])
+  assert check([new]).keys() == {new, *old[1:]}
 
 
 @pytest.mark.slow

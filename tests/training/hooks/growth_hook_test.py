@@ -22,7 +22,7 @@ def test_growth_is_counted_over_a_recovery_and_said_once(
   keys = tf.placeholder(tf.int64, [None])
   with center.Center(cluster_lib.Cluster()).scope():
     rows = layers.embedding(keys, MADE, 1, 'user')
-  key_shard.connect_all()
+  key_shard.connect_all(lambda rows, first: [])
   step = tf.train.get_or_create_global_step()
   hook = growth_hook.GrowthHook(str(tmp_path))
   hook.begin()
