@@ -12,7 +12,8 @@ from c itself, computed on the ps, however old a is. With m = 1 only b - a would
 be added, and a stale worker would subtract a share of its old copy from a
 center that has moved on: a variance would end below zero. Where b does not
 depend on a, m = 0: the center becomes b. What a step does not change is not
-sent. A bool of the center becomes b where that differs from a.
+sent. A bool of the center becomes b where that differs from a. What floats of
+one dtype have to do with a ps is one message each way.
 
 With N workers in lock-step the copy becomes b, and the center moves once a
 round, which is one step or T:
@@ -29,6 +30,8 @@ Without a ps each worker has its own variables, and the chief's are saved.
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import packing
 
 _COPIES = 'distmnist/model_state'
 
@@ -130,7 +133,7 @@ class ModelState:
     if self._is_in_rounds:
       updates = [change.left for change in self.take_changes()]
     else:
-      updates = [self._build_update(*each) for each in self._changes.values()]
+      updates = self._build_own_updates()
     for update in updates:
       tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
 
@@ -142,19 +145,22 @@ class ModelState:
       left = copy.assign(_build_mean(values), read_value=False)
     return Change(variable, copy, pulled, left)
 
-  def _build_update(self, variable, values):
-    copy = self.copy(variable)
-    with tf.device(copy.device):
-      new = _build_mean(values)
-      if copy is variable:
-        return variable.assign(new, read_value=False)
-    send = _send_bool if new.dtype.is_bool else _send
-    sent = send(variable, new, copy)
-    with tf.device(variable.device), tf.control_dependencies([sent]):
-      new = variable.read_value()
-    # `sent` must see the copy's old value.
-    with tf.control_dependencies([sent]):
-      return copy.assign(new, read_value=False)
+  def _build_own_updates(self):
+    """Returns the updates of a step that is in no round, a list of ops."""
+    updates, groups = [], {}
+    for variable, values in self._changes.values():
+      copy = self.copy(variable)
+      with tf.device(copy.device):
+        new = _build_mean(values)
+        if copy is variable:
+          updates.append(variable.assign(new, read_value=False))
+          continue
+      each = variable, copy, new
+      if new.dtype.is_floating:
+        groups.setdefault((variable.device, new.dtype), []).append(each)
+      else:
+        updates.append(_exchange_one(*each))
+    return updates + [_exchange_floats(x) for x in groups.values()]
 
   def _make_local(self, value, name):
     with tf.device(self._cluster.compute_device):
@@ -167,19 +173,62 @@ class ModelState:
       )
 
 
+def _exchange_floats(group):
+  """Returns the op that moves centers and copies, as the top of this file says.
+
+  Args:
+    group: list of (variable, copy, new value), the variables of one dtype and
+      on one device.
+  """
+  variables = [variable for variable, _, _ in group]
+  worker, place = group[0][1].device, variables[0].device
+  with tf.device(worker):
+    kept = [_build_kept(new, copy) for _, copy, new in group]
+    gained = [
+      new - copy.read_value() + (1 - share) * copy.read_value()
+      for (_, copy, new), share in zip(group, kept, strict=True)
+    ]
+    sent = packing.flatten([*kept, *gained])
+  with tf.device(place):
+    sent = tf.identity(sent)
+    parts = packing.split_like(sent, variables * 2)
+    # Without an edge the reads would run at the start of the step.
+    with tf.control_dependencies([sent]):
+      moved = [
+        v.assign_add(gain - (1 - share) * v.read_value(), read_value=False)
+        for v, share, gain in zip(
+          variables, parts[: len(group)], parts[len(group) :], strict=True
+        )
+      ]
+    with tf.control_dependencies(moved):
+      now = packing.flatten([v.read_value() for v in variables])
+  with tf.device(worker):
+    values = packing.split_like(tf.identity(now), variables)
+    return tf.group(
+      *(
+        copy.assign(value, read_value=False)
+        for (_, copy, _), value in zip(group, values, strict=True)
+      )
+    )
+
+
+def _exchange_one(variable, copy, new):
+  """Returns the op that moves the center of a number that is no float."""
+  send = _send_bool if new.dtype.is_bool else _send
+  sent = send(variable, new, copy)
+  with tf.device(variable.device), tf.control_dependencies([sent]):
+    now = variable.read_value()
+  # `sent` must see the copy's old value.
+  with tf.control_dependencies([sent]):
+    return copy.assign(now, read_value=False)
+
+
 def _send(variable, new, copy):
-  """Returns the op that moves the center by b - a, see the top of this file."""
+  """Returns the op that moves the center by b - a."""
   with tf.device(copy.device):
     change = new - copy.read_value()
-    kept = None
-    if new.dtype.is_floating:
-      kept = _build_kept(new, copy)
-      change += (1 - kept) * copy.read_value()
   with tf.device(variable.device):
-    return variable.assign_add(
-      change if kept is None else _go_on(variable, kept, change),
-      read_value=False,
-    )
+    return variable.assign_add(change, read_value=False)
 
 
 def _send_bool(variable, new, copy):
@@ -204,17 +253,6 @@ def _build_kept(new, copy):
   if kept is None:
     return tf.zeros_like(new)
   return tf.clip_by_value(kept, 0, 1)
-
-
-def _go_on(variable, kept, gained):
-  """Returns what to add for `variable` to become kept variable + gained.
-
-  It is computed where the variable is.
-  """
-  kept, gained = tf.identity(kept), tf.identity(gained)
-  # Without an edge the read would run at the start of the step.
-  with tf.control_dependencies([kept, gained]):
-    return gained - (1 - kept) * variable.read_value()
 
 
 def _build_mean(values):

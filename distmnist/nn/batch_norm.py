@@ -2,6 +2,8 @@
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange import model_state
+
 _BATCH_NORM_DECAY = 0.9
 _BATCH_NORM_EPSILON = 1e-5
 
@@ -30,17 +32,15 @@ def batch_norm(inputs, name, is_training, first_gamma=1.0):
     y = gamma (x - mean) / sqrt(variance + eps) + beta
     moving <- moving - (1 - 0.9) (moving - that of the batch)
 
-  In training, mean and variance are those of this worker's batch, and the
-  second line is an op in UPDATE_OPS; otherwise they are the moving averages.
-  The moving variance takes in n / (n - 1) times the batch's, where n is the
-  number of values per channel in the batch.
+  In training, mean and variance are those of this worker's batch; otherwise
+  they are the moving averages. The moving variance takes in n / (n - 1) times
+  the batch's, where n is the number of values per channel in the batch.
 
-  With ps the update is computed where the average lives: every worker
-  contributes; a batch's statistics cross the wire and nothing comes back. If
-  another worker's batch arrives during an update, it is not lost, but both
-  updates then move from the same old value. Rules with local copies copy only
-  gamma and beta; the averages are the center's. With no ps each worker has
-  averages of its own batches, and the chief's are saved and evaluated.
+  The averages are variables that a model updates itself, and move as all of
+  these: see exchange/model_state.py. So with N workers in lock-step they move
+  once a global step, by the mean of the workers' statistics. That is not the
+  statistics of the N batches together: the variance between their means is
+  missing.
 
   Args:
     inputs: float32 [batch, h, w, c].
@@ -78,22 +78,10 @@ def batch_norm(inputs, name, is_training, first_gamma=1.0):
     )
     if is_training:
       for variable, value in zip(moving, of_batch, strict=True):
-        tf.add_to_collection(
-          tf.GraphKeys.UPDATE_OPS, _move_average(variable, value)
-        )
+        old = model_state.read(variable)
+        change = (old - value) * (1 - _BATCH_NORM_DECAY)
+        model_state.change(variable, old - change)
     return outputs
-
-
-def _move_average(variable, value):
-  """Returns the op that moves `variable` towards `value`, where it lives."""
-  with tf.device(variable.device):
-    value = tf.identity(value)
-    # A read with no dependency would run at the start of the step: workers in
-    # lock-step would all move from the same old value, and 20 of them would
-    # overshoot the new one for ever.
-    with tf.control_dependencies([value]):
-      change = (variable.read_value() - value) * (1 - _BATCH_NORM_DECAY)
-    return variable.assign_sub(change, read_value=False)
 
 
 def after_updates(train_op):

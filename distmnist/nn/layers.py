@@ -12,7 +12,8 @@ its flags and returns
   logits: float32 [batch, num_classes].
 
 Other updates that a training step must make, such as the moving averages of
-batch norm, are in tf.GraphKeys.UPDATE_OPS; see batch_norm.after_updates.
+batch norm, are given to exchange/model_state.py or are in
+tf.GraphKeys.UPDATE_OPS; see batch_norm.after_updates.
 """
 
 import math

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
-from distmnist.exchange import sharding
+from distmnist.exchange import model_state, sharding
 from distmnist.nn import batch_norm, layers, optimizers
 from distmnist.training.hooks import stop_hook
 from tests.support import in_process
@@ -41,11 +41,20 @@ def compute_batch_norm(x, gamma, beta, mean=None, variance=None):
   return y, np.array(means), np.array(variances)
 
 
+def build_alone(x):
+  """Returns the outputs of batch norm in a training step of one process."""
+  state = model_state.ModelState(cluster_lib.Cluster(), is_lock_step=False)
+  state.activate()
+  outputs = batch_norm.batch_norm(x, 'norm', is_training=True)
+  state.build_updates()
+  return outputs
+
+
 def test_batch_norm_in_training_goes_by_the_batch_and_moves_the_averages(
   tf_session,
 ):
   x = tf.placeholder(tf.float32, [None, 3, 5, 2])
-  outputs = batch_norm.batch_norm(x, 'norm', is_training=True)
+  outputs = build_alone(x)
   train_op = batch_norm.after_updates(tf.constant(7))
   variables = {v.op.name: v for v in tf.global_variables()}
   assert [v.op.name for v in tf.trainable_variables()] == [
@@ -102,7 +111,7 @@ def test_the_first_gamma_may_be_another(tf_session):
 
 
 def test_a_batch_of_one_value_has_no_variance(tf_session):
-  outputs = batch_norm.batch_norm(tf.fill([1, 1, 1, 1], 3.0), 'norm', True)
+  outputs = build_alone(tf.fill([1, 1, 1, 1], 3.0))
   train_op = batch_norm.after_updates(outputs)
   tf_session.run(tf.global_variables_initializer())
   assert tf_session.run(train_op).ravel().tolist() == [0]
@@ -128,6 +137,8 @@ def build_with_batch_norm(name, member):
     global_step = tf.train.get_or_create_global_step()
     x = tf.placeholder(tf.float32, [4, 1, 1, 2])
     rule = registry.load(STRATEGIES, name).make(member)
+    state = model_state.ModelState(member, rule.is_lock_step)
+    state.activate()
     with sharding.sharded(member.num_ps), rule.scope():
       outputs = batch_norm.batch_norm(x, 'norm', is_training=True)
     update = rule.minimize(
@@ -137,6 +148,7 @@ def build_with_batch_norm(name, member):
       ),
       global_step,
     )
+    state.build_updates()
     train_op = batch_norm.after_updates(update.train_op)
   return rule, x, train_op
 
@@ -152,7 +164,7 @@ def build_with_batch_norm(name, member):
     ),
   ],
 )
-def test_averages_stay_whole_and_are_moved_where_they_live(
+def test_averages_stay_whole_and_cross_the_wire_as_one_message(
   tf_session, set_flags, name
 ):
   set_flags()
@@ -165,31 +177,36 @@ def test_averages_stay_whole_and_are_moved_where_they_live(
   }
   assert set(moving) == {'norm/moving_mean', 'norm/moving_variance'}
   assert not {v.op.name for v in tf.trainable_variables()} & set(moving)
-  updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
-  for update, variable in zip(updates, moving.values(), strict=True):
+  for variable in moving.values():
     assert tf.DeviceSpec.from_string(variable.device).job == 'ps'
-    seen, arriving, todo = set(), [], [update]
-    while todo:
-      op = todo.pop()
-      seen.add(op)
-      assert op.device == variable.device, op.name
-      for other in [*(t.op for t in op.inputs), *op.control_inputs]:
-        if tf.DeviceSpec.from_string(other.device).job == 'worker':
-          arriving.append(other.type)
-        elif other not in seen:
-          todo.append(other)
-    # What crosses the wire is the one value of the batch, in this direction.
-    assert arriving == ['FusedBatchNormV3']
-    # And whatever reads the average is beside it.
+    # What changes an average is beside it.
     for op in variable.handle.consumers():
-      if op.type in ('ReadVariableOp', 'AssignSubVariableOp'):
+      if op.type == 'AssignAddVariableOp':
         assert op.device == variable.device, op.name
+  for place in {v.device for v in moving.values()}:
+    arriving = find_arriving(tf.get_collection(tf.GraphKeys.UPDATE_OPS), place)
+    assert len(arriving) <= 1, [op.name for op in arriving]
+
+
+def find_arriving(updates, place):
+  """Returns the workers' floats that `place` takes, without gradients, a set."""
+  seen, arriving, todo = set(), set(), list(updates)
+  while todo:
+    op = todo.pop()
+    if op in seen:
+      continue
+    seen.add(op)
+    todo += [*(t.op for t in op.inputs), *op.control_inputs]
+    arriving |= {t for t in op.inputs if op.device == place != t.op.device}
+  return {
+    t for t in arriving if t.dtype == tf.float32 and '/wire/' not in t.name
+  }
 
 
 def test_a_rule_whose_center_no_batch_has_seen_says_so(tf_session, set_flags):
   set_flags()
   assert batch_norm.describe_averages('easgd', has_local_steps=True) is None
-  batch_norm.batch_norm(tf.zeros([4, 1, 1, 2]), 'norm', is_training=True)
+  build_alone(tf.zeros([4, 1, 1, 2]))
   member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
   said = {}
   for name in WITH_PS:
@@ -251,16 +268,48 @@ def test_every_worker_moves_the_averages_of_the_center(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('name', 'num_ps'), [('sync_sgd', 1), ('ring_allreduce', 0)]
+  ('num_ps', 'barrier'), [(1, 'step'), (2, 'step'), (1, 'shard')]
 )
-def test_averages_in_lock_step(make_cluster, set_flags, name, num_ps):
+def test_in_lock_step_averages_move_once_a_global_step(
+  make_cluster, set_flags, num_ps, barrier
+):
+  """By the mean of the workers' statistics, whoever comes first."""
+  set_flags(f'--sync_barrier={barrier}')
+  cluster, num_steps = make_cluster(num_ps, 2), 6
+  batches = RNG.normal(size=(num_steps, 2, 4, 1, 1, 2)) * 2 + 3
+
+  def work(index):
+    rule, x, train_op = build_with_batch_norm('sync_sgd', cluster.worker(index))
+    graph, found = tf.get_default_graph(), []
+    hooks = rule.hooks(in_process.NoStop())
+    with cluster.make_session(index, hooks) as session:
+      for of_step in batches:
+        session.run(train_op, {x: of_step[index]})
+        # The other one is a step ahead at most, and has not ended it.
+        found.append(read_moving(session._tf_sess(), graph))
+    return found
+
+  found, _ = cluster.run_workers(work)
+  moving, at_once = [np.zeros(2), np.ones(2)], [np.zeros(2), np.ones(2)]
+  for step, of_step in enumerate(batches):
+    both = [compute_moved(moving, batch) for batch in of_step]
+    moving = np.mean(both, axis=0)
+    np.testing.assert_allclose(found[step], moving, rtol=1e-5)
+    at_once = compute_moved(at_once, of_step.reshape(8, 1, 1, 2))
+  # The mean, unlike the variance, is that of one process with both batches.
+  np.testing.assert_allclose(found[-1][0], at_once[0], rtol=1e-5)
+  assert abs(found[-1][1] / at_once[1] - 1).max() < 0.2
+
+
+@pytest.mark.slow
+def test_in_a_ring_each_worker_has_averages_of_its_own(make_cluster, set_flags):
   set_flags()
-  cluster = make_cluster(num_ps, 2)
+  cluster = make_cluster(0, 2)
   batches = [RNG.normal(size=(4, 1, 1, 2)) + 3 * i for i in range(2)]
 
   def work(index):
     member = cluster.worker(index)
-    rule, x, train_op = build_with_batch_norm(name, member)
+    rule, x, train_op = build_with_batch_norm('ring_allreduce', member)
     graph, result = tf.get_default_graph(), []
     all_hooks = [
       *rule.hooks(in_process.NoStop()),
@@ -269,23 +318,14 @@ def test_averages_in_lock_step(make_cluster, set_flags, name, num_ps):
       ),
     ]
     with cluster.make_session(index, all_hooks) as session:
-      for _ in range(40):
+      for _ in range(10):
         session.run(train_op, {x: batches[index]})
     return result
 
-  found = cluster.run_workers(work)
-  own = []
+  found, own = cluster.run_workers(work), []
   for batch in batches:
     moving = [np.zeros(2), np.ones(2)]
-    for _ in range(40):
+    for _ in range(10):
       moving = compute_moved(moving, batch)
     own.append(moving)
-  if num_ps:
-    # Of both workers: the order of their last batches makes 0.1 or so, weights
-    # of 35 and 65 % would make 0.45.
-    mean = np.mean(own, axis=0)
-    for each in found:
-      np.testing.assert_allclose(each[0], mean[0], atol=0.3)
-  else:
-    # With no ps each worker has averages of its own batches.
-    np.testing.assert_allclose(found, own, rtol=1e-3)
+  np.testing.assert_allclose(found, own, rtol=1e-3)

@@ -97,7 +97,7 @@ DAILY = {
   },
   'models/vgg19_test.py': {'test_a_few_steps_lower_the_loss': ()},
   'nn/batch_norm_test.py': {
-    'test_averages_stay_whole_and_are_moved_where_they_live': (
+    'test_averages_stay_whole_and_cross_the_wire_as_one_message': (
       *('ad_psgd', 'async_sgd', 'easgd', 'sync_sgd'),
     ),
     'test_every_worker_moves_the_averages_of_the_center': (
