@@ -1,11 +1,13 @@
 """Prints the run as Kubernetes manifests, or has kubectl run it (--apply)."""
 
 import logging
+import os
 import posixpath
 
 from absl import flags
 
 from distmnist.common import cli
+from distmnist.common.names import LAUNCH_ID
 from distmnist.launching import problem_file
 from distmnist.launching.kubernetes import (
   kubectl_run,
@@ -116,7 +118,7 @@ def launch(job):
       f'--kube_queue={options.queue} admits the tasks one by one, and some may'
       ' wait for others: --kind=jobset has all admitted at once'
     )
-  if _APPLY.value and not job.dry_run:
+  if options.launch:
     return kubectl_run.run(options, documents, text)
   print(text, end='')
   return 0
@@ -160,6 +162,7 @@ def choose_options(job):
   claims = {DATA_DIR: _DATA_CLAIM.value, LOGS_DIR: _LOGS_CLAIM.value}
   problem = problem_file.read(job.flag('problem'))
   problem_flags = problem_file.make_flags(job.flag('problem'), PROBLEM_DIR)
+  is_applied = _APPLY.value and not job.dry_run
   return options_lib.Options(
     kind=_KIND.value,
     name=_NAME.value,
@@ -174,6 +177,7 @@ def choose_options(job):
     # of the same name the later wins: the user's.
     train_flags=(*chosen_flags, *grace_flags, *job.given, *problem_flags),
     problem=problem,
+    launch=os.environ[LAUNCH_ID] if is_applied else None,
     **pod_flags.choose(),
   )
 

@@ -18,9 +18,15 @@ def make_end(code, finished='2026-01-01T01:00:00Z', reason='Error'):
   return {'exitCode': code, 'finishedAt': finished, 'reason': reason}
 
 
-def make_object(kind, *conditions):
+def make_object(kind, *conditions, name=None):
+  """Returns the object (dict) that is watched, in some conditions."""
+  name = name or ('mnist-worker-0' if kind == 'Job' else 'mnist')
   conditions = [{'type': each, 'status': 'True'} for each in conditions]
-  return {'kind': kind, 'status': {'conditions': conditions}}
+  return {
+    'kind': kind,
+    'metadata': {'name': name},
+    'status': {'conditions': conditions},
+  }
 
 
 class Cluster:

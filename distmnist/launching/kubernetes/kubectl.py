@@ -8,6 +8,7 @@ from distmnist.common import cli
 
 # A server that does not answer must not hold up a second signal.
 ANSWER_SECS = 30.0
+_AS_JSON = '--ignore-not-found', '-o', 'json'
 
 
 class Kubectl:
@@ -28,30 +29,38 @@ class Kubectl:
       )
     self._base = ['kubectl', *(['--namespace', namespace] if namespace else [])]
 
-  def change(self, *words, text=None):
+  def change(self, *words, text=None, timeout_secs=None):
     """Runs kubectl with `text` (str) as its stdin; returns what it says (str).
 
     Raises:
-      cli.RunError: it fails, in its own words.
+      cli.RunError: it fails, in its own words, or has not ended in time.
     """
-    done = self._run(words, text)
+    done = self._run(words, text, timeout_secs)
     if done.returncode:
       said = ' '.join(done.stderr.split()) or f'exit code {done.returncode}'
       raise cli.RunError(f'kubectl {words[0]}: {said}')
     return done.stdout
 
-  def get(self, *words):
-    """Returns what `kubectl get` finds (dict), None if there is no answer.
+  def find(self, text, timeout_secs):
+    """Returns those objects (list of dict) of manifests (str) that exist.
 
-    A server may be away for a moment; an object that does not exist gives {}.
+    Raises:
+      cli.RunError: there is no answer.
+    """
+    said = self.change(
+      *('get', '-f', '-', *_AS_JSON), text=text, timeout_secs=timeout_secs
+    )
+    return _read_items(said)
+
+  def get(self, *words):
+    """Returns what `kubectl get` finds (list of dict).
+
+    None if there is no answer: a server may be away for a moment.
     """
     try:
-      done = self._run(('get', *words, '--ignore-not-found', '-o', 'json'))
+      return _read_items(self.change('get', *words, *_AS_JSON))
     except cli.RunError:
       return None
-    if done.returncode:
-      return None
-    return json.loads(done.stdout) if done.stdout.strip() else {}
 
   def follow(self, pod, is_new):
     """Returns the subprocess.Popen that copies a Pod's log to our stdout.
@@ -67,7 +76,8 @@ class Kubectl:
       start_new_session=True,  # A Ctrl-C is ours to pass on.
     )
 
-  def _run(self, words, text=None):
+  def _run(self, words, text, timeout_secs):
+    timeout_secs = timeout_secs or ANSWER_SECS
     try:
       return subprocess.run(
         [*self._base, *words],
@@ -75,10 +85,16 @@ class Kubectl:
         capture_output=True,
         text=True,
         start_new_session=True,
-        timeout=ANSWER_SECS,
+        timeout=timeout_secs,
       )
     except subprocess.TimeoutExpired as error:
       raise cli.RunError(
-        f'kubectl {words[0]} has not answered within {ANSWER_SECS:g} s: see'
+        f'kubectl {words[0]} has not answered within {timeout_secs:g} s: see'
         ' kubectl cluster-info'
       ) from error
+
+
+def _read_items(said):
+  """Returns the objects (list of dict) in the JSON that kubectl prints."""
+  found = json.loads(said) if said.strip() else {'items': []}
+  return found.get('items', [found])

@@ -1,4 +1,8 @@
-"""A run on Kubernetes by kubectl, from its creation to its end."""
+"""A run on Kubernetes by kubectl, from its creation to its end.
+
+What this launcher creates has a label of its own, `launch`, by which alone it
+is watched and deleted: nothing of another run is changed, whatever its name.
+"""
 
 import logging
 import signal
@@ -15,6 +19,8 @@ TICK_SECS = 2.0
 END_TICK_SECS = 0.5
 # How long Kubernetes may take to remove Pods, beyond their time to save.
 _REMOVAL_SECS = 30
+# kubectl asks for one object after the other.
+_SECS_PER_OBJECT = 0.5
 
 
 def run(options, documents, text):
@@ -25,7 +31,7 @@ def run(options, documents, text):
 
   Args:
     options: options.Options.
-    documents: list of dict, the manifests.
+    documents: list of dict, the manifests, with the label `launch`.
     text: str, the same as YAML.
 
   Returns:
@@ -33,22 +39,85 @@ def run(options, documents, text):
     then seen to end without having saved.
 
   Raises:
-    cli.RunError: kubectl is missing, or refuses.
+    cli.RunError: kubectl is missing, or refuses; or an object of one of these
+      names exists.
+    cli.UsageError: a patch has taken the label away.
   """
+  _check_labels(options, documents)
   client = kubectl.Kubectl(options.namespace)
   received = []
   with signals.collecting(received):
-    client.change('apply', '-f', '-', text=text)
+    _create(client, options, documents, text)
     watched = run_status.watch(options)
     _log.info(f'{watched.path} is created: the log of the chief follows')
     follower = _Follower(client, watched, received)
     try:
       code = follower.wait()
       if received:
-        code = _end(follower, options, documents, text)
+        code = _end(follower, options, documents)
     finally:
       follower.close()
   return code
+
+
+def _check_labels(options, documents):
+  for document in documents:
+    if document['metadata'].get('labels', {}).get('launch') != options.launch:
+      raise cli.UsageError(
+        f'--kube_patch takes the label launch from {_name(document)}, by which '
+        '--apply finds what it has created: expected a patch that adds to '
+        'metadata.labels'
+      )
+
+
+def _create(client, options, documents, text):
+  """Creates all objects, or none of them.
+
+  Raises:
+    cli.RunError: one of them exists, or cannot be created.
+  """
+  limit_secs = kubectl.ANSWER_SECS + _SECS_PER_OBJECT * len(documents)
+  if found := client.find(text, limit_secs):
+    meta = found[0]['metadata']
+    since = meta.get('creationTimestamp', 'some time')
+    others = f' and {len(found) - 1} more objects' if found[1:] else ''
+    place = f' --namespace {options.namespace}' if options.namespace else ''
+    raise cli.RunError(
+      f'{_name(found[0])}{others} of --kube_name={options.name} exist on '
+      f'Kubernetes since {since}, and are left as they are: give another '
+      f'--kube_name, or end that run by kubectl{place} delete '
+      f'{_list_kinds(documents)} --selector run={options.name}'
+    )
+  try:
+    client.change('create', '-f', '-', text=text, timeout_secs=limit_secs)
+  except cli.RunError:
+    # Another launcher may have created some in this moment, or a right may be
+    # missing. What is there is of no use without the rest.
+    try:
+      _delete(client, options, documents)
+    except cli.RunError as error:
+      _log.info(
+        f'what was created of {options.name} may still be there: {error}'
+      )
+    raise
+
+
+def _delete(client, options, documents):
+  """Deletes what this launcher has created of the kinds of these manifests."""
+  labels = {'run': options.name, 'launch': options.launch}
+  client.change(
+    *('delete', _list_kinds(documents), '--selector', objects.select(labels)),
+    *('--ignore-not-found', '--wait=false'),
+  )
+
+
+def _list_kinds(documents):
+  """Returns the kinds of manifests (str) as kubectl takes them."""
+  return ','.join(dict.fromkeys(d['kind'].lower() for d in documents))
+
+
+def _name(document):
+  return f'{document["kind"].lower()}/{document["metadata"]["name"]}'
 
 
 class _Follower:
@@ -66,10 +135,10 @@ class _Follower:
     """Waits for the end of the run, or a signal; returns the exit code."""
     while not self.received:
       # Before the Pods, so that those seen at the end are the last.
-      document = self.client.get(self.watched.path)
+      document, is_gone = self._find_object()
       outcome = run_status.find_outcome(document) if document else None
       self.look()
-      if document == {}:
+      if is_gone:
         raise cli.RunError(f'{self.watched.path} was deleted by somebody else')
       if outcome is not None:
         self.finish_log()
@@ -77,12 +146,21 @@ class _Follower:
       threading.Event().wait(TICK_SECS)
     return 128 + self.received[0]
 
+  def _find_object(self):
+    """Returns (the object that is watched or None, whether it is gone)."""
+    found = self.client.get(
+      self.watched.kind.lower(), '--selector', self.watched.selector
+    )
+    if found is None:
+      return None, False
+    named = [d for d in found if d['metadata']['name'] == self.watched.name]
+    return (named[0], False) if named else (None, True)
+
   def look(self):
     """Asks for the Pods and shows what is new; returns the current Pods."""
-    found = self.client.get('pods', '--selector', self.watched.selector)
-    if found is None:
+    pods = self.client.get('pods', '--selector', self.watched.selector)
+    if pods is None:
       return None
-    pods = found.get('items', [])
     self.pods |= {pod['metadata']['name']: pod for pod in pods}
     why = run_status.explain_waiting(pods)
     if why != self._said:
@@ -130,19 +208,14 @@ class _Follower:
     return (chief and run_status.find_code(chief)) or cli.FAILED
 
 
-def _end(follower, options, documents, text):
+def _end(follower, options, documents):
   """Has the tasks save and removes the run; returns the exit code."""
   name = signal.Signals(follower.received[0]).name
   _log.info(f'{name}: the tasks are told to save and leave')
   code = 128 + follower.received[0]
   # Not the Services and policies: a task that saves needs the others.
-  tasks = [
-    f'{document["kind"].lower()}/{document["metadata"]["name"]}'
-    for document in documents
-    if document['kind'] in objects.WORKLOADS
-  ]
-  words = '--ignore-not-found', '--wait=false'
-  follower.client.change('delete', *tasks, *words)
+  tasks = [d for d in documents if d['kind'] in objects.WORKLOADS]
+  _delete(follower.client, options, tasks)
   grace_secs = options.stop_grace_secs + pods_lib.KILL_MARGIN_SECS
   # More often than else: a Pod that has ended is soon gone, with its code.
   for _ in range(round((grace_secs + _REMOVAL_SECS) / END_TICK_SECS)):
@@ -151,7 +224,7 @@ def _end(follower, options, documents, text):
     threading.Event().wait(END_TICK_SECS)
   if len(follower.received) > 1:
     _log.info('the rest is left to Kubernetes, which kills what does not leave')
-  follower.client.change('delete', '-f', '-', *words, text=text)
+  _delete(follower.client, options, documents)
   chief = run_status.find_chief(follower.pods.values(), follower.watched)
   if chief and run_status.find_code(chief) == cli.NOT_SAVED:
     _log.info('not all is saved: see the last lines of the chief')

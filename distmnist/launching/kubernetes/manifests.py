@@ -95,7 +95,7 @@ def make_network_policy(options):
 def make_tensorboard(options):
   """Returns the manifests of a TensorBoard on the logdir, a list of dicts."""
   # Not the labels of the tasks, whose port it must not reach.
-  labels = {'app': 'tensorboard', 'run': options.name}
+  labels = objects.labels_of(options, app='tensorboard')
   selector = {'matchLabels': labels}
   specs = {
     # No `ingress`: no Pod may reach it, as it shows the run to anyone.

@@ -45,7 +45,13 @@ def make_queue_label(options, kind):
 
 def labels_of(options, **more):
   """Returns the labels (dict) of what belongs to the run."""
-  return {'app': 'distmnist', 'run': options.name, **more}
+  launch = {'launch': options.launch} if options.launch else {}
+  return {'app': 'distmnist', 'run': options.name, **launch, **more}
+
+
+def select(labels):
+  """Returns what kubectl calls a selector (str) of labels (dict)."""
+  return ','.join(f'{name}={value}' for name, value in labels.items())
 
 
 def make_time_limits(options):

@@ -35,6 +35,8 @@ class Options:
     egress: tuple of CIDRs (str) that tasks may reach besides each other and
       DNS, or None for anything.
     patches: tuple of patch.Patch.
+    launch: str, the label `launch` of what one launcher creates and watches;
+      None for manifests that are printed, which are the same each time.
   """
 
   kind: str
@@ -58,6 +60,7 @@ class Options:
   deadline_secs: int | None = None
   egress: tuple[str, ...] | None = None
   patches: tuple = ()
+  launch: str | None = None
 
   def find_resources(self, job_name):
     """Returns a task's resources (dict); an evaluator has those of a worker."""

@@ -11,7 +11,7 @@ class Watched:
 
   Attributes:
     kind, name: str, the object that ends when the run does.
-    selector: str, of the labels of its Pods.
+    selector: str, of the labels of this object and of the Pods.
     chief: str, how the names of the chief's Pods begin.
   """
 
@@ -41,7 +41,7 @@ def watch(options):
   return Watched(
     _KINDS[options.kind],
     f'{options.name}-worker-0' if is_job else options.name,
-    f'app=distmnist,run={options.name}',
+    objects.select(objects.labels_of(options)),
     _CHIEFS[options.kind].format(options.name),
   )
 

@@ -8,10 +8,11 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from distmnist.common import cli
-from distmnist.launching.kubernetes import kubectl_run
-from tests.support import kube_answers
+from distmnist.launching.kubernetes import kubectl_run, patch
+from tests.support import kube_answers, programs
 from tests.support.background import Running, last_line
 from tests.support.kube_answers import make_end, make_object, make_pod
 from tests.support.manifests import make, make_options
@@ -27,17 +28,18 @@ def cluster(tmp_path, monkeypatch):
 
 
 def run(kind='job', **fields):
-  options = make_options(kind=kind, namespace='ml', **fields)
-  return kubectl_run.run(options, make(kind=kind), 'kind: Job\n')
+  fields = {'kind': kind, 'launch': 'ours', **fields}
+  options = make_options(namespace='ml', **fields)
+  return kubectl_run.run(options, make(**fields), 'kind: Job\n')
 
 
 @pytest.mark.slow
 def test_the_chief_is_shown_and_its_success_is_ours(cluster, capfd, caplog):
   waiting = make_pod(CHIEF, waiting={'reason': 'ContainerCreating'})
   cluster.play(
-    ({'kind': 'Job'}, []),
-    ({'kind': 'Job'}, [waiting]),
-    ({'kind': 'Job'}, [make_pod(CHIEF, running={})]),
+    (make_object('Job'), []),
+    (make_object('Job'), [waiting]),
+    (make_object('Job'), [make_pod(CHIEF, running={})]),
     (make_object('Job', 'Complete'), [make_pod(CHIEF, terminated=make_end(0))]),
   )
   assert run() == 0
@@ -46,10 +48,9 @@ def test_the_chief_is_shown_and_its_success_is_ours(cluster, capfd, caplog):
     'job/mnist-worker-0 is created: the log of the chief follows',
     f'not started yet: {CHIEF}: ContainerCreating',
   ]
-  assert cluster.calls[0] == (
-    ['--namespace', 'ml', 'apply', '-f', '-'],
-    'kind: Job\n',
-  )
+  for call, verb in zip(cluster.calls, ['get', 'create'], strict=False):
+    assert call[0][:5] == ['--namespace', 'ml', verb, '-f', '-']
+    assert call[1] == 'kind: Job\n'
   assert not any('delete' in words for words, _ in cluster.calls)
 
 
@@ -76,7 +77,7 @@ def test_a_chief_that_was_replaced_is_followed_too(cluster, capfd):
   first = make_pod('mnist-worker-0-a', '1', terminated=make_end(137))
   second = make_pod('mnist-worker-0-b', '2', terminated=make_end(0))
   cluster.play(
-    ({'kind': 'Job'}, [first]),
+    (make_object('Job'), [first]),
     (make_object('Job', 'Complete'), [first, second]),
   )
   assert run() == 0
@@ -87,7 +88,7 @@ def test_a_chief_that_was_replaced_is_followed_too(cluster, capfd):
 
 @pytest.mark.slow
 def test_a_log_that_breaks_off_goes_on(cluster, capfd):
-  running = ({'kind': 'Job'}, [make_pod(CHIEF, running={})])
+  running = (make_object('Job'), [make_pod(CHIEF, running={})])
   done = make_object('Job', 'Complete'), [make_pod(CHIEF, running={})]
   cluster.play(*[running] * 8, done)
   assert run() == 0
@@ -118,7 +119,7 @@ def command(*words):
 def test_ctrl_c_has_the_tasks_save_and_removes_the_run(cluster, tmp_path):
   """The real program: the tasks go first, then what is left of the run."""
   chief = make_pod('mnist-worker-0-forever', running={})
-  cluster.play(({'kind': 'Job'}, [chief]))
+  cluster.play((make_object('Job'), [chief]))
   env = {**os.environ, 'PYTHONPATH': PYTHONPATH}
   with Running(tmp_path, command(), env=env) as running:
     running.wait_for_files('followed')
@@ -128,16 +129,22 @@ def test_ctrl_c_has_the_tasks_save_and_removes_the_run(cluster, tmp_path):
     'distmnist.launch: SIGINT: the tasks are told to save and leave'
   )
   tasks, rest = [words for words, _ in cluster.calls if words[0] == 'delete']
-  jobs = [f'job/mnist-{task}' for task in ('ps-0', 'worker-0', 'worker-1')]
-  assert tasks == ['delete', *jobs, '--ignore-not-found', '--wait=false']
-  assert rest[:3] == ['delete', '-f', '-']
+  assert tasks[1] == 'job'
+  assert rest[1] == 'networkpolicy,service,job'
+  [text] = [text for words, text in cluster.calls if words[0] == 'create']
+  launch = tasks[3].partition(',launch=')[2]
+  for document in yaml.safe_load_all(text):
+    assert document['metadata']['labels']['launch'] == launch
+    if document['kind'] == 'Job':
+      template = document['spec']['template']
+      assert template['metadata']['labels']['launch'] == launch
 
 
 def test_a_chief_that_could_not_save_gives_its_code(
   cluster, tmp_path, monkeypatch, caplog
 ):
   monkeypatch.setattr(kubectl_run, 'END_TICK_SECS', 0.01)
-  cluster.play(({'kind': 'Job'}, []))
+  cluster.play((make_object('Job'), []))
   leaving = [make_pod(CHIEF, terminated=make_end(75))]
   (tmp_path / 'leaving.json').write_text(json.dumps(leaving))
   collecting = contextlib.nullcontext
@@ -148,6 +155,76 @@ def test_a_chief_that_could_not_save_gives_its_code(
   )
   assert run() == 75
   assert caplog.messages[-1].startswith('not all is saved: see')
+
+
+def find_verbs(cluster):
+  return [words[2] for words, _ in cluster.calls]
+
+
+@pytest.mark.parametrize('kind', ['job', 'jobset'])
+def test_a_run_of_this_name_is_left_as_it_is(cluster, tmp_path, kind):
+  theirs = make_object('Job', 'Complete', name='mnist-ps-0')
+  theirs['metadata']['creationTimestamp'] = '2026-01-01T00:00:00Z'
+  (tmp_path / 'exists.json').write_text(json.dumps([theirs]))
+  with pytest.raises(
+    cli.RunError,
+    match='^job/mnist-ps-0 of --kube_name=mnist exist on Kubernetes since '
+    '2026-01-01T00:00:00Z, and are left .* delete .* --selector run=mnist$',
+  ):
+    run(kind)
+  (tmp_path / 'exists.json').write_text(json.dumps([theirs] * 3))
+  with pytest.raises(cli.RunError, match='^job/mnist-ps-0 and 2 more objects'):
+    run(kind)
+  assert find_verbs(cluster) == ['get', 'get']
+
+
+@pytest.mark.parametrize(
+  'script', ['echo Forbidden: job >&2; exit 1', 'exec sleep 9']
+)
+def test_what_cannot_be_created_as_a_whole_is_removed(
+  tmp_path, monkeypatch, script
+):
+  """Also if another launcher was faster, or the server does not answer."""
+  monkeypatch.setattr(kubectl_run.kubectl, 'ANSWER_SECS', 0.5)
+  monkeypatch.setattr(kubectl_run, '_SECS_PER_OBJECT', 0)
+  path = programs.make(
+    tmp_path,
+    kubectl=f'echo "$@" >>{tmp_path}/calls\n'
+    f'if [ "$3" = create ]; then {script}; fi',
+  )
+  monkeypatch.setenv('PATH', path)
+  with pytest.raises(cli.RunError, match='^kubectl create'):
+    run()
+  calls = (tmp_path / 'calls').read_text().splitlines()
+  assert calls[2:] == [
+    '--namespace ml delete networkpolicy,service,job --selector '
+    'run=mnist,launch=ours --ignore-not-found --wait=false'
+  ]
+
+
+def test_nothing_is_created_where_it_is_not_known_what_is_there(
+  tmp_path, monkeypatch
+):
+  script = f'echo "$3" >>{tmp_path}/calls; echo away >&2; exit 1'
+  monkeypatch.setenv('PATH', programs.make(tmp_path, kubectl=script))
+  with pytest.raises(cli.RunError, match='^kubectl get: away$'):
+    run()
+  assert (tmp_path / 'calls').read_text() == 'get\n'
+
+
+def test_the_run_of_another_launch_in_place_of_ours_is_not_ours(cluster):
+  cluster.play((make_object('Job', 'Complete', name='mnist-worker-1'), []))
+  with pytest.raises(cli.RunError, match='was deleted by somebody else'):
+    run()
+
+
+def test_a_patch_that_takes_our_label_away_is_refused(cluster, tmp_path):
+  (tmp_path / 'a.yaml').write_text(
+    'kind: Job\nmetadata: {labels: {$patch: replace, app: distmnist}}'
+  )
+  patches = patch.read(str(tmp_path / 'a.yaml'))
+  with pytest.raises(cli.UsageError, match='label launch from job/mnist-ps-0'):
+    run(patches=patches)
 
 
 @pytest.mark.slow

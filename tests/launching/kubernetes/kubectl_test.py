@@ -17,25 +17,31 @@ def test_it_is_the_users_with_the_namespace(monkeypatch, tmp_path):
   path = programs.make(tmp_path, kubectl='echo "$@"; cat')
   monkeypatch.setenv('PATH', path)
   client = kubectl.Kubectl('ml')
-  said = client.change('apply', '-f', '-', text='a: 1')
-  assert said == '--namespace ml apply -f -\na: 1'
+  said = client.change('create', '-f', '-', text='a: 1')
+  assert said == '--namespace ml create -f -\na: 1'
 
 
 def test_what_it_refuses_is_told_in_its_words(monkeypatch, tmp_path):
   path = programs.make(tmp_path, kubectl='echo "no rights:" >&2; exit 1')
   monkeypatch.setenv('PATH', path)
-  with pytest.raises(cli.RunError, match='^kubectl apply: no rights:$'):
-    kubectl.Kubectl(None).change('apply', '-f', '-')
+  with pytest.raises(cli.RunError, match='^kubectl create: no rights:$'):
+    kubectl.Kubectl(None).change('create', '-f', '-')
 
 
 @pytest.mark.parametrize(
   ('script', 'found'),
-  [('echo "{}"', {}), ('true', {}), ('exit 1', None), ('exec sleep 9', None)],
+  [
+    ('echo \'{"items": [1]}\'', [1]),
+    ('echo \'{"kind": "Job"}\'', [{'kind': 'Job'}]),
+    ('true', []),
+    ('exit 1', None),
+    ('exec sleep 9', None),
+  ],
 )
 def test_a_look_may_have_no_answer(monkeypatch, tmp_path, script, found):
   monkeypatch.setenv('PATH', programs.make(tmp_path, kubectl=script))
   monkeypatch.setattr(kubectl, 'ANSWER_SECS', 0.5)
-  assert kubectl.Kubectl(None).get('job/a') == found
+  assert kubectl.Kubectl(None).get('job') == found
 
 
 @pytest.mark.parametrize(
