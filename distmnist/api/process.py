@@ -5,12 +5,10 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 
-from distmnist.common import lifeline
-from distmnist.common.names import SORTED_FLAGS
+from distmnist.common import child_program
 
 _NUM_LINES = 50  # Those that an error shows.
 
@@ -51,21 +49,15 @@ class Process:
     self._report = None
     folder = tempfile.TemporaryDirectory(prefix='distmnist_run_')
     words = [*words, *self._prepare(folder.name)]
-    reader, self._lifeline = os.pipe()
-    try:
-      self._process = subprocess.Popen(
-        [sys.executable, '-m', SORTED_FLAGS, program, *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding='utf-8',
-        errors='replace',
-        env={**os.environ, **lifeline.give(reader), 'PYTHONUNBUFFERED': '1'},
-        pass_fds=[reader],
-        start_new_session=True,  # Ctrl-C reaches the caller, which stops this.
-      )
-    finally:
-      os.close(reader)
+    self._process, self._lifeline = child_program.start(
+      program,
+      words,
+      env={'PYTHONUNBUFFERED': '1'},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      encoding='utf-8',
+      errors='replace',
+    )
     threading.Thread(target=self._follow, args=[folder], daemon=True).start()
 
   def _prepare(self, folder):

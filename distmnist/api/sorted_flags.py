@@ -1,9 +1,7 @@
 """Runs `distmnist.launch` or `sweep` with flags in any order, as from Python.
 
-  python -m distmnist.api.sorted_flags launch --num_workers=3 --strategy=easgd
-
-Flags that the program knows go before the --, the others after it; so do those
-of a --flagfile.
+common/child_program.py starts it. Flags that the program knows go before the
+--, the others after it; so do those of a --flagfile.
 """
 
 import contextlib
@@ -12,7 +10,7 @@ import sys
 
 from absl import flags
 
-from distmnist.common import command_line
+from distmnist.common import child_program, command_line
 
 
 def sort(words):
@@ -31,6 +29,6 @@ def sort(words):
 
 
 if __name__ == '__main__':
-  program = importlib.import_module(f'distmnist.{sys.argv.pop(1)}')
-  sys.argv[1:] = sort(sys.argv[1:])
+  program = importlib.import_module(f'distmnist.{sys.argv[1]}')
+  sys.argv[1:] = sort(child_program.read_words())
   program.run()

@@ -6,12 +6,10 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 
-from distmnist.common import cli, lifeline
-from distmnist.common.names import SORTED_FLAGS
+from distmnist.common import child_program, cli
 from distmnist.watching import metrics_file
 
 _log = logging.getLogger(__name__)
@@ -129,19 +127,11 @@ class Runner:
       # We end it.
       *('--train_steps=1000000000', '--epochs=1000000'),
     ]
-    reader, writer = os.pipe()
     path = os.path.join(logdir, 'launch.log')
     with open(path, 'wb') as log:
-      process = subprocess.Popen(
-        [sys.executable, '-m', SORTED_FLAGS, 'launch', *words],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        env={**os.environ, **lifeline.give(reader)},
-        pass_fds=[reader],
-        start_new_session=True,  # A Ctrl-C is ours to pass on.
+      process, writer = child_program.start(
+        'launch', words, stdout=log, stderr=log
       )
-    os.close(reader)
     try:
       speed = self._wait(process, logdir)
     finally:

@@ -13,6 +13,7 @@ _CALLER = """
 import sys
 
 from distmnist.api import process
+from distmnist.common import child_program
 
 
 class Waiting(process.Process):
@@ -26,7 +27,7 @@ class Waiting(process.Process):
     return None
 
 
-process.SORTED_FLAGS = 'waiting'
+child_program.SORTED_FLAGS = 'waiting'
 with Waiting('launch', []) as program:
   try:
     print('waits', flush=True)

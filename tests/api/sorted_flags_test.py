@@ -1,26 +1,26 @@
 """sorted_flags: flags of the program before the --, those of train after it."""
 
 import subprocess
-import sys
 
 from distmnist import sweep  # noqa: F401  Its flags.
 from distmnist.api import sorted_flags
+from distmnist.common import child_program
 
 
 def test_flags_are_taken_in_any_order():
-  done = subprocess.run(
-    [
-      *(sys.executable, '-m', 'distmnist.api.sorted_flags', 'launch'),
-      '--train_steps=5',
-      *('--dry_run', '--num_ps=1', '--num_workers=1', '--nofork_tasks'),
-      '--strategy=easgd',
-    ],
-    capture_output=True,
-    text=True,
-    check=True,
+  words = [
+    '--train_steps=5',
+    *('--dry_run', '--num_ps=1', '--num_workers=1', '--nofork_tasks'),
+    '--strategy=easgd',
+  ]
+  process, kept = child_program.start(
+    'launch', words, stdout=subprocess.PIPE, text=True
   )
-  assert '--job_name=ps' in done.stdout
-  assert '--train_steps=5 --strategy=easgd' in done.stdout
+  with process, open(kept, 'wb'):
+    said = process.stdout.read()
+  assert process.returncode == 0
+  assert '--job_name=ps' in said
+  assert '--train_steps=5 --strategy=easgd' in said
 
 
 def test_what_a_sweep_tries_goes_before_the_flags_of_its_trials():

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from distmnist.common import child_program
 from distmnist.sweeps import speed_trial
 
 
@@ -47,14 +48,14 @@ def test_samples_are_those_of_metrics_jsonl(tmp_path):
 @pytest.fixture
 def launch(tmp_path, monkeypatch):
   """Puts a program of the test in place of launch."""
-  monkeypatch.setattr(speed_trial, 'SORTED_FLAGS', 'a_launch')
+  monkeypatch.setattr(child_program, 'SORTED_FLAGS', 'a_launch')
   monkeypatch.setenv('PYTHONPATH', str(tmp_path))
   return tmp_path / 'a_launch.py'
 
 
 PROGRAM = """
 import json, os, signal, sys
-flags = dict(word[2:].split('=', 1) for word in sys.argv[2:])
+flags = dict(word[2:].split('=', 1) for word in json.load(sys.stdin))
 print(flags)
 folder = os.path.join(flags['logdir'], 'worker_0')
 os.makedirs(folder)
