@@ -98,17 +98,22 @@ class ForkServerClient(task_host.TaskHost):
   def restart(self):
     """Waits up to 10 s for the old tasks to end, then starts a new server."""
     self._socket.close()
-    deadline = time.monotonic() + _ORPHAN_SECS
-    for pid in self.pids.values():
-      fork_process.wait_for_end(pid, deadline)
-    self.pids.clear()
+    self._end_orphans()
     self._start_server()
 
   def __exit__(self, *error):
     self._selector.close()
     self._socket.close()  # the server ends what still runs, then exits
-    self._server.wait_for_end(self._grace_secs + 2)
+    if self._server.wait_for_end(self._grace_secs + 2):
+      self._end_orphans()
     self._at_exit.close()
+
+  def _end_orphans(self):
+    """Ends what a server that was killed has left."""
+    deadline = time.monotonic() + _ORPHAN_SECS
+    for pid in self.pids.values():
+      fork_process.end_orphans(pid, deadline)
+    self.pids.clear()
 
   def start(self, name, argv, env, log, is_isolated=False, title=''):
     try:

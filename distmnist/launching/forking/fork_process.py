@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from distmnist.common import files
+from distmnist.common import files, owner_file
 from distmnist.common.names import FORK_SERVER
 from distmnist.launching.forking import fork_server, message_socket
 
@@ -64,17 +64,18 @@ class ServerProcess:
     return ours
 
   def wait_for_end(self, timeout_secs):
-    """Waits for it to exit, and kills it if it does not."""
+    """Waits for it to exit, and kills it if it does not; returns its code."""
     try:
-      self.process.wait(timeout_secs)
+      code = self.process.wait(timeout_secs)
     except subprocess.TimeoutExpired:
       self.process.kill()
-      self.process.wait()
+      code = self.process.wait()
     # A user may have removed the folder, or made it read-only: how the run has
     # ended counts, not whether an empty log stays.
     with contextlib.suppress(OSError):
       if not os.path.getsize(self.log):
         os.remove(self.log)
+    return code
 
 
 @contextlib.contextmanager
@@ -85,6 +86,24 @@ def _blocking(signums):
     yield
   finally:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_orphans(pid, deadline):
+  """Waits for the end of a task whose server is gone, and kills its group.
+
+  The kernel kills the task, but not what the task has started: that is left in
+  the task's process group. No process gets the number of a group that has a
+  member, so that a living process of this number means that the group was empty
+  and that the number has gone to somebody else.
+
+  Args:
+    pid: int, of the task, the leader of its group.
+    deadline: float, of time.monotonic, for the end of the task.
+  """
+  wait_for_end(pid, deadline)
+  if owner_file.read_start(pid) is None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+      os.killpg(pid, signal.SIGKILL)
 
 
 def wait_for_end(pid, deadline):

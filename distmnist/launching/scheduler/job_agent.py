@@ -100,14 +100,15 @@ class _Agent:
       preexec_fn=child_process.die_with_parent,
     )
     kill_time = float('inf')
-    while process.poll() is None:
+    # Its group, as on all other hosts: what it has started must not outlive it.
+    while not child_process.has_ended(process.pid):
       for signum in self._listen():
-        process.send_signal(signum)
+        os.killpg(process.pid, signum)
         grace_secs = stop_grace.for_remote(self._request['grace_secs'])
         kill_time = min(kill_time, time.monotonic() + grace_secs)
       if time.monotonic() > kill_time:
-        process.kill()
-    return process.returncode
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
 
   def _make_argv(self, places):
     """Returns the task's command (list of str)."""

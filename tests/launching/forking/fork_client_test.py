@@ -11,10 +11,12 @@ import socket
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from distmnist.common import cli
 from distmnist.launching.forking import fork_client, fork_process
+from tests.support import background
 from tests.support.paths import PYTHONPATH
 
 
@@ -259,23 +261,33 @@ def test_the_server_gets_the_grace_of_its_tasks_and_2_s_to_leave(
 
 
 @pytest.mark.slow
-def test_after_a_death_the_tasks_are_gone_before_the_next_server(tmp_path, log):
+@pytest.mark.parametrize('is_restarted', [True, False])
+def test_after_a_death_the_tasks_and_what_they_started_are_gone(
+  tmp_path, log, is_restarted
+):
   env = {**os.environ, 'PYTHONPATH': PYTHONPATH}
-  command = ['python', '-m', 'fake_train', '--do=worker0:deaf,forever']
+  command = ['python', '-m', 'fake_train', f'--folder={tmp_path}']
+  command.append('--do=worker0:child,deaf,touch=ready,forever')
   with fork_client.ForkServerClient(
     'fake_train', str(log), env, 'its tasks'
   ) as client:
     client.start('a', command, {}, str(tmp_path / 'a.log'))
     while 'a' not in client.pids:
       client.turn(60)
+    background.wait_until(
+      (tmp_path / 'worker0.ready').exists, client.server.poll
+    )
     task = os.pidfd_open(client.pids['a'])
+    child = psutil.Process(int((tmp_path / 'worker0.child').read_text()))
     first = client.server.pid
     client.kill()
     with pytest.raises(fork_client.ServerDiedError, match='SIGKILL'):
       while True:
         client.turn(60)
-    client.restart()
-    has_ended, _, _ = select.select([task], [], [], 0)
-    os.close(task)
-    assert has_ended == [task]
-    assert client.server.pid != first
+    if is_restarted:
+      client.restart()
+      assert client.server.pid != first
+  has_ended, _, _ = select.select([task], [], [], 0)
+  os.close(task)
+  assert has_ended == [task]
+  background.assert_gone([child], timeout_secs=30)

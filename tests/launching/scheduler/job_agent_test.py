@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from distmnist.common.names import JOB_AGENT
@@ -50,22 +51,41 @@ def test_a_job_that_is_told_to_leave_leaves_though_others_are_missing(tmp_path):
   )
 
 
-@pytest.mark.slow
-def test_a_job_whose_session_ends_has_its_task_save(tmp_path):
-  """SIGHUP, which a task does not take, reaches it as SIGTERM."""
+def start_task(tmp_path, script):
+  """Returns (the agent of a job of one task, the folder of its messages)."""
   folder = tmp_path / 'jobs' / '1'
   folder.mkdir(parents=True)
   request = {
     **{'cwd': str(tmp_path), 'num_ps': 0, 'num_worker': 1, 'grace_secs': 5},
     **{'module': 'fake_train', 'env': {}},
-    'train_flags': ['--do=all:leave', f'--folder={tmp_path}'],
+    'train_flags': [f'--do=all:{script}', f'--folder={tmp_path}'],
   }
   (folder.parent / 'request.json').write_text(json.dumps(request))
-  with subprocess.Popen(
+  agent = subprocess.Popen(
     [sys.executable, '-m', JOB_AGENT, folder, 'worker 0'],
     env={**os.environ, 'PYTHONPATH': PYTHONPATH},
     stdin=subprocess.DEVNULL,
-  ) as agent:
+  )
+  return agent, folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('script', ['child,exit=3', 'child,kill=9'])
+def test_what_a_task_has_started_ends_with_it(tmp_path, script):
+  agent, folder = start_task(tmp_path, script)
+  with agent:
+    agent.wait(60)
+  assert (folder / 'worker_0.end').read_text() == script[-1].replace('9', '-9')
+  pid = int((tmp_path / 'worker0.child').read_text())
+  children = [psutil.Process(pid)] if psutil.pid_exists(pid) else []
+  background.assert_gone(children, timeout_secs=30)
+
+
+@pytest.mark.slow
+def test_a_job_whose_session_ends_has_its_task_save(tmp_path):
+  """SIGHUP, which a task does not take, reaches it as SIGTERM."""
+  agent, folder = start_task(tmp_path, 'leave')
+  with agent:
     background.wait_until((tmp_path / 'worker0.ready').exists, agent.poll)
     agent.send_signal(signal.SIGHUP)
     assert agent.wait(60) == 143
