@@ -1,10 +1,12 @@
 """The metrics of all tasks of a run as Prometheus reads them, on 127.0.0.1.
 
 The text format 0.0.4: one gauge per number, one label per task. Each request
-reads the log directory anew.
+reads the log directory anew. This is a process of its own, which the launcher
+starts: whoever connects uses up nothing that the run needs.
 """
 
 import http.server
+import socket
 import sys
 import threading
 
@@ -20,6 +22,8 @@ _GAUGES = {
   'resident_memory_bytes': ('rss_bytes', 'Of the process.'),
   'restarts': ('restarts', 'By its launcher.'),
 }
+_MAX_CONNECTIONS = 16
+_IDLE_SECS = 5.0
 _TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 
 
@@ -54,28 +58,25 @@ def _escape(text):
   return text.replace('\n', r'\n')
 
 
-class _HttpServer(http.server.ThreadingHTTPServer):
-  def handle_error(self, request, client_address):
-    # Who asks may leave before the answer.
-    if not isinstance(sys.exc_info()[1], OSError):
-      super().handle_error(request, client_address)
+class Server(http.server.ThreadingHTTPServer):
+  """Answers GET /metrics, each connection in a thread, within bounds.
 
+  Other users of this machine can connect as well. They get no more of it than
+  `_MAX_CONNECTIONS` threads, and an idle connection is closed after
+  `_IDLE_SECS`.
+  """
 
-class Server:
-  """Answers GET /metrics in threads of its own. A context."""
-
-  def __init__(self, logdir, port):
+  def __init__(self, logdir, listener):
     """
     Args:
       logdir: str.
-      port: int, 0 for any free one.
-
-    Raises:
-      OSError: the port is taken.
+      listener: socket.socket that listens.
     """
     run, lock = watched_run.WatchedRun(logdir), threading.Lock()
 
     class Handler(http.server.BaseHTTPRequestHandler):
+      timeout = _IDLE_SECS
+
       def do_GET(self):  # noqa: N802 (the library's)
         if self.path.partition('?')[0] != '/metrics':
           self.send_error(404, 'see /metrics')
@@ -91,13 +92,35 @@ class Server:
       def log_message(self, *_):
         pass
 
-    self._server = _HttpServer(('127.0.0.1', port), Handler)
-    self.port = self._server.server_address[1]
+    super().__init__(('127.0.0.1', 0), Handler, bind_and_activate=False)
+    self.socket.close()
+    self.socket = listener
+    self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
 
-  def __enter__(self):
-    threading.Thread(target=self._server.serve_forever, daemon=True).start()
-    return self
+  def process_request(self, request, client_address):
+    if self._free.acquire(blocking=False):
+      super().process_request(request, client_address)
+    else:
+      self.shutdown_request(request)
 
-  def __exit__(self, *_):
-    self._server.shutdown()
-    self._server.server_close()
+  def process_request_thread(self, request, client_address):
+    try:
+      super().process_request_thread(request, client_address)
+    finally:
+      self._free.release()
+
+  def handle_error(self, request, client_address):
+    # Who asks may leave before the answer.
+    if not isinstance(sys.exc_info()[1], OSError):
+      super().handle_error(request, client_address)
+
+
+def run():
+  """Serves until it is killed: LOGDIR and the number of a socket are given."""
+  logdir, fd = sys.argv[1:]
+  with Server(logdir, socket.socket(fileno=int(fd))) as server:
+    server.serve_forever()
+
+
+if __name__ == '__main__':
+  run()

@@ -1,7 +1,9 @@
 """What Prometheus reads."""
 
+import contextlib
 import socket
 import struct
+import threading
 import urllib.error
 import urllib.request
 
@@ -10,17 +12,33 @@ import pytest
 from distmnist.watching import metrics_file, metrics_port, run_state
 
 
+@contextlib.contextmanager
+def serving(logdir):
+  """A metrics_port.Server in a thread."""
+  with metrics_port.Server(str(logdir), socket.create_server(HERE)) as server:
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+      yield server
+    finally:
+      server.shutdown()
+      thread.join()
+
+
 def get(server, path):
-  address = f'http://127.0.0.1:{server.port}{path}'
+  address = f'http://127.0.0.1:{server.socket.getsockname()[1]}{path}'
   with urllib.request.urlopen(address, timeout=20) as page:
     return page.headers['Content-Type'], page.read().decode()
+
+
+HERE = '127.0.0.1', 0
 
 
 @pytest.mark.slow
 def test_a_gauge_a_number_and_a_label_a_task(tmp_path):
   worker = metrics_file.Writer(str(tmp_path), 'worker 0', 'a', host='h', pid=1)
   worker.write('sample', state='training', step=7, rss_bytes=2500)
-  with metrics_port.Server(str(tmp_path), 0) as server:
+  with serving(tmp_path) as server:
     worker.write('evaluation', split='test', step=7, metrics={'accuracy': 0.5})
     kind, text = get(server, '/metrics')
     with pytest.raises(urllib.error.HTTPError, match='404'):
@@ -37,14 +55,29 @@ def test_a_gauge_a_number_and_a_label_a_task(tmp_path):
 
 @pytest.mark.slow
 def test_who_leaves_before_the_answer_is_no_error(tmp_path, capfd):
-  with metrics_port.Server(str(tmp_path), 0) as server:
-    with socket.create_connection(('127.0.0.1', server.port)) as gone:
+  with serving(tmp_path) as server:
+    with socket.create_connection(server.socket.getsockname()) as gone:
       gone.setsockopt(
         *(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
       )
       gone.sendall(b'GET /metrics HTTP/1.1\r\n')
     get(server, '/metrics')
   assert 'Traceback' not in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_idle_connections_are_few_and_soon_closed(tmp_path, monkeypatch):
+  monkeypatch.setattr(metrics_port, '_MAX_CONNECTIONS', 3)
+  with serving(tmp_path) as server, contextlib.ExitStack() as stack:
+    address = server.socket.getsockname()
+    idle = [
+      stack.enter_context(socket.create_connection(address, 60))
+      for _ in range(4)
+    ]
+    # The fourth is one too many, and the others have said nothing for a while.
+    for connection in reversed(idle):
+      assert connection.recv(1) == b''
+    get(server, '/metrics')
 
 
 def test_numbers_are_whole_and_names_escaped():

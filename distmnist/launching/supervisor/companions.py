@@ -18,11 +18,10 @@ import threading
 from absl import flags
 
 from distmnist.common import cli, registry
-from distmnist.common.names import FORWARD, LOGGERS
+from distmnist.common.names import FORWARD, LOGGERS, METRICS_PORT
 from distmnist.launching.screen import task_logs
 from distmnist.launching.supervisor import failures
 from distmnist.storage import urls
-from distmnist.watching import metrics_port
 
 _log = logging.getLogger(__name__)
 
@@ -112,7 +111,7 @@ def from_flags():
     found.append(_run_tensorboard)
   found += [functools.partial(_run_logger, name) for name in _LOGGERS.value]
   if _METRICS_PORT.value is not None:
-    found.append(lambda logdir, _: _serve(logdir, _METRICS_PORT.value))
+    found.append(functools.partial(_run_metrics_port, _METRICS_PORT.value))
   return found
 
 
@@ -132,12 +131,33 @@ def _run_logger(name, logdir, logs_dir):
 
 
 @contextlib.contextmanager
-def running(name, argv, logs_dir, advice=''):
+def _run_metrics_port(port, logdir, logs_dir):
+  try:
+    listener = socket.create_server(('127.0.0.1', port))
+  except OSError as error:
+    raise cli.RunError(
+      f'--metrics_port={port}: {os.strerror(error.errno)}; give a free one, '
+      'or 0'
+    ) from error
+  with contextlib.ExitStack() as stack:
+    with listener:
+      port, fd = listener.getsockname()[1], listener.fileno()
+      argv = ['-m', METRICS_PORT, logdir, str(fd)]
+      process = stack.enter_context(
+        running('metrics_port', argv, logs_dir, kept_fds=[fd])
+      )
+    _log.info(f'metrics for Prometheus: http://127.0.0.1:{port}/metrics')
+    yield process
+
+
+@contextlib.contextmanager
+def running(name, argv, logs_dir, advice='', kept_fds=()):
   """Runs Python with `argv` (list of str) in this context; logs to NAME.log.
 
   If it fails, that is said at once. At the end the process gets SIGTERM, and
   _END_SECS to exit; if it takes them all, `advice` (str) says what to do. Where
-  an exception ends the context, it is killed at once.
+  an exception ends the context, it is killed at once. `kept_fds` are the
+  descriptors that it inherits.
   """
   log = os.path.join(logs_dir, f'{name}.log')
   with open(log, 'wb') as file:
@@ -146,6 +166,7 @@ def running(name, argv, logs_dir, advice=''):
       stdin=subprocess.DEVNULL,
       stdout=file,
       stderr=subprocess.STDOUT,
+      pass_fds=kept_fds,
       start_new_session=True,  # A Ctrl-C is ours to pass on.
     )
   is_over = threading.Event()
@@ -189,16 +210,3 @@ def _find_cause(process, log):
   """Returns why a process has failed (str): what it says, or its code."""
   reason = task_logs.find_reason(task_logs.read_last_lines(log, num_lines=1))
   return reason or failures.describe_end(process.returncode)
-
-
-@contextlib.contextmanager
-def _serve(logdir, port):
-  try:
-    server = metrics_port.Server(logdir, port)
-  except OSError as error:
-    raise cli.RunError(
-      f'--metrics_port={port}: {error.strerror}; give a free one, or 0'
-    ) from error
-  _log.info(f'metrics for Prometheus: http://127.0.0.1:{server.port}/metrics')
-  with server:
-    yield server

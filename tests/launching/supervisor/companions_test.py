@@ -124,21 +124,26 @@ def test_one_ends_with_a_launcher_that_is_killed(tmp_path):
 def test_prometheus_finds_its_port(set_flags, tmp_path, logged):
   set_flags('--metrics_port=0')
   (make,) = companions.from_flags()
-  with make(str(tmp_path), str(tmp_path)):
+  before = os.listdir('/proc/self/fd')
+  with make(str(tmp_path), str(tmp_path)) as process:
+    # What connects to it uses up none of the launcher's descriptors.
+    assert len(os.listdir('/proc/self/fd')) == len(before)
     address = logged[-1].partition(': ')[2]
-    with urllib.request.urlopen(address, timeout=20) as page:
+    with urllib.request.urlopen(address, timeout=60) as page:
       assert page.status == 200
+  assert process.returncode == -signal.SIGTERM
 
 
 @pytest.mark.slow
 def test_a_port_that_is_taken_is_told(set_flags, tmp_path, logged):
   set_flags('--metrics_port=0')
   (make,) = companions.from_flags()
-  with make(str(tmp_path), '') as server:
-    set_flags(f'--metrics_port={server.port}')
+  with make(str(tmp_path), str(tmp_path)):
+    port = logged[-1].rpartition(':')[2].partition('/')[0]
+    set_flags(f'--metrics_port={port}')
     (again,) = companions.from_flags()
     with (
       pytest.raises(cli.RunError, match='in use; give a free one, or 0'),
-      again(str(tmp_path), ''),
+      again(str(tmp_path), str(tmp_path)),
     ):
       pass
