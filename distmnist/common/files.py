@@ -9,13 +9,19 @@ import errno
 import json
 import logging
 import os
+import re
 import secrets
 import stat
 
+from distmnist.common import owner_file
 from distmnist.storage import copies, paths, urls
 
 _log = logging.getLogger(__name__)
 
+ABANDONED_SECS = 600.0
+# What `_name_draft` returns, with the tag of the process.
+_DRAFT = re.compile(r'.+\.([0-9a-f]+(?:-\d+-\w+)?)(?:-[0-9a-f]+)?\.new')
+_NO_LINKS = errno.EPERM, errno.ENOTSUP, errno.ENOSYS
 # What a write to a full disk fails with.
 FULL = errno.ENOSPC, errno.EDQUOT
 _NOT_WRITABLE = errno.EROFS, errno.EACCES, errno.EPERM
@@ -40,11 +46,11 @@ def replacing(path, mode='w'):
     with copies.drafting(path) as draft, replacing(draft, mode) as file:
       yield file
     return
-  # A name that nobody can guess, next to `path`, as a rename has to stay on one
-  # file system. O_EXCL follows no link.
-  new = f'{path}.{secrets.token_hex(4)}.new'
+  # Next to `path`, as a rename has to stay on one file system.
+  new = _name_draft(path)
   text = {} if 'b' in mode else {'encoding': 'utf-8', 'newline': ''}
   try:
+    # With O_EXCL, which follows no link.
     with open(new, mode.replace('w', 'x'), **text) as file:
       yield file
       file.flush()
@@ -56,6 +62,94 @@ def replacing(path, mode='w'):
     if isinstance(error, OSError) and error.filename is None:
       error.filename = path  # A write or flush that fails names none.
     raise
+
+
+def _name_draft(path):
+  """Returns a name that nobody can guess, and that says who writes there."""
+  return f'{path}.{owner_file.make_tag()}-{secrets.token_hex(4)}.new'
+
+
+def create(path, text):
+  """Makes a file if there is none, whole and on disk; returns whether it did.
+
+  Of two processes that do it at once, also over NFS, only one succeeds.
+
+  Args:
+    path: str, on this machine.
+    text: str.
+
+  Raises:
+    OSError: it cannot be written.
+  """
+  new = _name_draft(path)
+  try:
+    with open(new, 'x', encoding='utf-8') as file:
+      file.write(text)
+      file.flush()
+      os.fsync(file.fileno())
+    return _link(new, path)
+  finally:
+    with contextlib.suppress(OSError):
+      os.remove(new)
+
+
+def _link(new, path):
+  """Gives the file `new` the name `path`, too, if nothing has that name."""
+  try:
+    os.link(new, path)
+    return True
+  except FileExistsError:
+    # NFS says so, too, if the first answer to our own request was lost.
+    return os.path.exists(path) and os.path.samefile(new, path)
+  except OSError as error:
+    if error.errno not in _NO_LINKS:
+      raise
+  # A file system without hard links.
+  try:
+    with open(new, 'rb') as source, open(path, 'xb') as file:
+      file.write(source.read())
+    return True
+  except FileExistsError:
+    return False
+
+
+def see_now(folder):
+  """Returns the time (float) by the clock of a folder's file server."""
+  new = _name_draft(os.path.join(folder, 'time'))
+  try:
+    with open(new, 'xb') as file:
+      # On NFS it is the server that gives a time to what is written.
+      file.write(b'.')
+      file.flush()
+      os.fsync(file.fileno())
+      return os.fstat(file.fileno()).st_mtime
+  finally:
+    with contextlib.suppress(OSError):
+      os.remove(new)
+
+
+def remove_abandoned(folder):
+  """Removes the drafts that processes left in a folder when they were killed.
+
+  Of a process of another machine nothing is known: its draft counts as left
+  once it has not changed for ABANDONED_SECS.
+
+  Args:
+    folder: str, on this machine; other processes may write there meanwhile.
+  """
+  now = None
+  for name in paths.list_names(folder):
+    if not (match := _DRAFT.fullmatch(name)):
+      continue
+    path = os.path.join(folder, name)
+    is_dead = owner_file.is_tag_dead(match[1])
+    # It may be finished, and gone, by now; or another user's.
+    with contextlib.suppress(OSError):
+      if is_dead is None:
+        now = now or see_now(folder)
+        is_dead = now - os.stat(path).st_mtime > ABANDONED_SECS
+      if is_dead:
+        os.remove(path)
 
 
 def read_dict(path):

@@ -1,27 +1,25 @@
 """Lets one process write a folder: the owner, whom a file there names.
 
-It works in a folder that hosts share, also over NFS: the file (owner_file.py)
-is created by a hard link, which only one of two processes gets, and taken over
-by a rename. Its owner touches it every few seconds. A process that finds the
-file takes over at once if the owner ran on this machine and has ended,
-otherwise once the file has not been touched for a while, by the clock of the
-file server. Before each checkpoint gets its name, the owner checks that the
-file is still its own: if another took over while it was suspended or cut off,
-it writes no more. In the moment between that check and the checkpoint's rename,
-a process suspended there could still do harm.
-
-In a store each owner has an object of its own; see remote_owner_file.py.
+It works in a folder that hosts share, also over NFS, and in a store: each owner
+makes a file with a number that only one process gets (numbered_file.py), and
+touches it every few seconds. A process that finds the file takes over at once
+if the owner ran on this machine and has ended, otherwise once the file has not
+been touched for a while, by the clock of the file server. Before each
+checkpoint gets its name, the owner checks that no number is higher than its
+own: if another took over while it was suspended or cut off, it writes no more.
+In the moment between that check and the checkpoint's rename, a process
+suspended there could still do harm.
 """
 
-import atexit
 import contextlib
+import errno
 import logging
 import os
 import threading
 import time
 
-from distmnist.common import cli, owner_file, remote_owner_file, takeover
-from distmnist.storage import paths, urls
+from distmnist.common import cli, numbered_file, owner_file, takeover
+from distmnist.storage import paths
 
 _log = logging.getLogger(__name__)
 
@@ -29,8 +27,12 @@ _FILE = 'owner.json'
 # A launcher owns the folder separately: two launchers must not write logs there
 # while the chief comes and goes.
 _LAUNCHER_FILE = 'launcher.json'
-# How often the owner touches its file; see takeover.SILENT_SECS.
-_TOUCH_SECS = 5.0
+# What an owner does that has lost its folder.
+_ON_LOSS = {
+  _FILE: 'stopping without saving',
+  _LAUNCHER_FILE: 'stopping the tasks of this launch',
+}
+_NUM_LOOKS = 5
 
 
 def find_living(folder):
@@ -43,31 +45,31 @@ def find_living(folder):
   return found if owner_file.is_alive_here(found) else None
 
 
-def take_for_launcher(logdir):
+@contextlib.contextmanager
+def held_by_launcher(logdir, on_loss):
   """Makes this process the one launcher that writes logs in `logdir`.
 
-  This lasts until the process ends; taking the same folder again does nothing.
+  This lasts as long as the context does.
+
+  Args:
+    logdir: str; made if it does not exist.
+    on_loss: callable(error), called in another thread if another launcher takes
+      the folder over: what is running here must end.
 
   Raises:
     cli.RunError: another launcher has it, or a chief that was started by hand.
   """
-  key = urls.normalize(logdir)
-  if key in _taken:
-    return
   if found := find_living(logdir):
     raise takeover.refuse('--logdir', logdir, found)
   try:
     paths.make_folders(logdir)
   except OSError:
-    return  # The launcher reports what it cannot make.
-  owner = Owner('--logdir', logdir, _LAUNCHER_FILE)
-  owner.take()
-  _taken[key] = owner
-  owner.keep(on_loss=lambda error: None, on_removed=lambda: None)
-  atexit.register(owner.release)
-
-
-_taken = {}
+    yield  # The launcher reports what it cannot make.
+    return
+  with Owner('--logdir', logdir, _LAUNCHER_FILE) as owner:
+    owner.take()
+    owner.keep(on_loss, on_removed=lambda: None)
+    yield
 
 
 @contextlib.contextmanager
@@ -96,11 +98,7 @@ def owned(name, folder):
 
 def _open(folder, name):
   """Returns the file that names the owner of a folder."""
-  is_remote = urls.is_remote(folder)
-  kind = (
-    remote_owner_file.RemoteOwnerFile if is_remote else owner_file.OwnerFile
-  )
-  return kind(os.path.join(folder, name))
+  return numbered_file.find(os.path.join(folder, name))
 
 
 def has_launcher(logdir):
@@ -141,6 +139,7 @@ class Owner:
     """
     self._name = name
     self.folder = folder
+    self._on_loss = _ON_LOSS[file_name]
     self._file = _open(folder, file_name)
     self._lock = threading.Lock()
     self._is_released = threading.Event()
@@ -183,10 +182,9 @@ class Owner:
     self._on_removed = on_removed
 
     def touch():
-      while not self._is_released.wait(_TOUCH_SECS):
+      while not self._is_released.wait(takeover.TOUCH_SECS):
         try:
-          self.check()
-          self._file.touch()
+          self._touch()
         except cli.LostError as error:
           on_loss(error)
           return
@@ -194,6 +192,13 @@ class Owner:
           pass  # A checkpoint meets the same error, and reports it.
 
     threading.Thread(target=touch, daemon=True).start()
+
+  def _touch(self):
+    # With the lock, or a touch that is under way would undo `release`.
+    with self._lock:
+      if not self._is_released.is_set():
+        self._check()
+        self._file.touch(self.me)
 
   def check(self):
     """Checks that we still own the folder; call it before each shared write.
@@ -206,25 +211,35 @@ class Owner:
       OSError: it cannot be read or made.
     """
     with self._lock:
-      if self._is_released.is_set():
-        return
+      if not self._is_released.is_set():
+        self._check()
+
+  def _check(self):
+    for _ in range(_NUM_LOOKS):
       found = self._file.read()
       if found is None:
-        self._make_again()
-      elif found.get('life') != self.me['life']:
+        if self._make_again():
+          return
+        continue  # Another was faster: look who it is.
+      if found.get('life') != self.me['life']:
         raise cli.LostError(
           f'{self._name}={self.folder} was taken over by '
-          f'{owner_file.describe(found)}: stopping without saving'
+          f'{owner_file.describe(found)}: {self._on_loss}'
         )
+      return
+    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), self.folder)
 
   def _make_again(self):
+    """Makes a removed folder again; returns whether it is ours."""
     paths.make_folders(self.folder)
-    if self._file.create(self.me):
-      _log.info(
-        f'{self._name}={self.folder} was removed by somebody: its contents are '
-        'gone, and it is created again for what is saved from now on'
-      )
-      self._on_removed()
+    if not self._file.create(self.me):
+      return False
+    _log.info(
+      f'{self._name}={self.folder} was removed by somebody: its contents are '
+      'gone, and it is created again for what is saved from now on'
+    )
+    self._on_removed()
+    return True
 
   def release(self):
     """Leaves the folder to the next owner; the file stays and names the run."""
@@ -234,7 +249,7 @@ class Owner:
         return
       if (self._file.read() or {}).get('life') == self.me['life']:
         self.me['has_ended'] = True
-        self._file.replace(self.me)
+        self._file.rewrite(self.me)
 
   def __enter__(self):
     return self

@@ -1,13 +1,11 @@
-"""A file that says which process owns something, and whether it is alive.
+"""What a file says of the process that owns something: whether it is alive.
 
-Processes of several machines read and write it, also over NFS. A process id
-means something on one machine only, and only until it is reused, so the file
-also names the machine, and when the process was started.
+Processes of several machines read it (numbered_file.py). A process id means
+something on one machine only, and only until it is reused, so the file also
+names the machine, and when the process was started.
 """
 
-import contextlib
-import errno
-import json
+import hashlib
 import os
 import secrets
 import socket
@@ -32,102 +30,6 @@ def describe_self(run=None):
     'start': read_start(os.getpid()),
     'has_ended': False,
   }
-
-
-def read(path):
-  """Returns what the file at `path` says, a dict, or None if there is none."""
-  try:
-    with open(path, encoding='utf-8') as file:
-      found = json.load(file)
-      return found if isinstance(found, dict) else {}
-  except (FileNotFoundError, NotADirectoryError):
-    return None
-  except ValueError:
-    return {}  # Just being made, or damaged: its time will tell.
-
-
-def write_beside(path, found):
-  """Writes a new file beside the one at `path`, to be linked or renamed to it.
-
-  Args:
-    path: str.
-    found: dict, what the file is to say.
-
-  Returns:
-    (path, time) of the new file; time is the file server's.
-  """
-  new = f'{path}.{secrets.token_hex(4)}.new'
-  try:
-    with open(new, 'x', encoding='utf-8') as file:
-      json.dump(found, file)
-      file.flush()
-      os.fsync(file.fileno())
-      return new, os.fstat(file.fileno()).st_mtime
-  except BaseException:  # The disk is full, say.
-    with contextlib.suppress(OSError):
-      os.remove(new)
-    raise
-
-
-def link(new, path):
-  """Gives the file `new` the name `path` if nothing has that name.
-
-  Returns:
-    Whether we made `path`.
-  """
-  try:
-    os.link(new, path)
-    return True
-  except FileExistsError:
-    return False
-  except OSError as error:
-    if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
-      raise
-  # A file system without hard links.
-  try:
-    with open(new, encoding='utf-8') as source:
-      text = source.read()
-    with open(path, 'x', encoding='utf-8') as file:
-      file.write(text)
-    return True
-  except FileExistsError:
-    return False
-
-
-class OwnerFile:
-  """The file at a path of this machine."""
-
-  def __init__(self, path):
-    self._path = path
-
-  def read(self):
-    return read(self._path)
-
-  def create(self, found):
-    """Makes the file if there is none; returns whether it did."""
-    new, _ = write_beside(self._path, found)
-    try:
-      return link(new, self._path)
-    finally:
-      with contextlib.suppress(FileNotFoundError):
-        os.remove(new)
-
-  def replace(self, found):
-    new, _ = write_beside(self._path, found)
-    os.replace(new, self._path)
-
-  def touch(self):
-    os.utime(self._path)
-
-  def see_touch(self):
-    """Returns (time of the last touch, seconds since then), two floats.
-
-    Both are by the file server's clock.
-    """
-    touched = os.stat(self._path).st_mtime
-    new, now = write_beside(self._path, {})
-    os.remove(new)
-    return touched, now - touched
 
 
 def describe(found):
@@ -178,3 +80,22 @@ def read_start(pid):
   except OSError:
     return None
   return None if fields[0] in 'ZX' else fields[19]
+
+
+def make_tag():
+  """Returns what names this process in the name of a file (str)."""
+  pid = os.getpid()
+  return f'{_hash_machine()}-{pid}-{read_start(pid)}'
+
+
+def is_tag_dead(tag):
+  """Whether the process of a tag has ended; None if nothing is known of it."""
+  machine, _, process = tag.partition('-')
+  pid, _, start = process.partition('-')
+  if _read_machine() is None or machine != _hash_machine():
+    return None
+  return read_start(pid) != start
+
+
+def _hash_machine():
+  return hashlib.sha256(str(_read_machine()).encode()).hexdigest()[:8]

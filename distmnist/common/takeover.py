@@ -14,7 +14,12 @@ _log = logging.getLogger(__name__)
 # An owner about which nothing else is known has lost what its file stands for
 # once it has not touched the file for this long.
 SILENT_SECS = 30.0
+# How often the owner touches its file.
+TOUCH_SECS = 5.0
 _LOOK_SECS = 0.5
+# And two touches must have been missed while we looked: the clock of the file
+# server may have been set forward.
+_NUM_LOOKS = int(2 * TOUCH_SECS / _LOOK_SECS) + 4
 
 
 def refuse(name, folder, found):
@@ -33,14 +38,15 @@ class Takeover:
     Args:
       name: str, what messages call the folder, such as '--logdir'.
       folder: str.
-      file: owner_file.OwnerFile, or a remote one, that names its owner.
+      file: numbered_file.NumberedFile that names its owner.
       pause: callable(secs).
     """
     self._name = name
     self._folder = folder
     self._file = file
     self._pause = pause
-    self._first = None  # (life, time of the last touch) as first seen.
+    self._seen = None  # (life, time of the last touch) at the last look.
+    self._num_same = 0  # How many looks before it have seen the same.
 
   def run(self, is_new_run, patience_secs):
     """Waits until the folder is this process's.
@@ -62,17 +68,17 @@ class Takeover:
       found = self._file.read()
       run = None if is_new_run else (found or {}).get('run')
       me = owner_file.describe_self(run)
-      if found is None:
-        if self._file.create(me):
-          return me
-        continue
       try:
-        is_alive, is_gone = self._judge(found)
-        if is_gone:
-          self._replace(me)
-          return me
+        is_alive, is_gone = (
+          (False, True) if found is None else self._judge(found)
+        )
       except FileNotFoundError:
         continue  # Removed between two looks.
+      if is_gone:
+        if self._file.create(me):
+          return me
+        self._pause(_LOOK_SECS)  # Another was faster: it is the owner now.
+        continue
       if is_alive and time.monotonic() >= deadline:
         raise refuse(self._name, self._folder, found)
       if not has_said:
@@ -90,14 +96,9 @@ class Takeover:
       return False, True
     touched, silent_secs = self._file.see_touch()
     seen = found.get('life'), touched
-    self._first = self._first or seen
-    is_alive = owner_file.is_alive_here(found) or self._first != seen
-    return is_alive, not is_alive and silent_secs > SILENT_SECS
-
-  def _replace(self, me):
-    self._file.replace(me)
-    # Another that is taking over just now has written after us, or reads us.
-    self._pause(0.05)
-    found = self._file.read()
-    if (found or {}).get('life') != me['life']:
-      raise refuse(self._name, self._folder, found or {})
+    is_touched = self._seen not in (None, seen)
+    self._num_same = self._num_same + 1 if self._seen == seen else 0
+    self._seen = seen
+    is_alive = is_touched or owner_file.is_alive_here(found)
+    is_silent = silent_secs > SILENT_SECS and self._num_same >= _NUM_LOOKS
+    return is_alive, is_silent and not is_alive

@@ -104,7 +104,9 @@ def launch(job):
     print(script, end='')
     return 0
   check_ready()
-  task_logs.make_logs_dir(logs_dir, None)
+  # A store may be out of reach of this machine.
+  shared = None if logdir and urls.is_remote(logdir) else logdir
+  task_logs.make_logs_dir(logs_dir, shared)
   grace_secs = stop_grace.parse(job.given)
   if grace_secs >= kill_wait_secs:
     _log.info(

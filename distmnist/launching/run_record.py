@@ -1,8 +1,9 @@
-"""Records a launch in its log directory, and lets a run be stopped from there.
+"""Owns the log directory of a launch, records it there, and lets it be stopped.
 
-The starts and ends of tasks go to LOGDIR/launcher/metrics.jsonl. A request by
-`python -m distmnist.stop` reaches this process as SIGINT, so that every
-launcher that waits does what it does on Ctrl-C.
+The folder is this launcher's until the run has ended. The starts and ends of
+tasks go to LOGDIR/launcher/metrics.jsonl. A request by `python -m
+distmnist.stop` reaches this process as SIGINT, so that every launcher that
+waits does what it does on Ctrl-C; so does the loss of the folder.
 """
 
 import contextlib
@@ -11,8 +12,9 @@ import os
 import secrets
 import signal
 import socket
+import threading
 
-from distmnist.common import command_line, owner_file, signals
+from distmnist.common import command_line, owner, owner_file, signals
 from distmnist.common.names import LAUNCH_ID
 from distmnist.storage import urls
 from distmnist.watching import html_report, metrics_file, stop_file, timeline
@@ -28,6 +30,7 @@ class RunRecord:
   Attributes:
     logdir: str, or None.
     code: int, the exit code of the launch.
+    loss: cli.LostError, once another launcher has the folder; else None.
   """
 
   def __init__(self, logdir, launcher, flags, companions=()):
@@ -46,7 +49,22 @@ class RunRecord:
     self._writer = None
     self._known = {}
     self._stack = contextlib.ExitStack()
+    self._folder = contextlib.ExitStack()
+    self._is_taken = False
+    self._is_over = threading.Event()
     self.code = 1
+    self.loss = None
+
+  def take(self, logdir):
+    """Makes this process the launcher that writes in `logdir`, to the end.
+
+    Raises:
+      cli.RunError: another launcher has it, or a chief that was started by
+        hand.
+    """
+    if not self._is_taken:
+      self._folder.enter_context(owner.held_by_launcher(logdir, self._lose))
+      self._is_taken = True
 
   def begin(self, tasks, logs_dir, launch=None):
     """Begins the lines, once the folder belongs to this launcher.
@@ -112,7 +130,8 @@ class RunRecord:
 
     The launch has its code: a signal now does no more than kill them.
     """
-    with signals.collecting([]):
+    self._is_over.set()
+    with self._folder, signals.collecting([]):
       if self._writer:
         ok = self.code == 0
         self._writer.write('end', ok=ok, code=self.code, text='')
@@ -121,7 +140,7 @@ class RunRecord:
           self._stack.close()
       except signals.SignalError as error:
         _log.info(f'{error.name}: what ran beside the tasks was killed')
-      if self._writer:
+      if self._writer and not self.loss:
         self._draw()
 
   def _draw(self):
@@ -137,7 +156,16 @@ class RunRecord:
       return
     _log.info(f'{who} asks this run to stop')
     self._writer.write('event', event='stopping', text=who)
-    os.kill(os.getpid(), signal.SIGINT)
+    self._interrupt()
+
+  def _lose(self, error):
+    self.loss = error
+    _log.info(str(error))
+    self._interrupt()
+
+  def _interrupt(self):
+    if not self._is_over.is_set():
+      os.kill(os.getpid(), signal.SIGINT)
 
 
 def _find_within(path, folder):
@@ -149,12 +177,15 @@ def _find_within(path, folder):
 
 @contextlib.contextmanager
 def opened(job, launcher, companions=()):
-  """Has `begin` and `update` write for this launch while it is open.
+  """Has `take`, `begin` and `update` work for this launch while it is open.
 
   Args:
     job: jobs.Job.
     launcher: str, its name.
     companions: see RunRecord.
+
+  Raises:
+    cli.LostError: another launcher has taken the log directory over.
   """
   global _of_process
   logdir = None if job.dry_run else find_folder(job.given)
@@ -162,9 +193,25 @@ def opened(job, launcher, companions=()):
   _of_process = mine
   try:
     yield mine
+  except KeyboardInterrupt:
+    if not mine.loss:
+      raise
   finally:
     _of_process = None
     mine.close()
+  if mine.loss:
+    raise mine.loss
+
+
+def is_open():
+  """Whether a launch of this process is on."""
+  return _of_process is not None
+
+
+def take(logdir):
+  """See RunRecord.take; does nothing outside a launch."""
+  if _of_process:
+    _of_process.take(logdir)
 
 
 def find_folder(words):

@@ -15,15 +15,23 @@ After a failure the job is submitted again; the chief restores the latest
 checkpoint of --logdir, a folder that all executors share.
 """
 
+import contextlib
 import dataclasses
 import functools
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable
 
 from distmnist.common import cli, command_line, console, signals
-from distmnist.common.names import CHIEF, FIRST_PORT, SPARK_MAIN, TRAIN
+from distmnist.common.names import (
+  CHIEF,
+  FIRST_PORT,
+  LAUNCH_ID,
+  SPARK_MAIN,
+  TRAIN,
+)
 from distmnist.launching import jobs, run_record, run_tasks
 from distmnist.launching.screen import endings, task_logs
 from distmnist.launching.supervisor import (
@@ -108,12 +116,38 @@ def run(
   console.print_logs(options.say)
   program = _make_program(program, args, feed, options.module)
   executors.check_conf(sc.getConf())
-  num_tasks = num_ps + num_workers
   _log.info(executors.describe_python(sc))
+  executors.wait_for_slots(sc, num_ps + num_workers, options.wait_secs)
+  with _open_record(program, num_ps, num_workers) as record:
+    report = _run_on(sc, program, num_ps, num_workers, feed, options)
+    record.code = 0
+  return (report or {}).get('result') if program.main else report
+
+
+@contextlib.contextmanager
+def _open_record(program, num_ps, num_workers):
+  """Yields the run_record.RunRecord of the launcher, or one for this run.
+
+  A request to stop, or the loss of --logdir, interrupts the program of Spark as
+  Ctrl-C does, which no thread but the main one would see: for others there is
+  no record, and the tasks heed the request themselves.
+  """
+  flags = tuple(program.flags)
+  job = jobs.Job(num_ps, num_workers, flags, flags, program.module)
+  is_main = threading.current_thread() is threading.main_thread()
+  if run_record.is_open() or not is_main:
+    yield run_record.RunRecord(None, 'spark', flags)
+  else:
+    with run_record.opened(job, 'spark') as record:
+      yield record
+
+
+def _run_on(sc, program, num_ps, num_workers, feed, options):
+  """Runs the tasks on executors that are there; returns the chief's report."""
+  num_tasks = num_ps + num_workers
   wait_for_slots = functools.partial(
     executors.wait_for_slots, sc, num_tasks, options.wait_secs
   )
-  wait_for_slots()
   logdir = command_line.find_value(program.flags, 'logdir')
   logs_dir = task_logs.make_logs_dir(options.logs_dir, logdir)
   executors.ship_package(sc)
@@ -134,8 +168,9 @@ def run(
     sc.getConf(),
     options.show,
   )
-  report = _run(host, tasks, logs_dir, options.max_restarts, options.say)
-  return (report or {}).get('result') if program.main else report
+  launch = dict(spec['env'])[LAUNCH_ID]
+  max_restarts = options.max_restarts
+  return _run(host, tasks, logs_dir, max_restarts, options.say, launch)
 
 
 def _make_program(program, args, feed, module):
@@ -159,7 +194,7 @@ def make_tasks(num_ps, num_workers, train_flags, module):
   )
 
 
-def _run(host, tasks, logs_dir, max_restarts, say):
+def _run(host, tasks, logs_dir, max_restarts, say, launch=None):
   """Runs the tasks to their end; returns the chief's report.
 
   Raises:
@@ -175,7 +210,7 @@ def _run(host, tasks, logs_dir, max_restarts, say):
     stop_grace_secs=stop_grace.parse(tasks[0].argv),
   )
   workers = [task for task in tasks if task.job_name == 'worker']
-  run_record.begin(tasks, logs_dir)
+  run_record.begin(tasks, logs_dir, launch)
   with group:
     try:
       left = _run_to_end(group, tasks, workers)

@@ -3,6 +3,8 @@
 import errno
 import os
 import stat
+import subprocess
+import sys
 import types
 
 import pytest
@@ -154,3 +156,65 @@ def test_a_refusal_says_what_to_do():
 def test_what_helps_depends_on_why_a_write_failed(code, remedy):
   reason = f'/logs/model.ckpt-1; {os.strerror(code)}'
   assert files.advise(reason) == f'{remedy}give another --logdir'
+
+
+def test_a_name_is_given_once(tmp_path):
+  path = tmp_path / 'owner'
+  assert files.create(str(path), 'first')
+  assert not files.create(str(path), 'second')
+  assert path.read_text() == 'first' and os.listdir(tmp_path) == ['owner']
+
+
+def test_without_hard_links_a_name_is_given_once(tmp_path, monkeypatch):
+  def link(source, target):
+    raise OSError(errno.EPERM, 'Operation not permitted')
+
+  monkeypatch.setattr(os, 'link', link)
+  test_a_name_is_given_once(tmp_path)
+
+
+def test_a_name_is_ours_if_only_the_answer_was_lost(tmp_path, monkeypatch):
+  """NFS asks again, and is told that the name is there: it made it."""
+  link = os.link
+
+  def link_and_lose_the_answer(source, target):
+    link(source, target)
+    raise FileExistsError(errno.EEXIST, 'File exists')
+
+  monkeypatch.setattr(os, 'link', link_and_lose_the_answer)
+  assert files.create(str(tmp_path / 'owner'), 'text')
+
+
+def test_on_a_full_disk_no_draft_of_a_new_file_is_left(tmp_path, monkeypatch):
+  def fail(fd):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setattr(files.os, 'fsync', fail)
+  with pytest.raises(OSError, match='No space'):
+    files.create(str(tmp_path / 'owner'), 'text')
+  assert os.listdir(tmp_path) == []
+
+
+KILLED_WHILE_IT_WRITES = (
+  'import os, signal, sys\n'
+  'from distmnist.common import files\n'
+  'with files.replacing(sys.argv[1]) as file:\n'
+  '  file.write("half"); os.kill(os.getpid(), signal.SIGKILL)'
+)
+
+
+def test_the_draft_of_a_killed_process_is_removed_and_no_other(tmp_path):
+  path = str(tmp_path / 'report.json')
+  argv = [sys.executable, '-c', KILLED_WHILE_IT_WRITES, path]
+  assert subprocess.run(argv).returncode == -9
+  assert len(os.listdir(tmp_path)) == 1
+  # Of another machine, or of no known process.
+  old, new = 'a.01234567-1-1-89abcdef.new', 'b.01234567.new'
+  for name in (old, new, 'mine.new'):
+    (tmp_path / name).write_text('')
+  os.utime(tmp_path / old, (1e9, 1e9))
+  os.utime(tmp_path / 'mine.new', (1e9, 1e9))
+  with files.replacing(path):
+    files.remove_abandoned(str(tmp_path))
+    assert len(os.listdir(tmp_path)) == 3
+  assert sorted(os.listdir(tmp_path)) == [new, 'mine.new', 'report.json']

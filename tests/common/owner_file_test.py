@@ -1,6 +1,5 @@
 """owner_file: what a file says of a process, and whether it lives."""
 
-import errno
 import os
 import subprocess
 import sys
@@ -47,44 +46,9 @@ def test_of_another_machine_nothing_is_known(found):
   assert not owner_file.is_alive_here(found)
 
 
-def test_what_was_written_is_read_and_linked_once(tmp_path):
-  path = str(tmp_path / 'owner.json')
-  assert owner_file.read(path) is None
-  new, time = owner_file.write_beside(path, {'pid': 7})
-  assert time == os.stat(new).st_mtime
-  assert owner_file.link(new, path)
-  assert not owner_file.link(new, path)
-  assert owner_file.read(path) == {'pid': 7}
-
-
-def test_without_hard_links_a_name_is_given_once(tmp_path, monkeypatch):
-  def link(source, target):
-    raise OSError(1, 'Operation not permitted')
-
-  monkeypatch.setattr(os, 'link', link)
-  path = str(tmp_path / 'owner.json')
-  new, _ = owner_file.write_beside(path, {'pid': 7})
-  assert owner_file.link(new, path)
-  assert not owner_file.link(new, path)
-  assert owner_file.read(path) == {'pid': 7}
-
-
-@pytest.mark.parametrize('text', ['', '{', '"x"'])
-def test_a_damaged_file_says_nothing(tmp_path, text):
-  path = tmp_path / 'owner.json'
-  path.write_text(text)
-  assert owner_file.read(path) == {}
-
-
-def test_on_a_full_disk_nothing_is_left_beside_it(tmp_path, monkeypatch):
-  path = str(tmp_path / 'owner.json')
-  owner_file.OwnerFile(path).create({'pid': 7})
-
-  def fail(fd):
-    raise OSError(errno.ENOSPC, 'No space left on device')
-
-  monkeypatch.setattr(owner_file.os, 'fsync', fail)
-  with pytest.raises(OSError, match='No space'):
-    owner_file.OwnerFile(path).replace({'pid': 8})
-  assert os.listdir(tmp_path) == ['owner.json']
-  assert owner_file.read(path) == {'pid': 7}
+def test_a_tag_tells_whether_its_process_has_ended():
+  assert owner_file.is_tag_dead(owner_file.make_tag()) is False
+  machine, pid, start = owner_file.make_tag().split('-')
+  assert owner_file.is_tag_dead(f'{machine}-{pid}-{int(start) - 1}')
+  assert owner_file.is_tag_dead(f'01234567-{pid}-{start}') is None
+  assert owner_file.is_tag_dead('01234567') is None

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from distmnist.common import cli, owner, owner_file, takeover
+from distmnist.common import cli, files, numbered_file, owner, takeover
 from tests.support.owners import Clock, be_elsewhere, make, take
 
 
@@ -20,7 +20,7 @@ def test_the_second_is_refused_with_the_first_ones_name(tmp_path):
     'another folder'
   )
   first.check()
-  assert [path.name for path in tmp_path.iterdir()] == ['owner.json']
+  assert [path.name for path in tmp_path.iterdir()] == ['owner.json.00000001']
   assert owner.find_living(str(tmp_path))['life'] == first.me['life']
 
 
@@ -30,7 +30,7 @@ def test_who_was_killed_here_is_followed_at_once(tmp_path):
     'owner.Owner("--logdir", sys.argv[1]).take(); os._exit(9)'
   )
   subprocess.run([sys.executable, '-c', code, str(tmp_path)], check=False)
-  found = owner_file.read(tmp_path / 'owner.json')
+  found = numbered_file.find(str(tmp_path / 'owner.json')).read()
   assert found['pid'] != os.getpid() and not found['has_ended']
   assert take(tmp_path, pause=Clock(lambda: None)).run == found['run']
 
@@ -38,7 +38,40 @@ def test_who_was_killed_here_is_followed_at_once(tmp_path):
 def test_one_of_another_machine_that_was_silent_long_is_followed(tmp_path):
   take(tmp_path)
   be_elsewhere(tmp_path, takeover.SILENT_SECS + 10)
+  looks = Clock(lambda: None)
+  take(tmp_path, pause=looks)
+  # The clock of the file server may have been set forward since its last touch.
+  assert looks.num_looks * takeover._LOOK_SECS > 2 * takeover.TOUCH_SECS
+
+
+def test_one_that_is_seen_to_touch_has_the_folder_whatever_the_clock_says(
+  tmp_path,
+):
   take(tmp_path)
+  path = be_elsewhere(tmp_path, takeover.SILENT_SECS + 10)
+  touched = iter(range(1000))
+
+  def touch_at_times():
+    if looks.num_looks % 10 == 0:
+      os.utime(path, (1e9, 1e9 + next(touched)))
+
+  looks = Clock(touch_at_times)
+  with pytest.raises(cli.RunError, match='in use by process .* of host elsewh'):
+    make(tmp_path).take(pause=looks)
+
+
+def test_one_that_was_seen_to_touch_once_is_followed_when_it_is_silent(
+  tmp_path,
+):
+  first = take(tmp_path)
+  path = be_elsewhere(tmp_path, takeover.SILENT_SECS + 10)
+
+  def touch_once():
+    if looks.num_looks == 1:
+      os.utime(path, (1e9, 1e9))
+
+  looks = Clock(touch_once)
+  assert take(tmp_path, patience_secs=600, pause=looks).run == first.run
 
 
 def test_one_of_another_machine_is_waited_for(tmp_path, logged):
@@ -59,10 +92,10 @@ def test_a_restarted_task_waits_for_the_end_of_the_one_before(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_waited_for_and_replaced(tmp_path):
-  path = tmp_path / 'owner.json'
+  path = tmp_path / 'owner.json.00000001'
   path.write_text('{')
   os.utime(path, (1e9, 1e9))
-  take(tmp_path)
+  take(tmp_path, pause=Clock(lambda: None))
 
 
 def test_of_many_at_once_one_gets_it(tmp_path):
@@ -89,3 +122,23 @@ def test_of_many_at_once_one_gets_it(tmp_path):
   for process in started:
     process.communicate()
   assert sorted(answers) == ['refused', 'refused', 'refused', 'taken']
+
+
+def test_of_two_that_find_it_gone_the_slow_one_gets_nothing(
+  tmp_path, monkeypatch
+):
+  """An fsync on a full file server may take longer than any pause."""
+  take(tmp_path).release()
+  slow, create = make(tmp_path), files.create
+  fast = []
+
+  def create_late(path, text):
+    if not fast:
+      fast.append(make(tmp_path))
+      fast[0].take()
+    return create(path, text)
+
+  monkeypatch.setattr(files, 'create', create_late)
+  with pytest.raises(cli.RunError, match='in use by process'):
+    slow.take(pause=Clock(lambda: None))
+  fast[0].check()

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import os
 import signal
 import threading
@@ -9,7 +10,7 @@ import time
 
 import pytest
 
-from distmnist.common import signals
+from distmnist.common import cli, owner, owner_file, signals, takeover
 from distmnist.launching import jobs, run_record
 from distmnist.launching.supervisor import (
   companions,
@@ -100,6 +101,37 @@ def test_a_wish_to_stop_comes_as_ctrl_c(tmp_path, monkeypatch):
     wakeup.recv(1)
   assert received == [signal.SIGINT]
   assert 'stopping' in [line.get('event') for line in read(tmp_path)]
+
+
+def test_a_launcher_that_loses_the_folder_says_so_and_ends_the_run(
+  tmp_path, monkeypatch, logged
+):
+  monkeypatch.setattr(takeover, 'TOUCH_SECS', 0.001)
+  received = []
+  with (
+    signals.waking(received) as wakeup,
+    pytest.raises(cli.LostError, match='was taken over by process .* of host'),
+    open_record(tmp_path),
+  ):
+    run_record.take(str(tmp_path))
+    run_record.take(str(tmp_path))  # Spark's launcher does it twice.
+    run_record.begin(TASKS, 'logs')
+    other = json.dumps(owner_file.describe_self())
+    (tmp_path / 'launcher.json.00000002').write_text(other)
+    wakeup.settimeout(20)
+    wakeup.recv(1)
+  assert received == [signal.SIGINT]
+  assert logged[0].endswith(': stopping the tasks of this launch')
+  # The folder, and its report, are the other's now.
+  assert not (tmp_path / html_report.NAME).exists()
+  assert not json.loads(other)['has_ended']
+
+
+def test_the_folder_is_free_once_the_launch_is_over(tmp_path):
+  with open_record(tmp_path):
+    run_record.take(str(tmp_path))
+    assert owner.has_launcher(str(tmp_path))
+  assert not owner.has_launcher(str(tmp_path))
 
 
 DELIVERING = (

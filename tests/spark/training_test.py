@@ -12,10 +12,11 @@ import time
 import psutil
 import pytest
 
-from distmnist.common import cli, signals
+from distmnist.common import cli, owner, signals
 from distmnist.common.names import LAUNCH_ID
 from distmnist.launching.supervisor import restart_limits
 from distmnist.spark import feed, training
+from distmnist.watching import metrics_file
 from tests.support import runner
 from tests.support.fake_host import FakeHost
 from tests.support.paths import PYTHONPATH, REPO, SUPPORT
@@ -144,6 +145,30 @@ def test_each_executor_learns_its_cluster_and_where_the_driver_is(
   }
   if not is_fed:
     assert sc.partitions == ([0, 1, 2, 3], 4)
+
+
+def test_the_program_has_the_folder_as_long_as_the_run(tmp_path, monkeypatch):
+  """A notebook lives on: others may train there, or remove the folder."""
+  logdir, seen = str(tmp_path / 'run'), []
+  for name in ('check_conf', 'wait_for_slots', 'find_data_dir'):
+    monkeypatch.setattr(training.executors, name, lambda *_: ())
+  monkeypatch.setattr(training.executors, 'describe_python', lambda sc: '')
+  monkeypatch.setattr(training.barrier_job, 'Job', FakeJob)
+  monkeypatch.setattr(
+    training.executors,
+    'ship_package',
+    lambda sc: seen.append(owner.has_launcher(logdir)),
+  )
+  with pytest.raises(cli.RunError, match='given up the job: no room'):
+    training.run(
+      FakeSpark(),
+      args=[f'--logdir={logdir}'],
+      options=training.Options(module='fake_train', say=lambda _: None),
+    )
+  assert seen == [True] and not owner.has_launcher(logdir)
+  first, *_, last = metrics_file.read(logdir)
+  assert first['launcher'] == 'spark' and last['kind'] == 'end'
+  assert (last['ok'], len(first['launch'])) == (False, 16)
 
 
 class Host(FakeHost):

@@ -5,7 +5,8 @@ import os
 import shutil
 import tempfile
 
-from distmnist.common import cli, files, owner, store_check
+from distmnist.common import cli, files, store_check
+from distmnist.launching import run_record
 from distmnist.storage import mirror, urls
 
 # Logs of earlier runs in the same folder: worker_0.log.1 is the latest.
@@ -26,7 +27,7 @@ def make_logs_dir(logs_dir, logdir):
   """
   if logdir:
     store_check.check('logdir', logdir)
-    owner.take_for_launcher(urls.expand(logdir))
+    run_record.take(urls.expand(logdir))
   if not logs_dir and (not logdir or urls.is_remote(logdir)):
     folder = tempfile.mkdtemp(prefix='distmnist_logs_')
     _temporary.add(folder)

@@ -1,12 +1,48 @@
-"""remote_owner_file: which one has a folder of a store, by numbered objects."""
+"""numbered_file: which one has a folder, by the number of its file."""
+
+import os
 
 import pytest
 
-from distmnist.common import cli, owner_file, remote_owner_file, takeover
+from distmnist.common import cli, numbered_file, owner_file, takeover
 from distmnist.storage import paths, stores
-from tests.support.owners import make, take
+from tests.support.owners import Clock, make, take
 
-pytestmark = pytest.mark.slow
+
+@pytest.fixture
+def both(tmp_path):
+  """Two that want to own the same."""
+  path = str(tmp_path / 'owner.json')
+  return [numbered_file.find(path) for _ in range(2)]
+
+
+def test_of_two_one_makes_the_file_and_the_other_finds_it(both, tmp_path):
+  assert [file.read() for file in both] == [None, None]
+  assert [file.create({'pid': n}) for n, file in enumerate(both)] == [
+    True,
+    False,
+  ]
+  assert [file.read() for file in both] == [{'pid': 0}, {'pid': 0}]
+  assert both[1].create({'pid': 1})
+  assert both[0].read() == {'pid': 1}
+  assert os.listdir(tmp_path) == ['owner.json.00000002']
+
+
+def test_one_that_waited_while_two_others_came_has_nothing(both, tmp_path):
+  """The number that it saw is free again, but no longer the next."""
+  slow, fast = both
+  assert fast.create({}) and slow.read() == {}
+  for _ in range(3):
+    fast.read()
+    assert fast.create({})
+  assert not slow.create({})
+  assert os.listdir(tmp_path) == ['owner.json.00000004']
+
+
+@pytest.mark.parametrize('text', ['', '{', '"x"'])
+def test_a_damaged_file_says_nothing(both, tmp_path, text):
+  (tmp_path / 'owner.json.00000001').write_text(text)
+  assert both[0].read() == {}
 
 
 @pytest.fixture
@@ -22,15 +58,16 @@ def elsewhere(monkeypatch):
 
 def be_silent(monkeypatch, secs):
   """Makes the clock of the store say that owners were silent `secs` longer."""
-  seen = remote_owner_file.RemoteOwnerFile.see_touch
+  seen = numbered_file.RemoteNumberedFile.see_touch
 
   def see_touch(self):
     touched, silent_secs = seen(self)
     return touched, silent_secs + secs
 
-  monkeypatch.setattr(remote_owner_file.RemoteOwnerFile, 'see_touch', see_touch)
+  monkeypatch.setattr(numbered_file.RemoteNumberedFile, 'see_touch', see_touch)
 
 
+@pytest.mark.slow
 def test_the_second_is_refused_and_follows_the_first(folder):
   first = take(folder)
   with pytest.raises(cli.RunError, match='in use by process'):
@@ -43,30 +80,36 @@ def test_the_second_is_refused_and_follows_the_first(folder):
   second.check()
 
 
+@pytest.mark.slow
 def test_one_that_slept_while_another_took_over_writes_no_more(
   folder, elsewhere, monkeypatch
 ):
   first = take(folder)
   be_silent(monkeypatch, takeover.SILENT_SECS + 10)
-  second = take(folder)
+  second = take(folder, pause=Clock(lambda: None))
   with pytest.raises(cli.LostError, match='was taken over by process'):
     first.check()
   first.release()
   second.check()
 
 
+@pytest.mark.slow
 def test_of_two_that_take_over_at_once_the_store_lets_one(folder):
   take(folder).release()
-  files = [
-    remote_owner_file.RemoteOwnerFile(f'{folder}/owner.json') for _ in range(2)
+  both = [
+    numbered_file.RemoteNumberedFile(f'{folder}/owner.json') for _ in range(2)
   ]
-  for file in files:
+  for file in both:
     assert file.read()['has_ended']
-  for file, life in zip(files, ['first', 'second'], strict=True):
-    file.replace({'life': life})
-  assert [file.read()['life'] for file in files] == ['first', 'first']
+  lives = 'first', 'second'
+  taken = [
+    file.create({'life': life}) for file, life in zip(both, lives, strict=True)
+  ]
+  assert taken == [True, False]
+  assert [file.read()['life'] for file in both] == ['first', 'first']
 
 
+@pytest.mark.slow
 def test_a_folder_that_was_removed_is_made_again_out_loud(folder, logged):
   first, told = take(folder), []
   first.keep(on_loss=None, on_removed=lambda: told.append(True))
@@ -79,15 +122,17 @@ def test_a_folder_that_was_removed_is_made_again_out_loud(folder, logged):
   first.release()
 
 
+@pytest.mark.slow
 def test_a_touch_shows_by_the_clock_of_the_store(folder):
   take(folder)
-  file = remote_owner_file.RemoteOwnerFile(f'{folder}/owner.json')
+  file = numbered_file.RemoteNumberedFile(f'{folder}/owner.json')
   file.read()
   _, silent_secs = file.see_touch()
   assert 0 <= silent_secs < 5
   assert paths.list_names(folder) == ['owner.json.00000001']
 
 
+@pytest.mark.slow
 def test_a_store_without_conditions_is_told_by_a_look(
   folder, monkeypatch, logged
 ):
@@ -96,7 +141,7 @@ def test_a_store_without_conditions_is_told_by_a_look(
     return True
 
   monkeypatch.setattr(stores, 'create', create)
-  monkeypatch.setattr(remote_owner_file, '_SETTLE_SECS', 0.01)
+  monkeypatch.setattr(numbered_file, '_SETTLE_SECS', 0.01)
   take(folder)
   [line] = logged
   assert 'this store may create an object where one exists' in line
@@ -104,10 +149,10 @@ def test_a_store_without_conditions_is_told_by_a_look(
   with pytest.raises(cli.RunError, match='in use by process'):
     other.take()
   # Of two that write at the same moment, the last has it.
-  file = remote_owner_file.RemoteOwnerFile(f'{folder}/late/owner.json')
+  file = numbered_file.RemoteNumberedFile(f'{folder}/late/owner.json')
 
   def sleep(secs):
     stores.write(f'{folder}/late/owner.json.00000001', b'{"life": "late"}')
 
-  monkeypatch.setattr(remote_owner_file.time, 'sleep', sleep)
+  monkeypatch.setattr(numbered_file.time, 'sleep', sleep)
   assert not file.create({'life': 'early'})
