@@ -11,10 +11,16 @@ import logging
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
+from distmnist.common import cli
 from distmnist.exchange import given_values, strategy
 from distmnist.exchange.tables import sparse_table, table_saver
 from distmnist.lifecycle import restorable
-from distmnist.logdir import checkpoints, history, other_names
+from distmnist.logdir import (
+  checkpoint_reads,
+  checkpoints,
+  history,
+  other_names,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +75,11 @@ class FirstValues:
     if path:
       step = checkpoints.parse_step(path)
       history.record('restoring', step=step)
-      self._restore(scaffold, session, path)
+      try:
+        self._restore(scaffold, session, path)
+      except checkpoint_reads.DamageError as error:
+        # It was whole when it was found: the next start finds what is wrong.
+        raise cli.PassingError(str(error)) from error
       history.record('restored', step=step)
       _log.info(f'restored {path}')
     else:
@@ -101,10 +111,10 @@ class FirstValues:
     if not self._saver_of_needed or checkpoints.has_all(path, self._optional):
       variables = tf.global_variables()
       local = restorable.localize(path, session.graph, variables)
-      scaffold.saver.restore(session, local)
+      restorable.load(path, session, scaffold.saver, local)
       return
     self._initialize(session)
     lost = other_names.choose_lost(path, self._optional)
     local = restorable.localize(path, session.graph, self._needed + lost)
-    self._saver_of_needed.restore(session, local)
+    restorable.load(path, session, self._saver_of_needed, local)
     other_names.load(session, local, self._optional)

@@ -4,12 +4,15 @@ A table whose rows are made may have room for more keys than in the checkpoint:
 a full table goes on with a larger one.
 """
 
-import tensorflow.compat.v1 as tf
-
-from distmnist.cluster import errors
 from distmnist.common import cli
 from distmnist.exchange.tables import key_map, new_rows, sparse_table
-from distmnist.logdir import checkpoint_files, checkpoints, forms, grown_copy
+from distmnist.logdir import (
+  checkpoint_files,
+  checkpoint_reads,
+  checkpoints,
+  forms,
+  grown_copy,
+)
 
 
 def localize(path, graph, variables):
@@ -47,15 +50,23 @@ def restore(path, session, saver, variables):
 
   Raises:
     cli.RunError: as by `localize`, or the checkpoint is not whole.
+    cli.PassingError: it cannot be read.
   """
-  local = localize(path, session.graph, variables)
-  try:
-    saver.restore(session, local)
-  except tf.errors.OpError as error:
-    raise cli.RunError(
-      f'checkpoint {path} is not whole: {errors.explain(error)}'
-    ) from error
+  load(path, session, saver, localize(path, session.graph, variables))
   key_map.fill(session)
+
+
+def load(path, session, saver, local):
+  """Restores a checkpoint of which `localize` has given the path `local`.
+
+  Raises:
+    checkpoint_reads.DamageError: it is not whole.
+    cli.PassingError: it cannot be read.
+    tf.errors.OpError: a ps is gone, say.
+  """
+  checkpoint_reads.trying(
+    path, lambda: saver.restore(session, local), in_session=True
+  )
 
 
 def _find_growths(path, shapes, graph):

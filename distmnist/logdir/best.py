@@ -121,19 +121,21 @@ class Best:
         f'{files.advise(str(error.strerror))}'
       ) from error
 
+  def _read_metric(self, reader):
+    """Returns (step, int; metric, float, or None) of a checkpoint."""
+    name = _METRIC.format(self.metric)
+    value = float(reader.get_tensor(name)) if reader.has_tensor(name) else None
+    return int(reader.get_tensor('global_step')), value
+
   def _read(self):
     for path in checkpoints.list_checkpoints(self._folder):
       if damage := checkpoints.find_damage(path):
         _log.info(f'{path} was the best checkpoint, and is not whole: {damage}')
         continue
-      reader = checkpoint_files.open_reader(path)
+      step, value = checkpoint_files.read(path, self._read_metric)
       # There are two if the writer was killed: the better one is newer.
-      name = _METRIC.format(self.metric)
-      if reader.has_tensor(name):
-        value = float(reader.get_tensor(name))
-        if self._is_better(value):
-          self.value, self.path = value, path
-          self.step = int(reader.get_tensor('global_step'))
+      if value is not None and self._is_better(value):
+        self.step, self.value, self.path = step, value, path
     # If this file is damaged, that costs some patience and nothing else.
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
       text = paths.read_text(os.path.join(self._folder, _WORSE_FILE))

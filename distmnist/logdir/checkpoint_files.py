@@ -7,10 +7,13 @@ import contextlib
 import logging
 import os
 
-import tensorflow.compat.v1 as tf
-
 from distmnist.common import cli
-from distmnist.logdir import grown_copy, kept_copy, partial_checkpoints
+from distmnist.logdir import (
+  checkpoint_reads,
+  grown_copy,
+  kept_copy,
+  partial_checkpoints,
+)
 from distmnist.storage import copies, paths, scratch, stores, urls
 
 _log = logging.getLogger(__name__)
@@ -33,15 +36,17 @@ def localize(path):
   Raises:
     whole_copy.PartialError: it is partial, and it or its base is
       damaged.
-    cli.RunError: it cannot be copied.
+    cli.PassingError: it cannot be read or copied.
   """
   local = _fetch(path)
   base = partial_checkpoints.find_base(local)
   if base is None:
     return local
   base_path = os.path.join(os.path.dirname(path), base)
-  return partial_checkpoints.find_whole(
-    path, local, base_path, _fetch(base_path)
+  local_base = _fetch(base_path)
+  return checkpoint_reads.trying(
+    path,
+    lambda: partial_checkpoints.find_whole(path, local, base_path, local_base),
   )
 
 
@@ -65,7 +70,9 @@ def localize_grown(path, growths):
     grown_copy.write(local, target, growths)
 
   version = kept_copy.find_version(local), growths
-  return _grown.find(version, os.path.basename(path), write)
+  return checkpoint_reads.trying(
+    path, lambda: _grown.find(version, os.path.basename(path), write)
+  )
 
 
 def _fetch(path):
@@ -101,9 +108,27 @@ def find_base(path):
   return base and os.path.join(os.path.dirname(path), base)
 
 
+def read(path, do):
+  """Returns do(tf.train.CheckpointReader of the checkpoint at `path`).
+
+  Raises:
+    checkpoint_reads.DamageError: it is not as it was written.
+    cli.PassingError: it cannot be read.
+  """
+  return checkpoint_reads.trying(path, lambda: do(open_reader(path)))
+
+
 def open_reader(path):
-  """Returns the tf.train.CheckpointReader of the checkpoint at `path`."""
-  return tf.train.load_checkpoint(localize(path))
+  """Returns the tf.train.CheckpointReader of the checkpoint at `path`.
+
+  For those who call it and its methods within checkpoint_reads.trying.
+  """
+  return checkpoint_reads.open_reader(localize(path))
+
+
+def read_shapes(path):
+  """Returns {name: shape, a list}; raises as `read` does."""
+  return read(path, lambda reader: reader.get_variable_to_shape_map())
 
 
 def find_files(path):

@@ -8,9 +8,8 @@ import re
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from distmnist.cluster import errors
 from distmnist.common import cli
-from distmnist.logdir import checkpoint_files, forms, whole_copy
+from distmnist.logdir import checkpoint_files, checkpoint_reads, forms
 from distmnist.storage import paths, urls
 
 _log = logging.getLogger(__name__)
@@ -50,7 +49,7 @@ def list_checkpoints(logdir):
   be older than the folder, or lost. A checkpoint that lacks a file is listed,
   one that lacks all is not.
   """
-  there = paths.list_names(logdir)
+  there = checkpoint_reads.trying(logdir, lambda: paths.list_names(logdir))
   names = [name[:-6] for name in there if name.endswith('.index')]
   # The list is damaged if the parser fails; a store needs none.
   with contextlib.suppress(ValueError, tf.errors.OpError):
@@ -71,6 +70,9 @@ def find_damage(path):
   """Returns why a checkpoint is not whole (str), or None if it is.
 
   Reads all of it: each tensor has a checksum.
+
+  Raises:
+    cli.PassingError: it cannot be read, and may be whole.
   """
   return _read_through(path)[0]
 
@@ -85,6 +87,9 @@ def find_fault(path, find_divergence=lambda path: None):
 
   Returns:
     (what, why), two str: it is not whole, or has diverged.
+
+  Raises:
+    cli.PassingError: it cannot be read, and may be whole.
   """
   damage, nonfinite = _read_through(path)
   if damage:
@@ -97,9 +102,9 @@ def find_fault(path, find_divergence=lambda path: None):
 
 def _read_through(path):
   """Returns (damage, first variable that is not finite), each str or None."""
-  nonfinite = None
-  try:
-    reader = checkpoint_files.open_reader(path)
+
+  def read_all(reader):
+    nonfinite = None
     names = reader.get_variable_to_shape_map()
     for name in sorted(names):
       value = reader.get_tensor(name)
@@ -108,13 +113,11 @@ def _read_through(path):
         nonfinite = name
     damage = None if 'global_step' in names else 'it has no global_step'
     return damage, nonfinite
-  except tf.errors.OpError as error:
-    return errors.explain(error), None
-  except Exception as error:  # Broken bytes raise errors of many kinds.
-    is_partial = isinstance(error, whole_copy.PartialError)
-    if isinstance(error, cli.RunError) and not is_partial:
-      raise
-    return (str(error) or type(error).__name__).splitlines()[0], None
+
+  try:
+    return checkpoint_files.read(path, read_all)
+  except checkpoint_reads.DamageError as error:
+    return checkpoint_reads.explain(error), None
 
 
 _ADVICE = 'or begin anew with --resume=never, which moves them aside'
@@ -130,6 +133,7 @@ def find_usable(logdir, find_fault, advice=_ADVICE):
 
   Raises:
     cli.RunError: there are some, but each has a fault.
+    cli.PassingError: one cannot be read, and may be whole.
   """
   found = list_checkpoints(logdir)
   for path in found:
@@ -156,7 +160,9 @@ def parse_step(path):
 
 def read_step(path):
   """Returns the global_step, int, of a checkpoint."""
-  return int(checkpoint_files.open_reader(path).get_tensor('global_step'))
+  return int(
+    checkpoint_files.read(path, lambda reader: reader.get_tensor('global_step'))
+  )
 
 
 def check_fits(path, variables, found=None):
@@ -207,7 +213,7 @@ def read_shapes(path):
 
 def has_all(path, variables):
   """Whether a checkpoint has all of `variables`, a list, by their names."""
-  found = checkpoint_files.open_reader(path).get_variable_to_shape_map()
+  found = checkpoint_files.read_shapes(path)
   return all(name in found for name in forms.find_all(variables))
 
 

@@ -1,8 +1,5 @@
 """The names, shapes and dtypes that variables have in a checkpoint."""
 
-import tensorflow.compat.v1 as tf
-
-from distmnist.common import cli
 from distmnist.logdir import checkpoint_files
 
 
@@ -32,16 +29,14 @@ def read(path):
   """Returns {name: (shape, tf.DType)} of the variables in a checkpoint.
 
   Raises:
-    cli.RunError: unreadable.
+    cli.RunError: unreadable; see checkpoint_files.read.
   """
-  try:
-    reader = checkpoint_files.open_reader(path)
-  except (tf.errors.OpError, ValueError) as error:
-    raise cli.RunError(
-      f'checkpoint {path} cannot be read: {getattr(error, "message", error)}'
-    ) from error
-  dtypes = reader.get_variable_to_dtype_map()
-  return {
-    name: (shape, dtypes[name])
-    for name, shape in reader.get_variable_to_shape_map().items()
-  }
+
+  def find(reader):
+    dtypes = reader.get_variable_to_dtype_map()
+    return {
+      name: (shape, dtypes[name])
+      for name, shape in reader.get_variable_to_shape_map().items()
+    }
+
+  return checkpoint_files.read(path, find)

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli, partial_names
-from distmnist.logdir import kept_copy, slice_copy
+from distmnist.logdir import checkpoint_reads, kept_copy, slice_copy
 
 
 class Growth(NamedTuple):
@@ -55,9 +55,10 @@ def write(path, target, growths):
     growths: list of Growth.
 
   Raises:
-    cli.RunError: there is no room, or `path` is damaged.
+    tf.errors.OpError: `path` cannot be read; see checkpoint_reads.
+    cli.PassingError: there is no room, or it cannot be written.
   """
-  reader = tf.train.load_checkpoint(path)
+  reader = checkpoint_reads.open_reader(path)
   shapes = reader.get_variable_to_shape_map()
   found = {name: growth for growth in growths for name in growth.grow(shapes)}
   needed = sum(
@@ -76,7 +77,9 @@ def write(path, target, growths):
         _copy_table(copy, path, reader, name, growth)
       copy.merge()
     except tf.errors.OpError as error:
-      raise cli.RunError(
+      if error.op is None or error.op.type == 'RestoreV2':
+        raise
+      raise cli.choose_error(error)(
         f'checkpoint {path} cannot be copied to {target}, with larger '
         f'tables: {errors.explain(error)}'
       ) from error

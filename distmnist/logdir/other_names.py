@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.logdir import checkpoints
+from distmnist.logdir import checkpoint_files, checkpoints
 
 # Graph collection of pairs (name of a variable, callable).
 _FINDERS = 'distmnist/other_names'
@@ -38,12 +38,17 @@ def load(session, path, variables):
     path: str, a whole checkpoint on this machine.
     variables: list of tf.Variable, each whole.
   """
-  reader = tf.train.load_checkpoint(path)
-  saved = reader.get_variable_to_shape_map()
+
+  def read(reader):
+    saved = reader.get_variable_to_shape_map()
+    names = {_find_name(variable, saved) for variable in variables} - {None}
+    return {name: reader.get_tensor(name) for name in names}
+
+  values = checkpoint_files.read(path, read)
   for variable in variables:
-    if name := _find_name(variable, saved):
+    if name := _find_name(variable, values):
       initializer = variable.initializer
-      session.run(initializer, {initializer.inputs[1]: reader.get_tensor(name)})
+      session.run(initializer, {initializer.inputs[1]: values[name]})
 
 
 def _find_name(variable, saved):

@@ -3,10 +3,8 @@
 import logging
 import os
 
-import tensorflow.compat.v1 as tf
-
 from distmnist.common import partial_names
-from distmnist.logdir import kept_copy, whole_copy
+from distmnist.logdir import checkpoint_reads, kept_copy, whole_copy
 
 _log = logging.getLogger(__name__)
 
@@ -18,14 +16,21 @@ def find_base(path):
   """Returns the name of the base of a checkpoint, a str; None if it is whole.
 
   Args:
-    path: str, on this machine. If it cannot be read, it counts as whole: what
+    path: str, on this machine. If it is damaged, it counts as whole: what
       reads its values will say what is wrong.
+
+  Raises:
+    cli.PassingError: it cannot be read.
   """
+
+  def read():
+    names = checkpoint_reads.open_reader(path).get_variable_to_shape_map()
+    return partial_names.find_base(names)
+
   try:
-    names = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-  except Exception:  # Broken bytes raise errors of many kinds.
+    return checkpoint_reads.trying(path, read)
+  except checkpoint_reads.DamageError:
     return None
-  return partial_names.find_base(names)
 
 
 def find_whole(path, local, base_path, local_base):

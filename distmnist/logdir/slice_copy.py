@@ -5,6 +5,7 @@ import contextlib
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import partial_names
+from distmnist.logdir import checkpoint_reads
 
 
 @contextlib.contextmanager
@@ -46,7 +47,7 @@ class SliceCopy:
       names: list of str.
       kind: str, what the name of an op that reads begins with.
     """
-    reader = tf.train.load_checkpoint(path)
+    reader = checkpoint_reads.open_reader(path)
     shapes = reader.get_variable_to_shape_map()
     large = {
       n

@@ -11,10 +11,10 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli, partial_names
-from distmnist.logdir import kept_copy, slice_copy
+from distmnist.logdir import checkpoint_reads, kept_copy, slice_copy
 
 
-class PartialError(cli.RunError):
+class PartialError(checkpoint_reads.DamageError):
   """A checkpoint is of no use, as it or its base is not as it was written."""
 
 
@@ -45,18 +45,23 @@ def put_together(path, base_path, target, base_name):
 
   Raises:
     PartialError: names what cannot be used, and why.
-    cli.RunError: `target` cannot be written.
+    tf.errors.OpError: what cannot be read now; see checkpoint_reads.
+    cli.PassingError: `target` cannot be written.
   """
   with slice_copy.opened() as session:
     try:
       _Copy(session, path, base_path, target, base_name).run()
     except tf.errors.OpError as error:
       kind = error.op.name.partition('_of_')[0] if error.op else 'partial'
+      is_read = kind in ('base', 'partial')
+      if is_read and not checkpoint_reads.is_damage(error):
+        raise
       why = errors.explain(error)
       if kind == 'base':
         why = _blame(base_name, 'is not whole', path) + f': {why}'
       elif kind != 'partial':
-        raise cli.RunError(f'{target} cannot be written: {why}') from error
+        what = f'{target} cannot be written: {why}'
+        raise cli.choose_error(error)(what) from error
       raise PartialError(why) from error
 
 
@@ -67,7 +72,7 @@ class _Copy(slice_copy.SliceCopy):
     super().__init__(session, target)
     self._base_name = base_name
     self._path, self._base_path = path, base_path
-    self._partial = tf.train.load_checkpoint(path)
+    self._partial = checkpoint_reads.open_reader(path)
     self._names = self._partial.get_variable_to_shape_map()
     self._base = self._open_base()
     self._built = {}
@@ -81,7 +86,7 @@ class _Copy(slice_copy.SliceCopy):
       raise PartialError(
         _blame(self._base_name, 'was written anew', self._path)
       )
-    base = tf.train.load_checkpoint(self._base_path)
+    base = checkpoint_reads.open_reader(self._base_path)
     names = base.get_variable_to_shape_map()
     needed = sum(slice_copy.count_bytes(base, name) for name in names)
     check_room(self._path, needed)
@@ -92,6 +97,8 @@ class _Copy(slice_copy.SliceCopy):
     try:
       return self._partial.get_tensor(partial_names.name_base(base)).decode()
     except Exception as error:  # Broken bytes raise errors of many kinds.
+      if not checkpoint_reads.is_damage(error):
+        raise
       raise PartialError(str(error) or type(error).__name__) from error
 
   def run(self):

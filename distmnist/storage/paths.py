@@ -1,26 +1,41 @@
 """What the programs ask of a path, which may be an address.
 
 For a path on this machine, each function does what `os` does. In both cases, an
-OSError has its reason in `strerror`.
+OSError has its reason in `strerror`. A folder that cannot be read is such an
+error: it is not taken for one that is not there, as by os.path.
 """
 
+import errno
 import os
 import shutil
+import stat
 
 from distmnist.storage import stores, urls
+
+_ABSENT = errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP
 
 
 def exists(path):
   if urls.is_remote(path):
     return stores.exists(path)
-  return os.path.exists(path)
+  return _stat(path) is not None
+
+
+def _stat(path):
+  """Returns the os.stat_result of what is at `path`, or None."""
+  try:
+    return os.stat(path)
+  except OSError as error:
+    if error.errno not in _ABSENT:
+      raise
+    return None
 
 
 def list_names(folder):
   """Returns the names (list of str) of what is in `folder`; [] without it."""
   if urls.is_remote(folder):
     return [_name(entry) for entry in stores.list_entries(folder)]
-  return os.listdir(folder) if os.path.isdir(folder) else []
+  return os.listdir(folder) if is_folder(folder) else []
 
 
 def list_files(folder):
@@ -35,7 +50,8 @@ def list_files(folder):
 def is_folder(path):
   if urls.is_remote(path):
     return bool(stores.list_entries(path))
-  return os.path.isdir(path)
+  found = _stat(path)
+  return found is not None and stat.S_ISDIR(found.st_mode)
 
 
 def make_folders(path):

@@ -27,12 +27,11 @@ def check(path, plan):
   """
   if not path or (plan.epochs is None and not schedules.counts_epochs()):
     return
-  reader = checkpoint_files.open_reader(path)
-  if not reader.has_tensor(batch_table.NAME):
+  table, step = checkpoint_files.read(path, _read_table)
+  if table is None:
     return
-  table = reader.get_tensor(batch_table.NAME)
   dealing = plan.dealing
-  step = batch_table.count_steps(table, int(reader.get_tensor('global_step')))
+  step = batch_table.count_steps(table, step)
   if not batch_table.has_mixed_steps(table, step, dealing):
     return
   read = batch_table.count_images_read(table, step, dealing)
@@ -55,3 +54,10 @@ def check(path, plan):
     f'--epochs={float(plan.epochs):g}: {why}: give --train_steps instead; '
     f'{so_far}'
   )
+
+
+def _read_table(reader):
+  """Returns (the table of batches, or None; the global step, int)."""
+  has_table = reader.has_tensor(batch_table.NAME)
+  table = reader.get_tensor(batch_table.NAME) if has_table else None
+  return table, int(reader.get_tensor('global_step'))

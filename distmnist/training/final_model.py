@@ -34,9 +34,13 @@ def write(problem, logdir, live, best_path=None):
   if live.has_tables and not path:
     path = checkpoints.find_latest(logdir)
   if path:
-    reader = checkpoint_files.open_reader(path)
-    names = reader.get_variable_to_shape_map()
-    values = {name: reader.get_tensor(name) for name in names}
+    values = checkpoint_files.read(
+      path,
+      lambda reader: {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+      },
+    )
   file = os.path.join(logdir, _FILE)
   try:
     with copies.drafting(file) as draft:

@@ -1,0 +1,176 @@
+"""checkpoint_reads: what is damage, and what is only tried again."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+from distmnist.logdir import checkpoint_reads, checkpoints, restart
+from tests.logdir.checkpoints_test import save
+from tests.support.runner import import_benchmark
+
+
+@pytest.fixture
+def waits(monkeypatch):
+  """The pauses (list of float) that were made between tries."""
+  found = []
+  monkeypatch.setattr(checkpoint_reads.time, 'sleep', found.append)
+  return found
+
+
+class Sick:
+  """A reader whose values cannot be read for a while."""
+
+  def __init__(self, reader, errors):
+    self._reader = reader
+    self._errors = errors
+
+  def __getattr__(self, name):
+    return getattr(self._reader, name)
+
+  def get_tensor(self, name):
+    if self._errors:
+      raise self._errors.pop()
+    return self._reader.get_tensor(name)
+
+
+@pytest.fixture
+def make_sick(monkeypatch):
+  """Returns make_sick(path, errors): the reads of that one raise these."""
+  real = checkpoint_reads.open_reader
+
+  def make(path, errors):
+    monkeypatch.setattr(
+      checkpoint_reads,
+      'open_reader',
+      lambda p: Sick(real(p), errors if p == path else []),
+    )
+
+  return make
+
+
+def make_error(kind, text):
+  return getattr(tf.errors, kind)(None, None, text)
+
+
+PASSING = (
+  make_error('UnknownError', 'Input/output error'),
+  make_error('ResourceExhaustedError', 'x'),
+  make_error('PermissionDeniedError', 'x'),
+  make_error('InternalError', 'x'),
+  tf.errors.OpError(None, None, '/d/model.ckpt-3.index; Stale file handle', 2),
+  OSError(errno.EIO, os.strerror(errno.EIO)),
+)
+
+
+@pytest.mark.parametrize('error', PASSING)
+def test_what_fails_once_is_read_again(
+  tmp_path, make_sick, waits, logged, error
+):
+  save(str(tmp_path), step=3, w=[2])
+  path = save(str(tmp_path), step=9, w=[2])
+  make_sick(path, [error])
+  found = checkpoints.find_usable(str(tmp_path), checkpoints.find_fault)
+  assert found == path
+  assert waits == [0.5]
+  assert logged[0].startswith(f'checkpoint {path} cannot be read: ')
+  assert logged[0].endswith('; trying again in 0.5 s')
+
+
+@pytest.mark.parametrize('error', PASSING)
+def test_what_cannot_be_read_is_not_passed_over(
+  tmp_path, make_sick, waits, monkeypatch, error
+):
+  save(str(tmp_path), step=3, w=[2])
+  path = save(str(tmp_path), step=9, w=[2])
+  before = sorted(os.listdir(tmp_path))
+  make_sick(path, [error] * 100)
+  run = restart.Restart(str(tmp_path), 'auto', 10)
+  with pytest.raises(cli.PassingError, match='it may be whole') as caught:
+    run.find()
+  assert tuple(waits) == checkpoint_reads.WAITS_SECS
+  assert sorted(os.listdir(tmp_path)) == before
+  monkeypatch.setenv('DISTMNIST_ATTEMPT', '2')
+  assert caught.value.exit_code == 3
+
+
+DAMAGE = (
+  make_error('DataLossError', 'x'),
+  make_error('OutOfRangeError', 'x'),
+  make_error('NotFoundError', 'x'),
+  tf.errors.OpError(None, None, 'block checksum mismatch', 2),
+  IndexError('Read less bytes than requested'),
+)
+
+
+@pytest.mark.parametrize('error', DAMAGE)
+def test_damage_is_known_at_once(tmp_path, make_sick, waits, error):
+  first = save(str(tmp_path), step=3, w=[2])
+  path = save(str(tmp_path), step=9, w=[2])
+  make_sick(path, [error])
+  found = checkpoints.find_usable(str(tmp_path), checkpoints.find_fault)
+  assert found == first
+  assert waits == []
+
+
+def test_a_lost_ps_is_no_failed_read(waits):
+  for kind in tf.errors.UnavailableError, tf.errors.AbortedError:
+
+    def restore(kind=kind):
+      raise kind(None, None, 'failed to connect to all addresses')
+
+    with pytest.raises(kind):
+      checkpoint_reads.trying('x', restore, in_session=True)
+  assert waits == []
+
+
+def test_a_folder_that_cannot_be_listed_has_not_lost_its_checkpoints(
+  tmp_path, monkeypatch, waits
+):
+  path = save(str(tmp_path), step=9, w=[2])
+  stale, real = [True] * 3, os.stat
+
+  def stat(name, **kwargs):
+    if name == str(tmp_path) and stale:
+      stale.pop()
+      raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), name)
+    return real(name, **kwargs)
+
+  monkeypatch.setattr(os, 'stat', stat)
+  assert checkpoints.list_checkpoints(str(tmp_path)) == [path]
+  assert waits == [0.5, 1, 2]
+
+
+_TRAIN = (
+  *('-m', 'distmnist.train', '--dataset=synthetic', '--model=softmax'),
+  '--save_steps=10',
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['model.ckpt-20.index', 'model.ckpt-20.data'])
+def test_a_training_resumes_from_the_newest_though_a_read_has_failed(
+  tmp_path, name
+):
+  logdir = tmp_path / 'run'
+  train = [sys.executable, *_TRAIN, f'--logdir={logdir}']
+  subprocess.run([*train, '--train_steps=20'], check=True, timeout=300)
+  faults = import_benchmark('fault_files')
+  with faults.Files(tmp_path, logdir) as files:
+    files.fail(faults.READS, errno.EIO, times=1, name=name)
+    done = subprocess.run(
+      [*train, '--train_steps=30'],
+      env=os.environ | files.env,
+      check=True,
+      capture_output=True,
+      text=True,
+      timeout=300,
+    )
+  said = done.stdout + done.stderr
+  assert 'Input/output error; trying again in 0.5 s' in said
+  assert f'restored {logdir}/model.ckpt-20' in said
+  assert not list(logdir.glob('passed_over_*'))
