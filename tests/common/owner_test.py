@@ -1,5 +1,6 @@
 """owner: one process writes a folder."""
 
+import errno
 import json
 import os
 import queue
@@ -189,3 +190,19 @@ def test_one_of_another_host_is_there_while_it_touches_its_file(
   path.write_text(json.dumps(me))
   os.utime(path, (time.time() - age,) * 2)
   assert owner.has_launcher(str(tmp_path)) == is_there
+
+
+@pytest.mark.parametrize(
+  'number, is_passing',
+  [(errno.ENOSPC, True), (errno.ESTALE, True), (errno.EROFS, False)],
+)
+def test_a_folder_that_cannot_be_written_may_be_so_again(
+  tmp_path, monkeypatch, number, is_passing
+):
+  def fail(*_):
+    raise OSError(number, os.strerror(number))
+
+  monkeypatch.setattr(os, 'link', fail)
+  with pytest.raises(cli.RunError, match='cannot be written: ') as caught:
+    make(tmp_path).take()
+  assert isinstance(caught.value, cli.PassingError) == is_passing

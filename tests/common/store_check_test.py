@@ -3,7 +3,7 @@
 import pytest
 
 from distmnist.common import cli, store_check
-from distmnist.storage import paths
+from distmnist.storage import paths, retries
 
 
 @pytest.mark.slow
@@ -34,3 +34,13 @@ def test_a_bucket_that_is_not_there_or_not_ours_is_one_line(store):
     f'--logdir={store.url}/x cannot be used: Access Denied; give a bucket '
     'that exists, and credentials with the right to list and read in it'
   )
+
+
+@pytest.mark.parametrize('trouble', ['busy', 'reset'])
+def test_a_store_that_is_away_is_not_the_user_s_mistake(
+  store, monkeypatch, trouble
+):
+  monkeypatch.setattr(retries, 'WAITS_SECS', ())
+  store.trouble = lambda method, path: trouble
+  with pytest.raises(cli.PassingError, match='^--logdir=.* cannot be used: '):
+    store_check.check('logdir', f'{store.url}/x')

@@ -82,7 +82,7 @@ def test_a_ps_that_does_not_check_in_is_named(make_watchdog, logged):
   worker = make_watchdog(0)
   object.__setattr__(worker._cluster, 'start_timeout_secs', 2)
   with pytest.raises(
-    cli.RunError, match=r'^no sign of ps 0 at 127.0.0.1:\d+ within 2 s'
+    cli.PassingError, match=r'^no sign of ps 0 at 127.0.0.1:\d+ within 2 s'
   ):
     worker.check_in()
   assert re.match(r'waiting for a sign of ps 0 at ', logged[0])

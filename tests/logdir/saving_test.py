@@ -184,6 +184,6 @@ def test_a_disk_that_is_too_small_is_found_out_at_the_start(
   usage = shutil.disk_usage(tmp_path)._replace(free=3_000_000)
   monkeypatch.setattr(shutil, 'disk_usage', lambda folder: usage)
   with pytest.raises(
-    cli.RunError, match='3.0 MB are free, and one checkpoint takes 4.0 MB'
+    cli.PassingError, match='3.0 MB are free, and one checkpoint takes 4.0 MB'
   ):
     saving.check_space(str(tmp_path), [w])

@@ -70,15 +70,16 @@ def test_the_variables_of_each_dtype_come_from_the_chief(hook):
 
 
 @pytest.mark.parametrize(
-  ('error', 'message'),
+  ('error', 'message', 'is_passing'),
   [
-    (tf.errors.DeadlineExceededError, 'not all workers were ready .* 60 s'),
-    (tf.errors.InvalidArgumentError, 'do not have the same variables'),
+    (tf.errors.DeadlineExceededError, 'not all workers .* 60 s', True),
+    (tf.errors.InvalidArgumentError, 'have the same variables', False),
   ],
 )
-def test_a_start_that_fails_says_why(hook, error, message):
-  with pytest.raises(cli.RunError, match=message):
+def test_a_start_that_fails_says_why(hook, error, message, is_passing):
+  with pytest.raises(cli.RunError, match=message) as caught:
     hook.after_create_session(Session(error(None, None, 'no')), None)
+  assert isinstance(caught.value, cli.PassingError) == is_passing
 
 
 @pytest.mark.parametrize(
