@@ -111,7 +111,9 @@ def run_worker(task, console, start, at_end):
     start: float, time.monotonic() at the start of this program.
     at_end: contextlib.ExitStack, takes what must be released at the end.
   """
-  cluster, stop = task.cluster, task.stop
+  cluster, stop, stalls = task.cluster, task.stop, task.stalls
+  # Nobody can tell how long a user's reader or a download may take.
+  stalls.busy('the loading of the data', may_fail=False)
   # Check for user mistakes before the server starts: once it answers, the
   # other tasks count on this one.
   problem = problem_lib.from_flags(_SEED.value)
@@ -120,9 +122,11 @@ def run_worker(task, console, start, at_end):
   if cluster.is_chief:
     final_report.check_flags()
   choice = flag_checks.check(cluster, *(s.num_examples for s in splits))
+  stalls.busy('the check of the model')
   problem_checks.check_graph(
     problem, train_split, choice.plan.slice_size, choice.strategy
   )
+  stalls.busy('the reading of the log directory')
   folder = run_folder.RunFolder(task, choice.plan.last_step, splits)
   if late_start.has_ended(cluster, folder.restart):
     _log.info('the run has ended')
@@ -140,6 +144,7 @@ def run_worker(task, console, start, at_end):
   history.write('start', host=socket.gethostname(), pid=os.getpid())
   _log.info(worker_graph.describe_task(task, choice))
 
+  stalls.busy('the building of the graph')
   with (
     late_start.forgiven(cluster, folder.restart),
     shutdown.reporting_end_to_ps(cluster, task.server, stop),
@@ -162,8 +167,10 @@ def run_worker(task, console, start, at_end):
     history.write('end')
     loop.tell_chief()
   task.watchdog.close()
+  stalls.busy('the report')
   with cli.amid_run():
     loop.report(start)
+  stalls.busy('the end')
   return stop.end()
 
 

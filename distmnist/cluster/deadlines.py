@@ -5,6 +5,8 @@ import threading
 
 import tensorflow.compat.v1 as tf
 
+_LOOK_SECS = 0.05
+
 
 class StillRunningError(tf.errors.DeadlineExceededError):
   """The call has not returned, and may never do so."""
@@ -20,6 +22,32 @@ def call(work, timeout_secs):
     StillRunningError: it has not returned within `timeout_secs`;
       its thread is left running.
   """
+  try:
+    return _get(_start(work), timeout_secs)
+  except queue.Empty:
+    raise StillRunningError(
+      None, None, f'no answer within {timeout_secs:g} s'
+    ) from None
+
+
+def call_and_look(work, look):
+  """Returns what `work()` returns, or raises what it raises.
+
+  Args:
+    work: callable, which may never return.
+    look: callable, called again and again meanwhile; what it raises ends the
+      wait, and the thread of `work` is left running.
+  """
+  answers = _start(work)
+  while True:
+    try:
+      return _get(answers, _LOOK_SECS)
+    except queue.Empty:
+      look()
+
+
+def _start(work):
+  """Returns a queue.Queue that gets (answer, error) of work()."""
   answers = queue.Queue()
 
   def run():
@@ -29,12 +57,11 @@ def call(work, timeout_secs):
       answers.put((None, error))
 
   threading.Thread(target=run, daemon=True).start()
-  try:
-    answer, error = answers.get(timeout=timeout_secs)
-  except queue.Empty:
-    raise StillRunningError(
-      None, None, f'no answer within {timeout_secs:g} s'
-    ) from None
+  return answers
+
+
+def _get(answers, timeout_secs):
+  answer, error = answers.get(timeout=timeout_secs)
   if error:
     raise error
   return answer

@@ -9,6 +9,7 @@ graph and session.
   settings  what it was started with, JSON, once under its hash: two kinds for
             any number of tasks, which each task reads once
   beats     [life, beat, steps], three integers, every second or two
+  busy      what a task takes long over, a text, when it begins and ends
 
 So the cost of a beat does not depend on the number of tasks: it is written, and
 only the beat before it is read.
@@ -67,7 +68,7 @@ class HeartbeatTable:
     self._key = tf.placeholder(tf.int64, [])
     self._text = tf.placeholder(tf.string, [])
     self._puts, self._finds = {}, {}
-    for name in 'rows', 'settings':
+    for name in 'rows', 'settings', 'busy':
       table = tf.raw_ops.MutableHashTableV2(
         key_dtype=tf.int64,
         value_dtype=tf.string,
@@ -79,6 +80,9 @@ class HeartbeatTable:
       self._finds[name] = tf.raw_ops.LookupTableFindV2(
         table_handle=table, keys=self._key, default_value=''
       )
+    self._read_busy = tf.raw_ops.LookupTableExportV2(
+      table_handle=table, Tkeys=tf.int64, Tvalues=tf.string
+    )
 
   def _build_beats(self):
     table = tf.raw_ops.MutableHashTableOfTensorsV2(
@@ -160,6 +164,19 @@ class HeartbeatTable:
     return {
       _name_of(key): Beat(*map(int, value))
       for key, value in zip(keys, values, strict=True)
+    }
+
+  def write_busy(self, text):
+    """Tells the others what this task takes long over; '' for nothing."""
+    self._put('busy', self._own_key, text)
+
+  def read_busy(self):
+    """Returns {task name: text} of those that take long over something."""
+    keys, texts = self._run(self._read_busy, None)
+    return {
+      _name_of(key): text.decode()
+      for key, text in zip(keys, texts, strict=True)
+      if text
     }
 
   def _run(self, fetches, feed):

@@ -11,6 +11,8 @@ A reader reads them: one from readers/, or an object of the user's with
 """
 
 import contextlib
+import os
+import sys
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -32,6 +34,7 @@ _READ_THREADS = flags.DEFINE_integer(
   upper_bound=64,
 )
 _failures = []
+_waits = []  # What is waited for now: one for each thread that waits.
 
 
 class ReadError(Exception):
@@ -53,6 +56,23 @@ def find_failure():
   TensorFlow hides it in an error of its own if it reads in a graph.
   """
   return _failures[0] if _failures else None
+
+
+def find_wait():
+  """Returns what a reader is to give, such as 'the next batch of mine.py'.
+
+  None if nothing waits for a reader at this moment.
+  """
+  return next(iter(_waits), None)
+
+
+@contextlib.contextmanager
+def _waiting(what):
+  _waits.append(what)
+  try:
+    yield
+  finally:
+    _waits.remove(what)
 
 
 @contextlib.contextmanager
@@ -90,6 +110,7 @@ class Streamed:
         window has no block.
     """
     self._reader = reader
+    self._file = _find_file(reader)
     # Ours give new arrays each time; a subclass may not.
     self._is_ours = type(reader).__module__.startswith(f'{PACKAGE}.readers.')
     self.num_examples = reader.num_examples
@@ -127,7 +148,7 @@ class Streamed:
     """
     indices = np.arange(start, min(stop, self.num_examples))
     if len(indices):
-      with _noting():
+      with _waiting(f'examples of {self._file}'), _noting():
         return self._read(indices)
     return self.pack(
       np.zeros([0, *leaf.shape], leaf.dtype.as_numpy_dtype)
@@ -147,7 +168,7 @@ class Streamed:
     Raises:
       ReadError: the reader fails.
     """
-    with _noting():
+    with _waiting(f'the next batch of {self._file}'), _noting():
       return self._ahead.take(row)
 
   def identify(self):
@@ -194,6 +215,13 @@ class Streamed:
         f'read() gave {found.num_examples} examples for {len(indices)} numbers'
       )
     return found
+
+
+def _find_file(reader):
+  """Returns the name of the file that a reader's class is in, a str."""
+  module = sys.modules.get(type(reader).__module__)
+  file = getattr(module, '__file__', None) or type(reader).__name__
+  return os.path.basename(file)
 
 
 def _format(spec):

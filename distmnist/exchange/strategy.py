@@ -122,6 +122,12 @@ class Strategy:
     """int, how many workers' pushes make a global step."""
     return self.batches_per_update // self.push_period
 
+  @property
+  def steps_wait_for_others(self):
+    """bool, whether another worker that is slow may hold up a step."""
+    meets_workers = not self.needs_ps or self.share_with_ps < 1
+    return self.waits_for_all or self.pushes_per_step > 1 or meets_workers
+
   def scope(self):
     """The context in which the model's variables are made."""
     return contextlib.nullcontext()

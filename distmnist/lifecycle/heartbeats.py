@@ -75,6 +75,7 @@ class Heartbeats:
     self._beats = {}
     self._last_change = {}  # Name: when we saw its beat come or change.
     self._have_beaten = set()  # Names whose beat we saw change.
+    self._busy, self._told = {}, ''  # What the others say, and we have said.
     num_tasks = cluster.num_ps + cluster.num_workers
     self._beat_secs = polling.compute_interval_secs(num_tasks, *_BEAT_SECS)
     self._secs_to_see = _NUM_BEATS_TO_SEE * self._beat_secs
@@ -101,6 +102,7 @@ class Heartbeats:
     self._num_beats = 1
     self._table.write(self._row, self._settings)
     self._table.claim(self._make_beat())
+    self._table.write_busy('')  # Not what an earlier life was doing.
 
   def _make_beat(self):
     return heartbeat_table.Beat(
@@ -128,6 +130,16 @@ class Heartbeats:
         self._last_change[name] = now
         self._have_beaten.add(name)
     self._beats = beats
+    self._busy = self._table.read_busy()
+
+  def find_busy(self):
+    """Returns {name: what it takes long over} of other tasks that beat."""
+    return {
+      name: text
+      for name, text in self._busy.items()
+      if name != self._cluster.name
+      and (self.secs_silent(name) or 0) <= SILENT_SECS
+    }
 
   def secs_silent(self, name):
     """Returns for how many seconds task `name` had not sent a beat.
@@ -177,6 +189,7 @@ class Heartbeats:
     while not self.is_closed.wait(self._beat_secs):
       try:
         self._beat_once()
+        self._tell_busy()
         if self._last_answer >= self._next_look:
           self._next_look = self._last_answer + self._read_secs
           look()
@@ -189,12 +202,20 @@ class Heartbeats:
       except Exception as error:  # A task that does not beat is taken for dead.
         _log.info(f'a beat failed, and the next is tried: {error!r}')
 
+  def _tell_busy(self):
+    """Tells the others what this task has begun or ended to take long over."""
+    text = self._stalls.describe_own()
+    if text != self._told:
+      self._table.write_busy(text)
+      self._told = text
+
   def _beat_once(self):
     self._num_beats += 1
     before = self._table.beat(self._make_beat())
     self._last_answer = time.monotonic()
     if before.life == -1:  # The table is new: its task has restarted.
       self._table.write(self._row, self._settings)
+      self._told = ''
     elif before.life != self._life and not self.is_closed.is_set():
       self._stop.end_at_once(_explain_replaced(self._cluster.name))
 

@@ -30,6 +30,7 @@ def run_ps(task):
       start_timeout_secs, or this ps does not fit the other tasks.
   """
   cluster, server, stop = task.cluster, task.server, task.stop
+  task.stalls.busy('the check-in', own_limit_secs=cluster.start_timeout_secs)
   workers = cluster.addresses('worker')
   waiting, deadline = dict(workers), None
   with shutdown.open_done_queue(cluster, server, cluster.task_index) as box:
@@ -37,6 +38,7 @@ def run_ps(task):
     _log.info(f'{cluster.name} serves on {cluster.address}')
     with contextlib.suppress(stop_request.StoppedError):
       task.watchdog.check_in()
+    task.stalls.idle()  # The loop looks at the workers twice a second.
     liveness = _WorkerLiveness(cluster, task.watchdog)
     while waiting and not stop.is_requested:
       if deadline and time.monotonic() > deadline:
@@ -61,6 +63,7 @@ def run_ps(task):
           probing.wait_until_gone({name: workers[name]}, _PS_GRACE_SECS)
           raise cli.RunError('worker 0, the chief, has failed: see its log')
         deadline = time.monotonic() + _PS_GRACE_SECS
+    task.stalls.busy('the end')
     if stop.is_requested:
       _request_checkpoint(cluster, server, messages, stop)
     else:

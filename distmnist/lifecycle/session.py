@@ -17,15 +17,24 @@ makes them equal. Such workers wait for all the others at the start, and end
 with an error when one of them is lost.
 
 No task waits in Server.join and none is killed. A task that waits says for
-whom. first_values.py sets the initial values of the variables; shutdown.py has
-the messages between tasks at the end.
+whom, and for how long at most: creating a session waits for a suspended ps
+without a limit, so what is asked before the training's own session is there is
+asked in a thread (`_ask_ps`). first_values.py sets the initial values of the
+variables; shutdown.py has the messages between tasks at the end.
 """
 
+import contextlib
 import time
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.cluster import errors, incarnations, probing, repeated_runs
+from distmnist.cluster import (
+  deadlines,
+  errors,
+  incarnations,
+  probing,
+  repeated_runs,
+)
 from distmnist.common import cli, console
 from distmnist.common.names import CHIEF
 from distmnist.exchange import strategy
@@ -37,6 +46,10 @@ from distmnist.lifecycle import shutdown
 _RETRY_SECS = 0.25
 # How long a worker without a ps looks for the one that has left the ring.
 _GONE_SECS = 2.0
+# A ps that answers does so within this time, even on a busy machine.
+_ANSWER_SECS = 1.0
+# The most that the closing of a session may take.
+_CLOSE_SECS = 2.0
 
 
 class ClusterScaffold(tf.train.Scaffold):
@@ -90,17 +103,19 @@ class ClusterScaffold(tf.train.Scaffold):
 
   def finalize(self):
     super().finalize()
+    stalls = self._task.watchdog.stalls
+    stalls.busy('the end of the last save')
     self.before_restore()
     if self._cluster.is_distributed:
       if not (self._is_first or self._cluster.num_ps):
         self._fail_without_others()
       self._task.stop.wait(max(0.0, self._next_try - time.monotonic()))
       self._next_try = time.monotonic() + _RETRY_SECS
-      self._task.watchdog.stalls.idle()
       self._wait_for('ps')
       if self._is_first:
         if not self._cluster.num_ps:
           self._wait_for('worker')
+        self._begin_wait('the check-in')
         self._task.watchdog.check_in()
         # This finds a task that never starts now, not at the end. Later the
         # others may come and go: only the ps must be up.
@@ -111,23 +126,74 @@ class ClusterScaffold(tf.train.Scaffold):
       if not _has_variables(self._cluster):
         self._wait_for_variables()
         if self._is_first:
+          self._begin_wait('the comparison with the chief')
           self._task.watchdog.compare_with_chief()
       self._is_first = False
-      self._task.watchdog.stalls.busy('the making of a session')
+    stalls.busy('the making of a session', waits_for_others=True)
     return self
 
+  def _begin_wait(self, what):
+    """Notes a wait that gives its own lines for start_timeout_secs."""
+    self._task.watchdog.stalls.busy(
+      what, self._cluster.start_timeout_secs, waits_for_others=True
+    )
+
   def _is_under_way(self):
-    """Whether the others have begun, or ended, before this chief came back."""
+    """Whether the others have begun, or ended, before this chief came back.
+
+    Raises:
+      cli.LostError: a ps does not answer.
+    """
     if not self._cluster.num_ps:
       return False
     if self._restart.is_finished():
       return True
-    with self._open_session() as session:
-      return not session.run(self.ready_for_local_init_op).size
+    wait = console.Wait(self._cluster.start_timeout_secs)
+    with self._opened() as session:
+      return not self._ask_ps(session, self.ready_for_local_init_op, wait).size
 
-  def _open_session(self):
+  @contextlib.contextmanager
+  def _opened(self):
+    """Yields a session on all ps; closes it, for up to some seconds."""
     target = self._task.server.target
-    return tf.Session(target, config=self._task.session_config)
+    session = tf.Session(target, config=self._task.session_config)
+    try:
+      yield session
+    finally:
+      with contextlib.suppress(tf.errors.OpError):
+        deadlines.call(session.close, _CLOSE_SECS)
+
+  def _ask_ps(self, session, fetch, wait):
+    """Returns the value of `fetch`, which is on all ps.
+
+    Args:
+      session: tf.Session of `_opened`.
+      fetch: tensor.
+      wait: console.Wait; says which ps does not answer.
+
+    Raises:
+      cli.LostError: the wait is over.
+    """
+    first_look = time.monotonic() + _ANSWER_SECS
+
+    def look():
+      self._task.stop.wait(0)
+      if time.monotonic() < first_look:
+        return
+      ps = self._cluster.addresses('ps')
+      quiet = self._task.watchdog.find_quiet('ps')
+      names = errors.list_some(
+        f'{name} at {ps[name]}, {quiet[name]}' for name in quiet
+      )
+      names = names or errors.list_tasks(ps)
+      if wait.is_over(f'for an answer of {names}'):
+        raise cli.LostError(
+          'a ps accepts connections but does not answer within '
+          f'{self._cluster.start_timeout_secs:g} s: {names}'
+        )
+
+    self._begin_wait('the wait for the ps')
+    return deadlines.call_and_look(lambda: session.run(fetch), look)
 
   def _fail_without_others(self):
     """Fails, as training without a ps cannot go on when a worker is lost.
@@ -153,6 +219,7 @@ class ClusterScaffold(tf.train.Scaffold):
 
   def _wait_for(self, job_name, names=None):
     """Waits for the tasks of a job, or only for those in `names`."""
+    self._begin_wait(f'the wait for each {job_name}')
     addresses = self._cluster.addresses(job_name)
     names = set(names or addresses) - {self._cluster.name}
     probing.wait_for_tasks(
@@ -167,14 +234,16 @@ class ClusterScaffold(tf.train.Scaffold):
 
     Raises:
       cli.RunError: the center is still not whole.
+      cli.LostError: a ps does not answer.
     """
     chief = f'{CHIEF} at {self._cluster.worker_hosts[0]}'
     limit_secs = self._cluster.start_timeout_secs
     wait = console.Wait(limit_secs)
     while True:
       try:
-        with self._open_session() as session:
-          while session.run(self.ready_for_local_init_op).size:
+        with self._opened() as session:
+          ready = self.ready_for_local_init_op
+          while self._ask_ps(session, ready, wait).size:
             if wait.is_over(f'for {chief} to initialise the variables'):
               raise shutdown.choose_absence_error(self._is_first)(
                 f'{chief} did not initialise the variables within '

@@ -1,117 +1,285 @@
 """What a task is doing, since when, and what it logs when it takes too long.
 
-Not only steps are watched, but also what follows a step (a save, an
-evaluation), the start of a session and the end.
+All of a task is watched, from the reading of its log directory to the last line
+of its report. The thread that watches must not hang with what it watches: it
+writes nothing itself, takes no lock that is held during a write, and asks other
+tasks only in ways that end.
 """
 
+import contextlib
 import gc
 import logging
+import math
 import os
+import queue
 import sys
+import sysconfig
 import threading
 import time
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
+from absl import flags
+from tensorflow.python.client import session as tf_session
+from tensorflow.python.ops import script_ops
 
-from distmnist.cluster import incarnations
+from distmnist.cluster import deadlines, incarnations
 from distmnist.common import cli
 from distmnist.common.names import PACKAGE_DIR
+from distmnist.data import streamed
 from distmnist.watching import own_metrics
 
 _log = logging.getLogger(__name__)
 
+_STALL_WARN_SECS = flags.DEFINE_float(
+  'stall_warn_secs',
+  10,
+  'Seconds after which a task logs what it is waiting for in a step, a save, '
+  'an evaluation or at the end.',
+  lower_bound=0.1,
+)
+_STALL_FAIL_SECS = flags.DEFINE_float(
+  'stall_fail_secs',
+  600,
+  'Seconds after which a task fails if a step, a save, an evaluation or the '
+  'end is still not over.',
+  lower_bound=0.1,
+)
+
 _PACKAGE = str(PACKAGE_DIR)
+_LIBRARIES = (
+  sysconfig.get_path('stdlib') + os.sep,
+  f'{os.sep}site-packages{os.sep}',
+  f'{os.sep}dist-packages{os.sep}',
+)
 # Every call of a session goes through this file; its caller says more.
 _PASSES_ON = incarnations.__file__
+# After this long a task tells the others what it is doing.
+TELL_SECS = 2.0
+# Lines that wait to be written; more are dropped.
+_MAX_LINES = 100
+
+
+class _Stage(NamedTuple):
+  """What goes on.
+
+  Attributes:
+    begin: float, by time.monotonic().
+    what: str, or None for a step.
+    own_limit_secs: float, until then it gives its own lines.
+    waits_for_others: bool, whether other workers may hold it up.
+    may_fail: bool, whether it is given up in the end.
+  """
+
+  begin: float
+  what: str | None
+  own_limit_secs: float = 0.0
+  waits_for_others: bool = False
+  may_fail: bool = True
 
 
 class Stalls:
-  """A clock for what the task is doing, to be watched by a thread.
+  """A clock for what the task is doing, watched by a thread.
 
   Attributes:
     num_steps: int, the steps that this task has made.
+    warn_secs: float, a wait this long is logged.
+    fail_secs: float, a wait this long is given up.
+    describe_silent: callable(with_workers) -> str, which ps, or else which
+      workers, are silent; '' if none is. Set by the Watchdog.
+    describe_busy: callable() -> str, what other workers say that holds them up;
+      '' if they say nothing. Set by the Watchdog.
     describe_wait: callable() -> str, what a step is waiting for, or None.
+    steps_wait_for_others: bool, whether other workers may hold up a step.
   """
 
-  def __init__(self, warn_secs, fail_secs, describe_others, stop):
+  def __init__(self, warn_secs, fail_secs, stop):
     """
     Args:
-      warn_secs: float, a wait this long is logged.
-      fail_secs: float, a wait this long is given up.
-      describe_others: callable() -> str, which tasks are silent.
+      warn_secs, fail_secs: see above.
       stop: stop_request.StopRequest, asked to give up after fail_secs.
     """
     self.num_steps = 0
+    self.warn_secs = warn_secs
+    self.fail_secs = fail_secs
+    self.describe_silent = lambda with_workers: ''
+    self.describe_busy = lambda: ''
     self.describe_wait = None
-    self._warn_secs = warn_secs
-    self._fail_secs = fail_secs
-    self._describe_others = describe_others
+    self.steps_wait_for_others = False
     self._stop = stop
-    self._stage = None  # (when it began, what it is; None for a step)
+    self._stage = None
+    self._beside = ()  # Replaced, never changed: the watch reads it.
+    self._is_closed = threading.Event()
+    self._lines = queue.Queue(_MAX_LINES)
+
+  def start(self):
+    """Begins to watch; returns itself."""
+    for work in self._watch, self._write_lines:
+      threading.Thread(target=work, daemon=True).start()
+    return self
+
+  def close(self):
+    """Ends the watch. A task's own goes on to the end of its process."""
+    self._is_closed.set()
 
   def step_begins(self):
-    self._stage = time.monotonic(), None
+    self._stage = _Stage(time.monotonic(), None)
 
   def step_ends(self):
     self._stage = None
     self.num_steps += 1
 
   def idle(self):
-    """Watches nothing: what comes now has a limit of its own, or none."""
+    """Watches nothing, as what comes now is no work of ours.
+
+    A user's own code outside a session, or the loop of a ps, which looks at the
+    workers twice a second.
+    """
     self._stage = None
 
-  def busy(self, what):
+  def busy(
+    self, what, own_limit_secs=0.0, waits_for_others=False, may_fail=True
+  ):
     """Watches what begins now, until something else begins or ends.
 
     Args:
       what: str, such as 'the start of a session'.
+      own_limit_secs: float, for what has a limit and lines of its own: it is
+        watched if it goes on after that.
+      waits_for_others: bool, whether other workers may hold it up.
+      may_fail: bool, False for work whose length nobody can tell, such as a
+        user's `load`: there are lines, and no end.
     """
-    self._stage = time.monotonic(), what
+    self._stage = _Stage(
+      time.monotonic(), what, own_limit_secs, waits_for_others, may_fail
+    )
+
+  @contextlib.contextmanager
+  def beside(self, what):
+    """Watches the block, which a thread of its own runs, beside the steps."""
+    stage = _Stage(time.monotonic(), what)
+    self._beside = *self._beside, stage
+    try:
+      yield
+    finally:
+      self._beside = tuple(x for x in self._beside if x is not stage)
 
   def secs(self):
     """Returns for how many seconds the same thing has gone on, a float."""
     stage = self._stage
-    return time.monotonic() - stage[0] if stage else 0.0
+    return time.monotonic() - stage.begin if stage else 0.0
 
   def step_secs(self):
     """Returns how long the present step has taken, 0.0 between two of them."""
     stage = self._stage
-    is_step = stage is not None and stage[1] is None
-    return time.monotonic() - stage[0] if is_step else 0.0
+    is_step = stage is not None and stage.what is None
+    return time.monotonic() - stage.begin if is_step else 0.0
 
-  def watch(self, is_closed):
-    """Looks until `is_closed`, a threading.Event, is set; runs in a thread."""
-    next_secs, stage = self._warn_secs, None
-    while not is_closed.wait(min(0.25, self._warn_secs / 2)):
-      if stage != self._stage:
-        stage, next_secs = self._stage, self._warn_secs
-      if stage is None:
-        continue
-      secs = time.monotonic() - stage[0]
-      if secs < min(next_secs, self._fail_secs):
-        continue
-      text = self._describe(stage, secs)
-      if stage != self._stage:
-        continue  # It has ended while we asked around.
-      if secs >= self._fail_secs:
-        self._stop.give_up(
-          cli.LostError(
-            f'{text}; given up (--stall_fail_secs={self._fail_secs:g})'
+  def describe_own(self):
+    """Returns what this task itself takes long over, a str for the others.
+
+    '' if it has not taken long, or waits for another task.
+    """
+    stage = self._stage
+    if not stage or time.monotonic() - stage.begin < TELL_SECS:
+      return ''
+    frames = _read_frames()
+    if stage.what is None:
+      return _describe_step(frames)
+    main = frames.get(threading.main_thread().ident)
+    if stage.waits_for_others or _asks_others(main):
+      return ''
+    return f'{stage.what}{_describe_place(main)}'
+
+  def _watch(self):
+    next_secs = {}  # Stage: when its next line is due.
+    while not self._is_closed.wait(min(0.25, self.warn_secs / 2)):
+      stages = self._find_stages()
+      next_secs = {x: next_secs.get(x, self.warn_secs) for x in stages}
+      for stage in stages:
+        secs = time.monotonic() - stage.begin - stage.own_limit_secs
+        limit = self.fail_secs if stage.may_fail else math.inf
+        if secs < min(next_secs[stage], limit):
+          continue
+        text = self._describe(stage)
+        if stage not in self._find_stages():
+          continue  # It has ended while we asked around.
+        if secs >= limit:
+          self._stop.give_up(
+            cli.LostError(
+              f'{text}; given up (--stall_fail_secs={self.fail_secs:g})'
+            )
           )
-        )
-        return
-      _log.info(text)
-      own_metrics.write('event', event='wait', text=text)
-      next_secs = secs + self._warn_secs
+          return
+        self._say(text)
+        next_secs[stage] = secs + self.warn_secs
 
-  def _describe(self, stage, secs):
-    _, what = stage
-    others = self._describe_others()
-    if what:
-      where = _find_main_thread()
-      return f'{what}{where} has taken {secs:.0f} s so far: {others}'
+  def _find_stages(self):
+    stage = self._stage
+    return self._beside if stage is None else (*self._beside, stage)
+
+  def _say(self, text):
+    with contextlib.suppress(queue.Full):  # Nothing is written any more.
+      self._lines.put_nowait(text)
+    own_metrics.write('event', event='wait', text=text)
+
+  def _write_lines(self):
+    while not self._is_closed.is_set():
+      with contextlib.suppress(queue.Empty):
+        _log.info(self._lines.get(timeout=1.0))
+
+  def _describe(self, stage):
+    secs = time.monotonic() - stage.begin
+    try:
+      cause = self._find_cause(stage)
+    except Exception as error:  # The watch goes on, whatever it cannot find.
+      cause = f'the cause cannot be found ({type(error).__name__})'
+    if stage.what is None:
+      return f'no step for {secs:.0f} s: {cause}'
+    cause = cause and f': {cause}'
+    where = ''
+    if stage is self._stage:
+      frames = _read_frames()
+      where = _describe_place(frames.get(threading.main_thread().ident))
+    return f'{stage.what}{where} has taken {secs:.0f} s so far{cause}'
+
+  def _find_cause(self, stage):
+    """Returns what holds up a stage, '' where its own name says it."""
+    if stage.what is None:
+      return self._find_cause_of_step()
+    if stage is not self._stage:
+      return ''
+    frame = _read_frames().get(threading.main_thread().ident)
+    if not (stage.waits_for_others or _asks_others(frame)):
+      examples = streamed.find_wait()
+      return f'it waits for {examples}' if examples else ''
+    if silent := self.describe_silent(stage.waits_for_others):
+      return f'waiting for {silent}'
+    busy = self.describe_busy() if stage.waits_for_others else ''
+    return busy or 'all tasks answer'
+
+  def _find_cause_of_step(self):
+    if ps := self.describe_silent(False):
+      found = f'waiting for {ps}'
+    elif own := _describe_step(_read_frames()):
+      found = f'this task {own}'
+    elif workers := self.describe_silent(True):
+      waits = self.steps_wait_for_others
+      found = f'{"waiting for" if waits else "all ps answer; not so"} {workers}'
+    else:
+      busy = self.describe_busy() if self.steps_wait_for_others else ''
+      found = busy or 'all tasks answer, and none says what holds it up'
     wait = self.describe_wait() if self.describe_wait else ''
-    return f'no step for {secs:.0f} s: {others}' + (wait and f'; {wait}')
+    return found + (wait and f'; {wait}')
+
+
+def from_flags(stop):
+  """Returns the Stalls of this task; it does not watch yet.
+
+  Args:
+    stop: stop_request.StopRequest.
+  """
+  return Stalls(_STALL_WARN_SECS.value, _STALL_FAIL_SECS.value, stop)
 
 
 def _read_frames():
@@ -130,18 +298,52 @@ def _read_frames():
       gc.enable()
 
 
-def _find_main_thread():
-  """Returns where the main thread is in our code, a str, '' if unknown."""
-  frame = _read_frames().get(threading.main_thread().ident)
-  while frame and (
-    not frame.f_code.co_filename.startswith(_PACKAGE)
-    or frame.f_code.co_filename == _PASSES_ON
-  ):
+def _walk(frame):
+  """Yields a frame, and those that called it."""
+  while frame:
+    yield frame
     frame = frame.f_back
-  if not frame:
-    return ''
-  file = os.path.basename(frame.f_code.co_filename)
-  return f' ({file}:{frame.f_lineno}, {frame.f_code.co_name})'
+
+
+def _describe_step(frames):
+  """Returns what a step of this task does in Python, a str, or ''."""
+  if batch := streamed.find_wait():
+    return f'waits for {batch}'
+  for frame in frames.values():
+    if any(f.f_code.co_filename == script_ops.__file__ for f in _walk(frame)):
+      return f'runs a Python function in its graph{_describe_place(frame)}'
+  return ''
+
+
+def _asks_others(frame):
+  """Whether a thread waits for the answer of another task."""
+  for each in _walk(frame):
+    file = each.f_code.co_filename
+    if file == deadlines.__file__:
+      return True
+    if file == tf_session.__file__:
+      session = each.f_locals.get('self')
+      # That of a session on this machine alone is empty.
+      return bool(getattr(session, 'sess_str', None))
+  return False
+
+
+def _describe_place(frame):
+  """Returns where a thread is, in our code or the user's, '' if unknown."""
+  for each in _walk(frame):
+    file = each.f_code.co_filename
+    is_ours = file.startswith(_PACKAGE) and file != _PASSES_ON
+    if is_ours or _is_users(file):
+      name = os.path.basename(file)
+      return f' ({name}:{each.f_lineno}, {each.f_code.co_name})'
+  return ''
+
+
+def _is_users(file):
+  """Whether a file of code belongs to no package that was installed."""
+  if file.startswith('<') or file.startswith(_PACKAGE):
+    return False
+  return not any(folder in file for folder in _LIBRARIES)
 
 
 class StallHook(tf.train.SessionRunHook):
@@ -151,7 +353,7 @@ class StallHook(tf.train.SessionRunHook):
     self._stalls = stalls
 
   def after_create_session(self, session, coord):
-    self._stalls.busy('the start of a session')
+    self._stalls.busy('the start of a session', waits_for_others=True)
 
   def before_run(self, run_context):
     self._stalls.step_begins()

@@ -7,6 +7,7 @@ import os
 from distmnist import runtime
 from distmnist.cluster import overview, role_flags, stop_request
 from distmnist.cluster import server as server_lib
+from distmnist.lifecycle import stalls as stalls_lib
 from distmnist.lifecycle import watchdog as watchdog_lib
 
 _log = logging.getLogger(__name__)
@@ -26,6 +27,11 @@ class Task:
     self.cluster = cluster
     self.stop = stop
     self.server = self.watchdog = None
+
+  @functools.cached_property
+  def stalls(self):
+    """The stalls.Stalls of this task, to be told what it is doing."""
+    return stalls_lib.from_flags(self.stop)
 
   @functools.cached_property
   def server_config(self):
@@ -52,12 +58,14 @@ class Task:
     """Starts the server: from now on the other tasks count on this one."""
     self.server = server_lib.make_server(self.cluster, self.server_config)
     self.watchdog = watchdog_lib.from_flags(
-      self.cluster, self.server, self.stop
+      self.cluster, self.server, self.stalls, self.stop
     )
 
 
 def from_flags():
   """Returns the Task that the flags, TF_CONFIG or Slurm describe.
+
+  It is watched from now on.
 
   Raises:
     cli.UsageError: what they say does not make a cluster.
@@ -67,4 +75,6 @@ def from_flags():
   cluster = role_flags.from_flags(os.environ)
   if not cluster.num_gpus:
     runtime.hide_gpus()
-  return Task(cluster, stop)
+  task = Task(cluster, stop)
+  task.stalls.start()
+  return task

@@ -7,75 +7,54 @@ answers but no longer beats. So no task waits in silence, and none works apart
 from the others.
 """
 
-import functools
 import threading
 
-from absl import flags
-
 from distmnist.cluster import errors, probing
-from distmnist.lifecycle import check_in, consistency, heartbeats, stalls
-
-_STALL_WARN_SECS = flags.DEFINE_float(
-  'stall_warn_secs',
-  10,
-  'Seconds after which a task logs what it is waiting for in a step, a save, '
-  'an evaluation or at the end.',
-  lower_bound=0.1,
-)
-_STALL_FAIL_SECS = flags.DEFINE_float(
-  'stall_fail_secs',
-  600,
-  'Seconds after which a task fails if a step, a save, an evaluation or the '
-  'end is still not over.',
-  lower_bound=0.1,
-)
-
-# A task reads the others' beats only once it has itself waited this long.
-_WAIT_SECS = 2.0
+from distmnist.lifecycle import check_in, consistency, heartbeats
+from distmnist.lifecycle import stalls as stalls_lib
 
 
-def from_flags(cluster, server, stop):
+def from_flags(cluster, server, stalls, stop):
   """Returns the Watchdog of this task, which has not checked in yet."""
-  return Watchdog(
-    cluster,
-    server,
-    consistency.settings_from_flags(cluster),
-    _STALL_WARN_SECS.value,
-    _STALL_FAIL_SECS.value,
-    stop,
-  )
+  settings = consistency.settings_from_flags(cluster)
+  return Watchdog(cluster, server, settings, stalls, stop)
 
 
 class Watchdog:
   """Sends this task's heartbeats, and watches the others.
 
   Attributes:
-    warn_secs: float, a task that waits this long says for whom.
-    fail_secs: float, a task that waits this long gives up.
-    stalls: stalls.Stalls, to be told what this task is doing.
+    stalls: stalls.Stalls, which knows what this task is doing.
   """
 
-  def __init__(self, cluster, server, settings, warn_secs, fail_secs, stop):
+  def __init__(self, cluster, server, settings, stalls, stop):
     """
     Args:
       cluster: cluster.Cluster.
       server: tf.train.Server, or None for one process without others.
       settings: {name: value}, what all tasks must agree on.
-      warn_secs: float, a wait this long is logged.
-      fail_secs: float, a wait this long is given up.
-      stop: stop_request.StopRequest, asked to give up after fail_secs.
+      stalls: stalls.Stalls, which asks here about the other tasks.
+      stop: stop_request.StopRequest.
     """
-    self.warn_secs = warn_secs
-    self.fail_secs = fail_secs
     self._cluster = cluster
     self._others = cluster.other_addresses('ps', 'worker')
-    self.stalls = stalls.Stalls(
-      warn_secs, fail_secs, self._describe_others, stop
-    )
+    self.stalls = stalls
+    stalls.describe_silent = self._describe_silent
+    stalls.describe_busy = self._describe_busy
     self._heartbeats = heartbeats.Heartbeats(
-      cluster, server, settings, self.stalls, stop
+      cluster, server, settings, stalls, stop
     )
     self._check_in = check_in.CheckIn(cluster, self._heartbeats, settings, stop)
+
+  @property
+  def warn_secs(self):
+    """float, a task that waits this long says for whom."""
+    return self.stalls.warn_secs
+
+  @property
+  def fail_secs(self):
+    """float, a task that waits this long gives up."""
+    return self.stalls.fail_secs
 
   @property
   def life(self):
@@ -106,11 +85,9 @@ class Watchdog:
     if not beats.can_begin:
       return
     self._check_in.run()
-    for work in (
-      functools.partial(beats.keep_beating, self._look),
-      functools.partial(self.stalls.watch, beats.is_closed),
-    ):
-      threading.Thread(target=work, daemon=True).start()
+    threading.Thread(
+      target=beats.keep_beating, args=(self._look,), daemon=True
+    ).start()
 
   def compare_with_chief(self):
     """To be called by a worker once it has seen that the chief is up.
@@ -121,30 +98,55 @@ class Watchdog:
     self._check_in.compare_with_chief()
 
   def close(self):
-    """Ends the beats; from here on nothing is watched."""
+    """Ends the beats; what this task does is still watched."""
     self._heartbeats.is_closed.set()
 
   def _look(self):
-    if self._cluster.job_name == 'ps' or self.stalls.secs() > _WAIT_SECS:
+    if (
+      self._cluster.job_name == 'ps'
+      or self.stalls.secs() > stalls_lib.TELL_SECS
+    ):
       self._heartbeats.read_beats()
     if not self.stalls.num_steps:
       self._check_in.look_for_chief()
 
-  def _describe_others(self):
-    """Names the silent ps, as each step needs them, or else the workers."""
-    silent = probing.find_silent(self._others)
+  def find_quiet(self, job_name):
+    """Returns {name: how it is silent} of tasks that answer and do not beat.
+
+    From what is known already, so nothing is asked and nothing waits.
+    """
     found = {}
-    for name, address in self._others.items():
-      place = f'{name} at {address}'
+    if self._heartbeats.is_closed.is_set():
+      return found
+    for name in self._others:
       secs = self.secs_silent(name)
       if name == self._cluster.coordinator:
         secs = self._heartbeats.secs_without_answer()
-      if name in silent:
-        found[name] = f'{place}, which does not answer (killed, or cut off)'
-      elif secs and secs > heartbeats.SILENT_SECS:
-        found[name] = f'{place}, silent for {secs:.0f} s (suspended?)'
-    for job in 'ps', 'worker':
-      texts = [text for name, text in found.items() if name.startswith(job)]
-      if texts:
-        return f'waiting for {errors.list_some(texts)}'
-    return 'all tasks answer, so one of them works slowly'
+      if name.startswith(job_name) and secs and secs > heartbeats.SILENT_SECS:
+        found[name] = f'silent for {secs:.0f} s (suspended?)'
+    return found
+
+  def _describe_silent(self, with_workers):
+    """Names the silent ps, as each step needs them, or else the workers."""
+    with_workers = with_workers or not self._cluster.num_ps
+    for job_name in ('ps', 'worker') if with_workers else ('ps',):
+      addresses = {
+        n: a for n, a in self._others.items() if n.startswith(job_name)
+      }
+      found = self.find_quiet(job_name) | dict.fromkeys(
+        probing.find_silent(addresses),
+        'which does not answer (killed, or cut off)',
+      )
+      if found:
+        texts = [
+          f'{name} at {addresses[name]}, {found[name]}'
+          for name in addresses
+          if name in found
+        ]
+        return errors.list_some(texts)
+    return ''
+
+  def _describe_busy(self):
+    """Returns what other workers say that they take long over, a str."""
+    found = self._heartbeats.find_busy()
+    return errors.list_some(f'{name}: {found[name]}' for name in sorted(found))

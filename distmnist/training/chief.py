@@ -93,7 +93,9 @@ class Chief:
     self._validation, self._workers = None, []
     self._growth = growth_hook.GrowthHook(folder.summary_dir)
     if _VALIDATION_STEPS.value:
-      self._validation = _make_evaluator(task, choice, validation_split)
+      self._validation = live_evaluation.make_evaluator(
+        task, choice, validation_split
+      )
     self._global_step = tf.train.get_global_step()
     self._final_step = self._best_path = None
     judged = [self._test_split]
@@ -116,7 +118,11 @@ class Chief:
 
     def at_end(session):
       if not stop.is_requested:  # After a signal only a checkpoint is written.
-        self._workers = others.wait_at_end(END_TIMEOUT_SECS.value)
+        stalls = self._task.watchdog.stalls
+        secs = END_TIMEOUT_SECS.value
+        stalls.busy('the wait for the others', own_limit_secs=secs)
+        self._workers = others.wait_at_end(secs)
+        stalls.busy('the end')
         self._live.take(session)
         self._final_step = int(session.run(self._global_step))
 
@@ -173,7 +179,9 @@ class Chief:
     if kept and kept.path:
       self._best_path = kept.path
       metrics = {kept.metric: kept.value}
-      test = _make_evaluator(self._task, self._choice, self._test_split)
+      test = live_evaluation.make_evaluator(
+        self._task, self._choice, self._test_split
+      )
       return kept.step, metrics, test.compute_checkpoint(kept.path)
     test, *others = self._live.compute()
     return None, others[0] if others else None, test
@@ -190,6 +198,7 @@ class Chief:
     """
     history.record('evaluating')
     best_step, validation, test = self._evaluate()
+    self._task.watchdog.stalls.busy('the report')
     _note_final(best_step or self._final_step, validation=validation, test=test)
     outcome = {
       'best_step': best_step,
@@ -217,10 +226,6 @@ class Chief:
     final_model.write(
       self._choice.problem, self._logdir, self._live, self._best_path
     )
-
-
-def _make_evaluator(task, choice, split):
-  return evaluation.Evaluator(choice.problem, split, task.server_config)
 
 
 def _note_final(step, **splits):

@@ -28,14 +28,16 @@ class Evaluator:
   to keep running for it.
   """
 
-  def __init__(self, problem, split, config=None):
+  def __init__(self, problem, split, config=None, on_chunk=lambda: None):
     """Builds the graph.
 
     Args:
       problem: problem.Problem.
       split: split.Split.
       config: tf.ConfigProto or None.
+      on_chunk: callable, called before each chunk of examples.
     """
+    self._on_chunk = on_chunk
     self._problem = problem
     self._num_examples = split.num_examples
     chunk_size = compute_chunk_size(split.spec.x)
@@ -90,6 +92,7 @@ class Evaluator:
     totals = {}
     # Not until the data end: an op of the user's may say that they do.
     for _ in range(self._num_chunks):
+      self._on_chunk()
       sums = self._session.run(self._sums)
       for name, value in sums.items():
         totals[name] = _add(totals.get(name), value)

@@ -7,6 +7,7 @@ in the memory of the evaluating task.
 
 import contextlib
 import dataclasses
+import functools
 
 import tensorflow.compat.v1 as tf
 
@@ -62,18 +63,29 @@ class LiveEvaluation:
     """Returns the metrics of each split, a list of {name: float}."""
     if self._found:
       return self._found
-    problem, config = self._choice.problem, self._task.server_config
     return [
-      evaluation.Evaluator(problem, split, config).compute(self.values)
+      make_evaluator(self._task, self._choice, split).compute(self.values)
       for split in self._splits
     ]
+
+
+def make_evaluator(task, choice, split):
+  """Returns the evaluation.Evaluator of a worker, on its machine alone."""
+  return evaluation.Evaluator(
+    choice.problem, split, task.server_config, _note_chunks(task)
+  )
+
+
+def _note_chunks(task):
+  # So each chunk has --stall_fail_secs, and not the whole of a large split.
+  return functools.partial(task.watchdog.stalls.busy, 'the evaluation')
 
 
 class _LiveEvaluator(evaluation.Evaluator):
   def __init__(self, task, choice, places, split):
     self._task, self._strategy = task, choice.strategy
     self._places = places
-    super().__init__(choice.problem, split)
+    super().__init__(choice.problem, split, on_chunk=_note_chunks(task))
 
   @contextlib.contextmanager
   def _building(self):

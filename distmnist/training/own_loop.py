@@ -142,6 +142,7 @@ class WorkerTask:
       raise cli.UsageError('session() before minimize(): nothing would train')
     script_checks.check_session(last_step, hooks)
     script_checks.check_places(cluster)
+    task.stalls.busy('the reading of the log directory')
     folder = run_folder.RunFolder(task, last_step)
     if late_start.has_ended(cluster, folder.restart):
       raise stop_request.StoppedError
@@ -161,6 +162,7 @@ class WorkerTask:
       ):
         yield from self._run(last_step, folder, hooks)
     task.watchdog.close()
+    task.stalls.idle()
     if self._exit:
       raise self._exit
 
@@ -182,7 +184,7 @@ class WorkerTask:
       saves = save_hook.make(task, folder, last, scaffold, others)
       hooks += [stop_hook.EndHook(lambda session: self._wait(others)), saves]
       save = saves.end
-    hooks += stay_hook.make(task, strategy, others, save)
+    hooks += stay_hook.make(task, strategy, others, last_step, save)
     first = session_lib.make_session(task, scaffold, hooks)
     with cli.amid_run(), first as session:
       try:
@@ -206,7 +208,10 @@ class WorkerTask:
 
   def _wait(self, others):
     if not self._task.stop.is_requested:
-      others.wait_at_end(chief.END_TIMEOUT_SECS.value)
+      stalls, secs = self._task.stalls, chief.END_TIMEOUT_SECS.value
+      stalls.busy('the wait for the others', own_limit_secs=secs)
+      others.wait_at_end(secs)
+      stalls.busy('the end')
 
 
 def run(train, script=None):
@@ -243,4 +248,5 @@ def run(train, script=None):
     except SystemExit as leaving:
       if leaving.code:
         raise
+  task.stalls.busy('the end')
   return task.stop.end()

@@ -104,7 +104,9 @@ class WorkerLoop:
       )
       self.hooks += self._chief.hooks(steps, self.scaffold, self._others)
     save = self._chief.save if cluster.is_chief else None
-    self.hooks += stay_hook.make(task, strategy, self._others, save)
+    self.hooks += stay_hook.make(
+      task, strategy, self._others, self._choice.plan.last_step, save
+    )
     server_lib.log_placement(tf.get_default_graph())
 
   def _make_hooks(self, source, steps, at_end):
@@ -212,9 +214,11 @@ def make_scaffold(task, strategy, restart, first=()):
   """
   strategy_hooks = [*first, *rule_checks.make_hooks(strategy, task.stop)]
   strategy_hooks += [key_hook.KeyHook(), touched_hook.TouchedHook()]
-  task.watchdog.stalls.describe_wait = functools.partial(
+  stalls_of_task = task.watchdog.stalls
+  stalls_of_task.describe_wait = functools.partial(
     strategy_lib.describe_wait, strategy_hooks
   )
+  stalls_of_task.steps_wait_for_others = strategy.steps_wait_for_others
   # If workers wait for each other, all saved rows are from one step.
   is_of_one_step = strategy.max_staleness == 0 and not tables_apart.is_wanted()
   saver = table_saver.TableSaver(

@@ -60,7 +60,7 @@ class Writer:
       start: fields of the first line.
     """
     self._logdir = logdir
-    self._path = os.path.join(mirror.localize(folder_of(logdir, task)), NAME)
+    self.path = os.path.join(mirror.localize(folder_of(logdir, task)), NAME)
     self._own = {'task': task, 'life': life}
     self._start = {'kind': 'start', 'time': time.time(), **start}
     self._has_failed = False
@@ -79,7 +79,7 @@ class Writer:
       if not self._has_failed:
         self._has_failed = True
         _log.info(
-          f'{self._path} cannot be written: {error.strerror}; the training '
+          f'{self.path} cannot be written: {error.strerror}; the training '
           'goes on without'
         )
     return clean(self._own | line, _shorten)
@@ -94,15 +94,15 @@ class Writer:
     text = ''.join(
       json.dumps(clean(self._own | x, _shorten)) + '\n' for x in lines
     )
-    os.makedirs(os.path.dirname(self._path), exist_ok=True)
-    _append_whole(self._path, text.encode())
-    self._inode = os.stat(self._path).st_ino
+    os.makedirs(os.path.dirname(self.path), exist_ok=True)
+    _append_whole(self.path, text.encode())
+    self._inode = os.stat(self.path).st_ino
 
   _inode = None
 
   def _is_begun(self):
     try:
-      return os.stat(self._path).st_ino == self._inode
+      return os.stat(self.path).st_ino == self._inode
     except FileNotFoundError:
       return False
 

@@ -1,22 +1,33 @@
 """Writes the metrics of this task at intervals, in a thread of its own.
 
-So a task that makes no progress still reports, and no step waits for the disk.
+So a task that makes no progress still reports, and nothing waits for the disk:
+what other threads have to say goes through a queue. While the disk does not
+answer the queue fills, and what comes then is dropped.
 """
 
 import contextlib
 import importlib.metadata
+import logging
 import os
 import platform
+import queue
 import socket
 import threading
+import time
 
 import distmnist
 from distmnist.common import owner_file
 from distmnist.common.names import ATTEMPT, LAUNCH_ID
 from distmnist.watching import metrics_file, usage
 
+_log = logging.getLogger(__name__)
+
 # Even if --log_secs is shorter: a line costs a millisecond of a core.
 LEAST_SECS = 0.5
+# Lines that wait to be written.
+_MAX_LINES = 1000
+# The most that an end waits for the last lines.
+_END_SECS = 10.0
 
 
 def _find_versions():
@@ -66,48 +77,68 @@ class Sampler:
     )
     self._every_secs = min(every_secs, threading.TIMEOUT_MAX)
     self._usage = usage.Usage()
-    self._is_closed = threading.Event()
-    self._lock = threading.Lock()
+    self._lines = queue.Queue(_MAX_LINES)  # (kind, fields), 'end' the last.
+    self._last_time = 0.0
+    self._is_closed = False
     self._thread = threading.Thread(target=self._run, daemon=True)
 
   def start(self):
-    """Writes the first sample; the others follow on their own."""
-    self.sample()
+    """Begins with the first sample; the others follow on their own."""
     self._thread.start()
     return self
 
   def write(self, kind, **fields):
-    """Writes a line of a kind other than `sample`."""
-    with self._lock:
-      if not self._is_closed.is_set():
-        self._give(self._writer.write(kind, **fields))
+    """Has a line of a kind other than `sample` written; does not wait."""
+    if not self._is_closed:
+      with contextlib.suppress(queue.Full):
+        self._lines.put_nowait((kind, {'time': time.time(), **fields}))
 
   def close(self, error=''):
-    """Writes the last lines.
+    """Writes the last lines, if the disk takes them within some seconds.
 
     Args:
       error: str, what made this life fail, or ''.
     """
-    if self._is_closed.is_set():
+    if self._is_closed or self._thread.ident is None:
       return
-    self.sample()
-    with self._lock:
-      self._is_closed.set()
-      text = error or self.ending
-      self._give(self._writer.write('end', ok=not error, text=text))
+    self._is_closed = True
+    text = error or self.ending
+    end = {'time': time.time(), 'ok': not error, 'text': text}
+    deadline = time.monotonic() + _END_SECS
+    with contextlib.suppress(queue.Full):
+      self._lines.put(('end', end), timeout=_END_SECS)
+    self._thread.join(max(0.0, deadline - time.monotonic()))
+    if self._thread.is_alive():
+      _log.info(
+        f'{self._writer.path} takes no lines, as its disk does not answer: the '
+        'last metrics are lost'
+      )
 
   def _run(self):
-    while not self._is_closed.wait(self._every_secs):
-      self.sample()
+    kind = None
+    self.sample()
+    next_sample = time.monotonic() + self._every_secs
+    while kind != 'end':
+      try:
+        secs = max(0.0, next_sample - time.monotonic())
+        kind, fields = self._lines.get(timeout=secs)
+        if kind == 'end':
+          self.sample()
+        # A sample may have come between what happened and its line.
+        fields['time'] = max(fields['time'], self._last_time)
+        self._give(self._writer.write(kind, **fields))
+      except queue.Empty:
+        self.sample()
+        next_sample = time.monotonic() + self._every_secs
 
   def sample(self):
-    """Writes a line of kind `sample` now."""
+    """Writes a line of kind `sample` now; called by the thread."""
     # A dict that changes while `collect` reads it is left to the next sample.
-    with contextlib.suppress(RuntimeError), self._lock:
-      if not self._is_closed.is_set():
-        fields = self.collect() | self._usage.look()
-        self._give(self._writer.write('sample', **fields))
+    with contextlib.suppress(RuntimeError):
+      fields = self.collect() | self._usage.look()
+      self._give(self._writer.write('sample', **fields))
 
   def _give(self, line):
+    self._last_time = line['time']
     for sink in self.sinks:
       sink(line)

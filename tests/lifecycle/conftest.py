@@ -2,7 +2,7 @@
 
 import pytest
 
-from distmnist.lifecycle import watchdog
+from distmnist.lifecycle import stalls, watchdog
 from tests.support import in_process
 
 SETTINGS = {
@@ -19,15 +19,14 @@ def make_watchdog(make_cluster):
   made = []
 
   def make(worker=0, warn_secs=60, fail_secs=60, **settings):
-    cluster = make_cluster(1, 2)
+    cluster, stop = make_cluster(1, 2), in_process.KeepingStop()
     made.append(
       watchdog.Watchdog(
         cluster.worker(worker),
         cluster.servers[worker],
         SETTINGS | settings,
-        warn_secs,
-        fail_secs,
-        in_process.KeepingStop(),
+        stalls.Stalls(warn_secs, fail_secs, stop).start(),
+        stop,
       )
     )
     return made[-1]
@@ -35,6 +34,7 @@ def make_watchdog(make_cluster):
   yield make
   for each in made:
     each.close()
+    each.stalls.close()
 
 
 @pytest.fixture
@@ -42,13 +42,13 @@ def ps_row(make_cluster):
   """Checks in ps 0 of the cluster of 1 ps and 2 workers."""
   cluster = make_cluster(1, 2)
   hosts = {k: SETTINGS[k] for k in ('ps_hosts', 'worker_hosts')}
+  stop = in_process.KeepingStop()
   ps = watchdog.Watchdog(
     cluster.ps(0),
     cluster.ps_servers[0],
     hosts,
-    60,
-    60,
-    in_process.KeepingStop(),
+    stalls.Stalls(60, 60, stop),
+    stop,
   )
   ps.check_in()
   yield

@@ -4,12 +4,16 @@ import gc
 import re
 import sys
 import threading
+import time
 import types
 
+import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import incarnations
 from distmnist.common import cli, console
+from distmnist.data import streamed
 from distmnist.lifecycle import stalls
 from tests.support import in_process
 
@@ -19,8 +23,7 @@ DEADLINE_SECS = 60
 @pytest.fixture
 def make():
   """Returns make(warn_secs, fail_secs) -> (Stalls, stop, lines, said)."""
-  is_closed = threading.Event()
-  threads = []
+  made = []
 
   def make(warn_secs=0.2, fail_secs=60):
     lines, said, stop = [], threading.Event(), in_process.KeepingStop()
@@ -30,15 +33,12 @@ def make():
       said.set()
 
     console.print_logs(say)
-    watched = stalls.Stalls(warn_secs, fail_secs, lambda: 'all answer', stop)
-    threads.append(threading.Thread(target=watched.watch, args=(is_closed,)))
-    threads[-1].start()
-    return watched, stop, lines, said
+    made.append(stalls.Stalls(warn_secs, fail_secs, stop).start())
+    return made[-1], stop, lines, said
 
   yield make
-  is_closed.set()
-  for thread in threads:
-    thread.join(DEADLINE_SECS)
+  for each in made:
+    each.close()
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_a_step_that_takes_long_says_what_its_wait_is_made_of(make):
   watched.step_ends()
   assert watched.num_steps == 1
   assert re.fullmatch(
-    r'no step for \d+ s: all answer; worker 1 has a token', lines[0]
+    r'no step for \d+ s: all tasks answer, .*; worker 1 has a token', lines[0]
   )
 
 
@@ -66,18 +66,169 @@ def test_what_is_no_step_is_named_with_the_place_in_our_code(make):
   def save():
     assert session.run(DEADLINE_SECS)
 
-  stalls_globals = vars(stalls)
-  stalls_globals['_PACKAGE'], kept = __file__, stalls_globals['_PACKAGE']
-  try:
-    save()
-  finally:
-    stalls_globals['_PACKAGE'] = kept
+  save()
   watched.idle()
+  # It asks no other task, so nothing is said of others.
   assert re.fullmatch(
-    r'what follows a step \(stalls_test.py:\d+, save\) has taken \d+ s so far: '
-    'all answer',
+    r'what follows a step \(stalls_test.py:\d+, save\) has taken \d+ s so far',
     lines[0],
   )
+
+
+@pytest.mark.parametrize(
+  ('silent', 'busy', 'waits', 'expected'),
+  [
+    ('ps 1, gone', '', False, 'waiting for ps 1, gone'),
+    ('', 'worker 1: saves', True, 'worker 1: saves'),
+    ('', 'worker 1: saves', False, 'all tasks answer, and none says .*'),
+    ('', '', True, 'all tasks answer, and none says .*'),
+  ],
+)
+def test_the_cause_of_a_long_step_is_the_nearest_that_is_known(
+  make, silent, busy, waits, expected
+):
+  watched, _, lines, said = make()
+  watched.describe_silent = lambda with_workers: silent
+  watched.describe_busy = lambda: busy
+  watched.steps_wait_for_others = waits
+  watched.step_begins()
+  assert said.wait(DEADLINE_SECS)
+  assert re.fullmatch(rf'no step for \d+ s: {expected}', lines[0])
+
+
+def test_a_worker_that_is_gone_does_not_hold_up_steps_that_wait_for_none(make):
+  watched, _, lines, said = make()
+  watched.describe_silent = lambda with_workers: with_workers and 'worker 1'
+  watched.step_begins()
+  assert said.wait(DEADLINE_SECS)
+  assert lines[0].endswith(' s: all ps answer; not so worker 1')
+
+
+def test_a_function_in_the_graph_is_named_by_file_and_line(make):
+  watched, _, lines, said = make()
+
+  def sleep():
+    assert said.wait(DEADLINE_SECS)
+    return 1.0
+
+  with tf.Graph().as_default(), tf.Session() as session:
+    slow = tf.py_func(sleep, [], tf.float64)
+    watched.step_begins()
+    session.run(slow)
+  assert re.fullmatch(
+    r'no step for \d+ s: this task runs a Python function in its graph '
+    r'\(stalls_test.py:\d+, sleep\)',
+    lines[0],
+  )
+
+
+def test_a_batch_that_does_not_come_is_named_by_the_file_of_its_reader(
+  make, set_flags
+):
+  set_flags()
+  watched, _, lines, said = make()
+
+  class Reader:
+    num_examples = 4
+    is_slow = False
+
+    def read(self, indices):
+      assert not self.is_slow or said.wait(DEADLINE_SECS)
+      return np.zeros([len(indices), 2]), np.zeros(len(indices))
+
+  reader = Reader()
+  examples = streamed.Streamed(reader)
+  reader.is_slow = True
+  watched.step_begins()
+  examples.take(np.array([0, 1, 2]))
+  assert re.fullmatch(
+    r'no step for \d+ s: this task waits for the next batch of stalls_test.py',
+    lines[0],
+  )
+  said.clear()
+  watched.busy('the evaluation')
+  examples.slice(0, 4)
+  assert re.fullmatch(
+    r'the evaluation \(stalls_test.py:\d+, read\) has taken \d+ s so far: it '
+    'waits for examples of stalls_test.py',
+    lines[-1],
+  )
+
+
+def test_the_watch_goes_on_though_no_line_can_be_written(make):
+  watched, stop, lines, _ = make(0.05, 0.5)
+  hung = threading.Event()
+
+  def write(line):
+    assert hung.wait(DEADLINE_SECS)
+    lines.append(line)
+
+  console.print_logs(write)
+  watched.busy('the report')
+  assert stop.given_up.wait(DEADLINE_SECS)
+  assert str(stop.error).startswith('the report') and not lines
+  hung.set()
+
+
+def test_the_watch_goes_on_though_a_cause_cannot_be_found(make):
+  watched, stop, lines, _ = make(0.05, 0.5)
+
+  def fail():
+    raise ValueError
+
+  watched.describe_wait = fail
+  watched.step_begins()
+  assert stop.given_up.wait(DEADLINE_SECS)
+  assert lines[0].endswith('the cause cannot be found (ValueError)')
+
+
+def test_what_has_a_limit_of_its_own_is_watched_after_it(make):
+  watched, stop, lines, said = make(0.05, 0.1)
+  watched.busy('the wait for each ps', own_limit_secs=0.5)
+  begin = time.monotonic()
+  assert stop.given_up.wait(DEADLINE_SECS)
+  assert time.monotonic() - begin >= 0.6
+
+
+def test_what_may_take_as_long_as_it_likes_has_lines_and_no_end(make):
+  watched, stop, lines, said = make(0.05, 0.1)
+  watched.busy('the loading of the data', may_fail=False)
+  for _ in range(4):
+    assert said.wait(DEADLINE_SECS)
+    said.clear()
+  assert not stop.given_up.is_set()
+
+
+def test_what_runs_beside_the_steps_is_watched_with_them(make):
+  watched, stop, _, _ = make(0.05, 0.5)
+  is_given_up = threading.Event()
+
+  def save():
+    with watched.beside('a save beside the steps'):
+      assert is_given_up.wait(DEADLINE_SECS)
+
+  thread = in_process.start_thread(save)
+  while not stop.given_up.wait(0.01):
+    watched.step_begins()
+    watched.step_ends()
+  assert str(stop.error).startswith('a save beside the steps has taken')
+  is_given_up.set()
+  thread.join(DEADLINE_SECS)
+  assert not thread.errors
+
+
+def test_others_are_told_what_this_task_does_and_not_what_it_waits_for(
+  monkeypatch,
+):
+  monkeypatch.setattr(stalls, 'TELL_SECS', 0.0)
+  watched = stalls.Stalls(60, 60, None)
+  assert watched.describe_own() == ''
+  watched.busy('the last save')
+  assert watched.describe_own().startswith('the last save (')
+  watched.busy('the start of a session', waits_for_others=True)
+  assert watched.describe_own() == ''
+  watched.step_begins()
+  assert watched.describe_own() == ''
 
 
 def test_garbage_is_left_alone_while_the_place_is_looked_for():
@@ -125,7 +276,7 @@ def test_each_part_of_a_session_is_watched():
     def __init__(self):
       self.calls = []
 
-    def busy(self, what):
+    def busy(self, what, waits_for_others=False):
       self.calls.append(what)
 
     def step_begins(self):

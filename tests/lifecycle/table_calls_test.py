@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
-from distmnist.lifecycle import table_calls, watchdog
+from distmnist.lifecycle import stalls, table_calls, watchdog
 from tests.support import in_process
 
 
@@ -52,7 +52,8 @@ def test_a_stranger_on_the_port_of_a_ps_is_named(set_flags, is_silent):
     workers = (f'127.0.0.1:{port}',)
     wrong = cluster_lib.Cluster((host,), workers, 'worker', 0, 2.0)
     server = in_process.start_server(wrong)
-  dog = watchdog.Watchdog(wrong, server, {}, 60, 60, in_process.KeepingStop())
+  stop = in_process.KeepingStop()
+  dog = watchdog.Watchdog(wrong, server, {}, stalls.Stalls(60, 60, stop), stop)
   with pytest.raises(cli.PassingError, match=f'{host}.*that port$'):
     dog.check_in()
   # It wakes the thread, which may hold one connection more.

@@ -126,7 +126,7 @@ class NoWatchdog:
   warn_secs = 60.0
 
   def __init__(self):
-    self.stalls = stalls.Stalls(60, 60, str, NoStop())
+    self.stalls = stalls.Stalls(60, 60, NoStop())
 
   def check_in(self):
     pass
@@ -136,6 +136,9 @@ class NoWatchdog:
 
   def secs_silent(self, name):
     return 0.0
+
+  def find_quiet(self, job_name):
+    return {}
 
 
 @contextlib.contextmanager

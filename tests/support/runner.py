@@ -178,7 +178,7 @@ class Cluster:
     """Lets go of the ports, which are held from one task to the next."""
     self._held.close()
 
-  def start(self, job_name, index, *flags):
+  def start(self, job_name, index, *flags, **env):
     """Starts one task; a log file for each start."""
     return self._runner.start(
       self._folder / f'{job_name}_{index}.{self._runner.num_started}.log',
@@ -187,6 +187,7 @@ class Cluster:
       f'--ps_hosts={",".join(self.hosts["ps"])}',
       f'--worker_hosts={",".join(self.hosts["worker"])}',
       *flags,
+      **env,
     )
 
   def start_all(self, *flags):

@@ -80,7 +80,10 @@ class Run:
     _, validation = problem_data.load_training_splits(problem_lib.from_flags())
     self.validation = validation
     task = types.SimpleNamespace(
-      cluster=cluster_lib.Cluster(**HOSTS), stop=self.stop, server_config=None
+      cluster=cluster_lib.Cluster(**HOSTS),
+      stop=self.stop,
+      server_config=None,
+      watchdog=in_process.NoWatchdog(),
     )
     problem.load = problem_lib.from_flags().load
     choice = types.SimpleNamespace(problem=problem, strategy=self.rule)

@@ -1,8 +1,11 @@
 """The thread that samples, and what each line says."""
 
+import contextlib
 import json
+import os
 import pathlib
 import queue
+import threading
 
 import jsonschema
 import pytest
@@ -50,8 +53,8 @@ def test_all_lines_are_as_the_schema_says(make, tmp_path):
 
 def test_a_task_names_its_launch(make, tmp_path, monkeypatch):
   monkeypatch.setenv('DISTMNIST_LAUNCH_ID', 'l')
-  make().start()
-  start, _ = read(tmp_path)
+  make().start().close()
+  start, *_ = read(tmp_path)
   assert start['launch'] == 'l'
   jsonschema.validate(start, json.loads(SCHEMA.read_text()))
 
@@ -83,7 +86,11 @@ def test_nothing_comes_after_the_end(make, tmp_path):
 
 
 def test_what_changes_amid_a_sample_is_left_to_the_next(make, tmp_path):
-  mine = make().start()
+  mine = make()
+  first = threading.Event()
+  mine.sinks.append(lambda line: first.set())
+  mine.start()
+  assert first.wait(20)
 
   def collect():
     raise RuntimeError('dictionary changed size during iteration')
@@ -93,6 +100,34 @@ def test_what_changes_amid_a_sample_is_left_to_the_next(make, tmp_path):
   assert [line['kind'] for line in read(tmp_path)] == [
     *('start', 'sample', 'end')
   ]
+
+
+@pytest.fixture
+def hung_file(tmp_path):
+  """Yields a metrics.jsonl that takes no more, like one on a hung disk."""
+  path = tmp_path / 'ps_0' / 'metrics.jsonl'
+  path.parent.mkdir()
+  os.mkfifo(path)
+  fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+  with contextlib.suppress(BlockingIOError):
+    while True:
+      os.write(fd, bytes(4096))
+  yield path
+  os.read(fd, 1 << 20)  # The thread that hangs there ends.
+  os.close(fd)
+
+
+def test_nobody_waits_for_a_disk_that_hangs(
+  make, hung_file, monkeypatch, logged
+):
+  monkeypatch.setattr(sampler, '_END_SECS', 0.2)
+  monkeypatch.setattr(sampler, '_MAX_LINES', 3)
+  mine = make().start()
+  for _ in range(10):  # What is too much is dropped.
+    mine.write('event', event='wait')
+  mine.close()
+  [line] = logged
+  assert line.startswith(f'{hung_file} takes no lines')
 
 
 def test_of_a_task_that_fails_the_end_says_why(tmp_path):

@@ -112,7 +112,9 @@ class BatchHook(tf.train.SessionRunHook):
           return False
         if not is_waiting:
           is_waiting = True
-          self._watchdog.stalls.busy('the wait for the last batches')
+          self._watchdog.stalls.busy(
+            'the wait for the last batches', waits_for_others=True
+          )
           self._strategy.pause(session)
         num_looks += 1
         with contextlib.suppress(stop_request.StoppedError):

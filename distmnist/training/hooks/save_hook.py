@@ -56,6 +56,7 @@ def make(task, folder, steps, scaffold, others):
   saves.may_end_partial = lambda: task.stop.is_requested
   task.stop.find_unsaved = saves.find_unsaved
   scaffold.before_restore = saves.end_beside
+  saves.beside = task.watchdog.stalls.beside
   return saves
 
 
@@ -69,9 +70,11 @@ class SaveHook(tf.train.SessionRunHook):
   Attributes:
     may_end_partial: callable, whether the last checkpoint may be partial
       (common/partial_names.py), as those before it may.
+    beside: callable(what) -> a context in which a save beside the steps runs.
   """
 
   may_end_partial = staticmethod(lambda: False)
+  beside = staticmethod(contextlib.nullcontext)
 
   def __init__(
     self, steps, global_step, scaffold, writer, save_secs, save_steps, others
@@ -143,7 +146,13 @@ class SaveHook(tf.train.SessionRunHook):
     num_steps = self._step - (self._saved_step or 0)
     is_due = num_steps >= self._save_steps or now - self._time > self._save_secs
     if self._goes_beside and is_due and not is_wanted:
-      self._thread.begin(self._prepare(run_context.session))
+      save = self._prepare(run_context.session)
+
+      def save_beside():
+        with self.beside('a save beside the steps'):
+          save()
+
+      self._thread.begin(save_beside)
     elif is_wanted or is_due:
       is_saved = self._try_to_save(lambda: self._save(run_context.session))
       if is_wanted and is_saved:

@@ -126,6 +126,8 @@ class StartupHook(tf.train.SessionRunHook):
         )
       if step != seen:
         seen = step
-        self._stalls.busy(f'the wait for global step {self._start_step}')
+        self._stalls.busy(
+          f'the wait for global step {self._start_step}', waits_for_others=True
+        )
       with contextlib.suppress(stop_request.StoppedError):
         self._stop.wait(_LOOK_SECS)

@@ -52,7 +52,7 @@ class Fakes:
   def stalls(self):
     return self
 
-  def busy(self, what):
+  def busy(self, what, waits_for_others=False):
     self.told.append('waits' if 'wait for' in what else 'ends')
 
   def pause(self, session):

@@ -38,7 +38,7 @@ def begin(monkeypatch):
   def make(others, num_spare=0):
     woken = threading.Event()
     stop = types.SimpleNamespace(wake=woken.set)
-    clock = stalls.Stalls(1, 1, None, None)
+    clock = stalls.Stalls(1, 1, None)
     hook = early_end_hook.EarlyEndHook(others, num_spare, stop, clock)
     hooks.append(hook)
     hook.after_create_session(None, None)

@@ -25,7 +25,7 @@ class Stalls:
   def __init__(self):
     self.told = []
 
-  def busy(self, what):
+  def busy(self, what, waits_for_others=False):
     self.told.append(what)
 
 

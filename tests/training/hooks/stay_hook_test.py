@@ -17,9 +17,10 @@ from tests.support import in_process
 class Others:
   """Stands for shutdown.Others: one box of the cluster."""
 
-  def __init__(self):
+  def __init__(self, is_stop_for_all=False):
     self.saved = threading.Event()
     self.num_looks = 0
+    self.is_stop_for_all = lambda: is_stop_for_all
 
   def say_saved(self):
     self.saved.set()
@@ -29,16 +30,28 @@ class Others:
     return self.saved.is_set()
 
 
+LAST_STEP = 7
+
+
+def make_hook(others, stop, save=None, pause=None):
+  task = types.SimpleNamespace(
+    stop=stop,
+    watchdog=in_process.NoWatchdog(),
+    cluster=types.SimpleNamespace(num_workers=2),
+  )
+  return stay_hook.StayHook(others, task, pause, LAST_STEP, save)
+
+
 @pytest.fixture
 def end():
-  """Returns end(others, stop, save) -> thread of a worker at its last step."""
+  """Returns end(others, stop, save) -> thread of a worker whose loop ends."""
 
-  def leave(others, stop, save=None, stop_requested=True):
+  def leave(others, stop, save=None, stop_requested=True, at_step=LAST_STEP):
     def work():
       with tf.Graph().as_default(), tf.Session() as session:
         step = tf.train.create_global_step()
-        session.run(step.initializer)
-        hook = stay_hook.StayHook(others, stop, lambda session: None, save)
+        session.run(step.assign(at_step))
+        hook = make_hook(others, stop, save, lambda session: None)
         hook.begin()
         context = types.SimpleNamespace(
           session=session, stop_requested=stop_requested
@@ -67,6 +80,22 @@ def test_a_worker_leaves_once_the_chief_has_saved(end):
   assert len(saves) == 1
 
 
+def test_a_worker_whose_own_hook_ends_its_loop_does_not_stay(end):
+  others, saves = Others(), []
+  for save in None, saves.append:
+    early = end(others, in_process.NoStop(), save, at_step=LAST_STEP - 1)
+    assert join(early) == []
+  assert not (saves or others.num_looks or others.saved.is_set())
+
+
+def test_all_stay_if_all_are_to_stop_before_the_last_step(end):
+  others, saves = Others(is_stop_for_all=True), []
+  chief = end(others, in_process.NoStop(), saves.append, at_step=1)
+  assert join(chief) == [] and others.saved.is_set()
+  assert join(end(others, in_process.NoStop(), at_step=1)) == []
+  assert others.num_looks
+
+
 @pytest.mark.parametrize('is_over', [True, False])
 @pytest.mark.parametrize('is_asked', [True, False])
 def test_a_chief_that_comes_back_after_the_last_step_lets_all_go(
@@ -76,8 +105,11 @@ def test_a_chief_that_comes_back_after_the_last_step_lets_all_go(
   if is_over:
     coord.request_stop()
   stop = types.SimpleNamespace(is_requested=is_asked)
-  hook = stay_hook.StayHook(others, stop, None, lambda session: None)
-  hook.after_create_session(None, coord)
+  hook = make_hook(others, stop, save=lambda session: None)
+  with tf.Graph().as_default(), tf.Session() as session:
+    session.run(tf.train.create_global_step().assign(LAST_STEP))
+    hook.begin()
+    hook.after_create_session(session, coord)
   # One that is asked to stop may have steps left.
   assert others.saved.is_set() == (is_over and not is_asked)
 
@@ -104,10 +136,12 @@ def test_who_is_asked_to_stop_or_is_not_at_the_end_does_not_stay(end):
 )
 def test_where_one_worker_can_go_on_alone_none_stays(waits, num_ps, is_made):
   task = types.SimpleNamespace(
-    cluster=types.SimpleNamespace(num_ps=num_ps), stop=None
+    cluster=types.SimpleNamespace(num_ps=num_ps, num_workers=2),
+    stop=None,
+    watchdog=in_process.NoWatchdog(),
   )
   strategy = types.SimpleNamespace(waits_for_all=waits, pause=None)
-  assert len(stay_hook.make(task, strategy, None, None)) == is_made
+  assert len(stay_hook.make(task, strategy, None, LAST_STEP, None)) == is_made
 
 
 class StopAfter(tf.train.SessionRunHook):
@@ -125,7 +159,7 @@ def test_a_chief_in_its_last_step_waits_for_none_that_stays(
   make_cluster, set_flags
 ):
   set_flags()
-  cluster, others = make_cluster(1, 2), Others()
+  cluster, others = make_cluster(1, 2), Others(is_stop_for_all=True)
 
   def work(index):
     member, stop = cluster.worker(index), in_process.NoStop()
@@ -144,7 +178,7 @@ def test_a_chief_in_its_last_step_waits_for_none_that_stays(
       *rule.hooks(stop),
       # The chief is ahead of the other by more than it may be.
       StopAfter(1 if index else 3),
-      stay_hook.StayHook(others, stop, rule.pause, save),
+      make_hook(others, stop, save, rule.pause),
     ]
     with cluster.make_session(index, hooks) as session:
       while not session.should_stop():
