@@ -189,7 +189,7 @@ def test_averages_stay_whole_and_cross_the_wire_as_one_message(
 
 
 def find_arriving(updates, place):
-  """Returns the workers' floats that `place` takes, without gradients, a set."""
+  """Returns the set of workers' floats, no gradients, that `place` takes."""
   seen, arriving, todo = set(), set(), list(updates)
   while todo:
     op = todo.pop()
