@@ -26,6 +26,12 @@ os.environ.setdefault(
   'grpc.initial_reconnect_backoff_ms=100,grpc.max_reconnect_backoff_ms=300,'
   'grpc.minimal_stack=1',
 )
+# gRPC would send the traffic of the cluster through an HTTP proxy. What else in
+# this process uses one, such as a problem that streams its data, keeps it;
+# gRPC's own variable for this, no_grpc_proxy, has no word for all hosts.
+_NO_PROXY = 'grpc.enable_http_proxy'
+if _NO_PROXY not in os.environ['TF_GRPC_DEFAULT_OPTIONS']:
+  os.environ['TF_GRPC_DEFAULT_OPTIONS'] += f',{_NO_PROXY}=0'
 # By default each process takes all memory of a GPU, whoever else is on it.
 os.environ.setdefault('TF_FORCE_GPU_ALLOW_GROWTH', 'true')
 # By default TensorFlow uses oneDNN's convolutions only on processors with

@@ -57,7 +57,7 @@ def test_tensorflow_is_quiet_in_graph_mode_and_finds_a_lost_ps_soon():
       '2',
       'true',
       'grpc.initial_reconnect_backoff_ms=100,grpc.max_reconnect_backoff_ms=300,'
-      'grpc.minimal_stack=1',
+      'grpc.minimal_stack=1,grpc.enable_http_proxy=0',
       '1' if platform.machine() in ('x86_64', 'AMD64') else None,
     ],
   }

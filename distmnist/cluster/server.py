@@ -76,7 +76,6 @@ def make_server(cluster, config):
   if not cluster.is_distributed:
     return None
   port = int(cluster.address.rpartition(':')[2])
-  _drop_proxies()
   _check_port_is_free(cluster, port)
   try:
     server = tf.train.Server(
@@ -91,18 +90,6 @@ def make_server(cluster, config):
     ) from error
   keepalive.ask_who_connects(port)
   return server
-
-
-def _drop_proxies():
-  """gRPC would send the traffic of the cluster through an HTTP proxy."""
-  dropped = [
-    name
-    for name in ('http_proxy', 'https_proxy', 'all_proxy', 'grpc_proxy')
-    for name in (name, name.upper())
-    if os.environ.pop(name, None)
-  ]
-  if dropped:
-    print(f'{", ".join(dropped)}: not used, as gRPC fails behind a proxy')
 
 
 def _check_port_is_free(cluster, port):

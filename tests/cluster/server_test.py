@@ -1,7 +1,8 @@
 """The server of a task: its config, its port, what is said of them."""
 
-import os
 import socket
+import subprocess
+import sys
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -10,6 +11,7 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import server as server_lib
 from distmnist.common import cli
 from tests.support import in_process
+from tests.support.paths import REPO
 
 
 def test_the_server_config_by_flags(set_flags):
@@ -101,23 +103,51 @@ def test_a_port_that_may_be_free_later_is_no_final_error(
   assert error.value.exit_code == code
 
 
-def test_proxies_are_dropped_and_said(start_server, monkeypatch, capsys):
-  for protocol in ('http', 'https', 'all', 'grpc'):
-    for name in (f'{protocol}_proxy', f'{protocol}_proxy'.upper()):
-      monkeypatch.delenv(name, raising=False)
-  monkeypatch.setenv('https_proxy', 'http://proxy:3128')
-  monkeypatch.setenv('ALL_PROXY', 'http://proxy:3128')
-  monkeypatch.setenv('no_proxy', 'localhost')
-  with in_process.hold_ports(1) as ports:
-    start_server(*ports)
-  assert not {'https_proxy', 'ALL_PROXY'} & set(os.environ)
-  assert os.environ['no_proxy'] == 'localhost'
-  assert capsys.readouterr().out == (
-    'https_proxy, ALL_PROXY: not used, as gRPC fails behind a proxy\n'
-  )
-  with in_process.hold_ports(1) as ports:
-    start_server(*ports)
-  assert capsys.readouterr().out == ''
+_TWO_TASKS = """
+import os
+import sys
+
+import distmnist.runtime
+import tensorflow.compat.v1 as tf
+
+spec = tf.train.ClusterSpec({'worker': sys.argv[1:]})
+first, second = [tf.train.Server(spec, 'worker', i) for i in range(2)]
+with tf.device('/job:worker/task:1'):
+  product = tf.constant(3) * tf.constant(4)
+config = tf.ConfigProto(operation_timeout_in_ms=60_000)
+with tf.Session(first.target, config=config) as session:
+  print(session.run(product), os.environ['https_proxy'])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('options', [None, 'grpc.minimal_stack=1'])
+def test_tasks_meet_without_the_proxy_that_the_process_keeps(
+  monkeypatch, options
+):
+  for name in ('no_proxy', 'NO_PROXY', 'TF_GRPC_DEFAULT_OPTIONS'):
+    monkeypatch.delenv(name, raising=False)
+  if options:
+    monkeypatch.setenv('TF_GRPC_DEFAULT_OPTIONS', options)
+  with (
+    socket.create_server(('127.0.0.1', 0)) as proxy,
+    in_process.hold_ports(2) as ports,
+  ):
+    address = f'http://127.0.0.1:{proxy.getsockname()[1]}'
+    for name in ('http_proxy', 'https_proxy', 'grpc_proxy'):
+      monkeypatch.setenv(name, address)
+    hosts = [f'127.0.0.1:{port}' for port in ports]
+    done = subprocess.run(
+      [sys.executable, '-c', _TWO_TASKS, *hosts],
+      cwd=REPO,
+      capture_output=True,
+      text=True,
+      timeout=120,
+    )
+    proxy.setblocking(False)
+    with pytest.raises(BlockingIOError):
+      proxy.accept()  # Nobody has come.
+  assert done.stdout == f'12 {address}\n', done.stderr
 
 
 def test_a_server_that_tensorflow_refuses_is_one_line(
