@@ -9,6 +9,7 @@ import numbers
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.data import initial_values
 from distmnist.exchange.tables import (
   key_hash,
   key_table,
@@ -93,6 +94,10 @@ def _get_table(ids, num_rows, width, name, initializer):
     return functools.partial(_look_up_keys, table, name)
   num_rows = int(num_rows)  # It may be NumPy's.
   num_positions = sparse_table.count_positions(num_rows)
+  scope = tf.get_variable_scope().name
+  initializer = initial_values.make_row_initializer(
+    initializer, f'{scope}/rows'
+  )
   table = sparse_table.get_table(num_positions, width, initializer)
   return functools.partial(_look_up_ids, table, num_rows, name)
 

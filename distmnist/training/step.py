@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.data import initial_values
 from distmnist.exchange import model_state, sharding
 from distmnist.exchange import strategy as strategy_lib
-from distmnist.exchange.tables import key_shard, tables_apart
+from distmnist.exchange.tables import key_shard, sparse_table, tables_apart
 from distmnist.nn import (
   batch_norm,
   beta_powers,
@@ -153,18 +154,21 @@ def _check_is_marked(strategy, table, average):
 def _open_center(cluster, strategy):
   """The scope in which a model gets its variables from the rule."""
   sharded = sharding.sharded_by_flags(cluster.num_ps, strategy.max_shard_bytes)
-  with sharded, rule_checks.open_scope(strategy), _as_resources():
+  with sharded, rule_checks.open_scope(strategy), _open_variables():
     yield
 
 
-def _as_resources():
-  """Makes each variable a resource, whatever `use_resource` says.
+def _open_variables():
+  """The scope in which a model's variables are resources and drawn by name.
 
   A variable of the older kind cannot be read from another task at a definite
   time, nor be a worker's copy.
   """
 
   def get(getter, *args, **kwargs):
-    return getter(*args, **{**kwargs, 'use_resource': True})
+    kwargs['use_resource'] = True
+    if sparse_table.TABLES in (kwargs.get('collections') or ()):
+      return getter(*args, **kwargs)  # Its rows are: nn/embeddings.py.
+    return initial_values.draw_by_name(getter, *args, **kwargs)
 
   return tf.variable_scope(tf.get_variable_scope(), custom_getter=get)

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.cluster import cluster
 from distmnist.data import drawn_digits
+from distmnist.exchange import model_state
 from distmnist.models import resnet50
 from distmnist.nn import batch_norm
 from tests.support.runner import SMALL
@@ -95,7 +97,10 @@ def test_a_few_steps_lower_the_loss_and_the_averages_follow(tf_session):
     logits = model(images, is_training)
     return tf.losses.sparse_softmax_cross_entropy(labels, logits)
 
+  state = model_state.ModelState(cluster.Cluster(), is_lock_step=False)
+  state.activate()
   loss = build_loss(is_training=True)
+  state.build_updates()
   optimizer = tf.train.MomentumOptimizer(0.01, 0.9)
   train_op = batch_norm.after_updates(tf.constant(0)), optimizer.minimize(loss)
   with tf.variable_scope(tf.get_variable_scope(), reuse=True):

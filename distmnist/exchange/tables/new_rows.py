@@ -19,6 +19,7 @@ import numbers
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.data import initial_values
 from distmnist.exchange.tables import key_hash
 from distmnist.exchange.tables.sparse_table import NUM_BUCKETS
 
@@ -120,11 +121,7 @@ class Start:
     if isinstance(how, _CONSTANT):
       return tf.fill([tf.size(keys), 1], 1.0) * how([width], tf.float32)
     drawn = key_hash.draw(keys, width, seed)
-    if isinstance(how, tf.random_uniform_initializer):
-      return how.minval + (how.maxval - how.minval) * drawn
-    if isinstance(how, tf.truncated_normal_initializer):
-      drawn = _CUT_OFF + (1 - 2 * _CUT_OFF) * drawn
-    return how.mean + how.stddev * tf.math.ndtri(drawn)
+    return initial_values.distribute(how, drawn)
 
 
 _CONSTANT = (
@@ -133,12 +130,10 @@ _CONSTANT = (
   tf.ones_initializer,
 )
 _DRAWN = (
-  tf.random_uniform_initializer,
-  tf.random_normal_initializer,
-  tf.truncated_normal_initializer,
+  initial_values.UNIFORM,
+  initial_values.NORMAL,
+  initial_values.TRUNCATED,
 )
-# The part of a normal distribution beyond two deviations, on one side.
-_CUT_OFF = 0.5 * math.erfc(2 / math.sqrt(2))
 
 
 def is_initializer(initializer):
