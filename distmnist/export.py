@@ -85,9 +85,9 @@ def export(problem, spec, path, export_dir):
   """
   # Nothing is computed: a GPU may be in use by the training.
   config = tf.ConfigProto(device_count={'GPU': 0})
-  with tf.Graph().as_default(), tf.Session(config=config) as session:
+  with problem_lib.open_graph(), tf.Session(config=config) as session:
     inputs, outputs = problem_spec.build(problem, spec)
-    variables = tf.global_variables()
+    variables = _find_variables(outputs)
     saved = averages.name_all(variables)
     restorable.restore(path, session, tf.train.Saver(saved), saved)
     saver = tf.train.Saver(variables)
@@ -102,6 +102,20 @@ def export(problem, spec, path, export_dir):
         'there, or give a folder of your own'
       ) from error
   return inputs, outputs, num_bytes
+
+
+def _find_variables(outputs):
+  """Returns the model's variables, and the global step if `outputs` need it."""
+  global_step = tf.train.get_global_step()
+  needed, left = set(), [tensor.op for tensor in outputs.values()]
+  while left:
+    op = left.pop()
+    if op not in needed:
+      needed.add(op)
+      left += [tensor.op for tensor in op.inputs] + op.control_inputs
+  return [
+    v for v in tf.global_variables() if v is not global_step or v.op in needed
+  ]
 
 
 def run():

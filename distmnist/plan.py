@@ -116,8 +116,11 @@ def build(cluster, problem):
   name, strategy = flag_checks.make_strategy(cluster)
   table_checks.settle(problem, strategy)
   with tf.Graph().as_default():
+    placement = step_lib.make_global_step(cluster)
     slice_ = input_pipeline.Slice(problem_data.make_batch(problem, 1))
-    step = step_lib.build_step(cluster, strategy, problem, [slice_])
+    step = step_lib.build_step(
+      cluster, strategy, problem, [slice_], placement=placement
+    )
     traffic = traffic_lib.compute_traffic(
       cluster, strategy, step.update, tf.trainable_variables()
     )

@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.data import split as split_lib
 from distmnist.lifecycle import restorable
 from distmnist.training import evaluation
+from distmnist.training.problems import problem as problem_lib
 
 _MAX_EXAMPLES = 100
 _NUM_DRAWN = 10
@@ -76,7 +77,7 @@ class CostCheck:
     problem = self._problem
     chunk_size = evaluation.compute_chunk_size(self._split.spec.x)
     some = self._split.slice(0, min(_MAX_EXAMPLES, chunk_size))
-    with tf.Graph().as_default() as graph:
+    with problem_lib.open_graph() as graph:
       batch = some.pack([tf.constant(array) for array in some.arrays()])
       x, y = problem.preprocess(*batch, is_training=False)
       self._cost, _ = problem.loss(y, problem.build(x, is_training=False))

@@ -14,6 +14,7 @@ from distmnist.exchange.tables import (
 from distmnist.lifecycle import restorable
 from distmnist.logdir import checkpoints
 from distmnist.training import averages
+from distmnist.training.problems import problem as problem_lib
 
 # Chunks whose activations fit in the cache or, for large examples, in memory:
 # this many MNIST images, fewer if they are larger.
@@ -42,13 +43,13 @@ class Evaluator:
     self._num_examples = split.num_examples
     chunk_size = compute_chunk_size(split.spec.x)
     self._num_chunks = -(-split.num_examples // chunk_size)
-    with tf.Graph().as_default() as graph:
+    with problem_lib.open_graph(self._placement) as graph:
       with self._building():
         x, y, self._start = input_pipeline.build_chunks(
           split, problem.preprocess, chunk_size
         )
         outputs = problem.build(x, is_training=False)
-      self._sums = build_sums(problem, y, outputs)
+        self._sums = build_sums(problem, y, outputs)
       self._variables = tf.global_variables()
       self._saved = averages.name_all(self._variables)
       self._saver = tf.train.Saver(self._saved)
@@ -56,6 +57,9 @@ class Evaluator:
       others = tf.tables_initializer(), tf.local_variables_initializer()
     self._session = self._make_session(graph, config)
     self._session.run(others)
+
+  # What tf.device takes, where the variables are; None is here.
+  _placement = None
 
   def _building(self):
     """Returns the context in which the model is built."""

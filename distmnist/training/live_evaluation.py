@@ -22,8 +22,8 @@ class LiveEvaluation:
   """How good the center is at the end, with its tables where they are.
 
   Attributes:
-    values: {name: array}, whole variables, all but the tables on ps; None
-      before `take`.
+    values: {name: array}, whole variables and the global step, all but the
+      tables on ps; None before `take`.
   """
 
   def __init__(self, task, choice, variables, splits):
@@ -38,6 +38,7 @@ class LiveEvaluation:
     self._places = {v.op.name: v.device for v in tf.global_variables()}
     tables = tf.get_collection(sparse_table.TABLES)
     self._tables = tables if task.cluster.num_ps else []
+    self._global_step = tf.train.get_global_step()
     self._variables = [
       v for v in variables if not any(v is shard for shard in self._tables)
     ]
@@ -45,7 +46,9 @@ class LiveEvaluation:
 
   def take(self, session):
     """Fetches the center; computes the metrics now if they need its tables."""
-    self.values = checkpoints.fetch_whole(session, self._variables)
+    self.values = checkpoints.fetch_whole(
+      session, [*self._variables, self._global_step]
+    )
     if self._tables:
       self._found = [
         _LiveEvaluator(
@@ -87,21 +90,23 @@ class _LiveEvaluator(evaluation.Evaluator):
     self._places = places
     super().__init__(choice.problem, split, on_chunk=_note_chunks(task))
 
+  @property
+  def _placement(self):
+    def find_ps(op):
+      return tf.DeviceSpec.from_string(self._places[op.name]).task
+
+    return self._task.cluster.device_setter(find_ps)
+
   @contextlib.contextmanager
   def _building(self):
     """Gives variables the names and places that they have in training."""
     cluster = self._task.cluster
-
     # What is judged are the weights themselves, not rounded by --wire_dtype.
     exact = dataclasses.replace(cluster, wire_dtype=tf.float32.name)
     center = center_lib.Center(exact)
     center.rows.makes_rows = False
-
-    def find_ps(op):
-      return tf.DeviceSpec.from_string(self._places[op.name]).task
-
     with (
-      tf.device(cluster.device_setter(find_ps)),
+      tf.device(self._placement),
       sharding.sharded_by_flags(cluster.num_ps, self._strategy.max_shard_bytes),
       center.scope(),
     ):

@@ -87,8 +87,8 @@ class WorkerTask:
     self.is_chief = cluster.is_chief
     self._train_op = self._exit = None
     # What the script builds before `minimize` may use it.
-    with tf.device(cluster.device_setter(None)):
-      self.global_step = tf.train.get_or_create_global_step()
+    self._placement = step.make_global_step(cluster)
+    self.global_step = tf.train.get_global_step()
 
   def minimize(self, build_loss):
     """Builds the loss, and one step of this worker, in the default graph.
@@ -119,7 +119,9 @@ class WorkerTask:
       script_checks.check_loss(loss)
       return loss, {}
 
-    built = step.build_step_of(self._task.cluster, self._strategy, build)
+    built = step.build_step_of(
+      self._task.cluster, self._strategy, build, placement=self._placement
+    )
     self._train_op = built.update.train_op
     return self._train_op, built.loss
 

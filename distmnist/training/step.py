@@ -45,6 +45,21 @@ class Step(NamedTuple):
   table: dispatcher.Table | None
 
 
+def make_global_step(cluster):
+  """Makes the global step, which is the first variable of a training's graph.
+
+  What is built before the loss, such as `preprocess`, may use it.
+
+  Returns:
+    What tf.device takes, as it places the variables that follow.
+  """
+  ps_strategy = sharding.ps_strategy_from_flags(cluster.num_ps)
+  placement = cluster.device_setter(ps_strategy)
+  with tf.device(placement):
+    tf.train.get_or_create_global_step()
+  return placement
+
+
 def build_step(
   cluster,
   strategy,
@@ -52,6 +67,7 @@ def build_step(
   slices,
   epochs_per_update=1.0,
   dealing=None,
+  placement=None,
 ):
   """Builds the Step of a worker.
 
@@ -63,6 +79,7 @@ def build_step(
       accumulated.
     epochs_per_update: see optimizers.from_flags.
     dealing: batch_table.Dealing, how batches are dealt, or None.
+    placement: what `make_global_step` gave, if it was called before.
   """
   return build_step_of(
     cluster,
@@ -71,6 +88,7 @@ def build_step(
     epochs_per_update,
     dealing,
     len(slices) * len(cluster.tower_devices),
+    placement,
   )
 
 
@@ -81,11 +99,12 @@ def build_step_of(
   epochs_per_update=1.0,
   dealing=None,
   batches_per_loss=1,
+  placement=None,
 ):
   """Builds the Step of a worker around any function that builds its loss.
 
   Args:
-    cluster, strategy, epochs_per_update, dealing: see `build_step`.
+    cluster, strategy, epochs_per_update, dealing, placement: see `build_step`.
     build_loss: callable(model_state.ModelState) -> (loss, metrics), see Step;
       variables that it makes with tf.get_variable form the center.
     batches_per_loss: int, the batches of --batch_size that it is the mean of.
@@ -95,9 +114,8 @@ def build_step_of(
       methods return something else than they should.
   """
   table, noted = None, variable_checks.Noted('build_loss()')
-  ps_strategy = sharding.ps_strategy_from_flags(cluster.num_ps)
-  with tf.device(cluster.device_setter(ps_strategy)):
-    global_step = tf.train.get_or_create_global_step()
+  with tf.device(placement or make_global_step(cluster)):
+    global_step = tf.train.get_global_step()
     state = model_state.ModelState(cluster, strategy.is_lock_step)
     state.activate()
     with _open_center(cluster, strategy), noted.scope():

@@ -45,6 +45,7 @@ def build(task, choice, train_split, seed):
   """
   cluster, strategy, plan = task.cluster, choice.strategy, choice.plan
   seeds.set_seed(seed, cluster.task_index)
+  placement = step_lib.make_global_step(cluster)
   warmup = None
   if strategy.needs_warmup:
     warmup = graph_warmup.Warmup(cluster.cpu_device)
@@ -63,6 +64,7 @@ def build(task, choice, train_split, seed):
     slices,
     plan.images_per_update / plan.images_per_epoch,
     plan.dealing,
+    placement,
   )
   if warmup:
     warmup.hold_back_changes([step.update.train_op])

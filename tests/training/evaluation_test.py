@@ -34,6 +34,7 @@ def make_values(weights):
   return {
     'softmax/weights': np.array(weights, np.float32),
     'softmax/biases': np.zeros(3, np.float32),
+    'global_step': 7,
   }
 
 
@@ -58,6 +59,7 @@ def test_shards_are_put_together_for_the_evaluation(tf_session):
     values['softmax/weights'], np.concatenate(shards[:2])
   )
   evaluator = evaluation.Evaluator(PROBLEM, make_split(6))
+  values['global_step'] = 7
   assert 0 <= evaluator.compute(values)['accuracy'] <= 1
 
 
@@ -78,6 +80,7 @@ def build_with_batch_norm(images, is_training):
 def test_moving_averages_are_evaluated_by_values_and_by_checkpoint(
   tf_session, tmp_path
 ):
+  tf.train.get_or_create_global_step()
   with sharding.sharded(2):
     build_with_batch_norm(tf.zeros([2, 1, 3, 1]), is_training=True)
   variables = {v.op.name: v for v in tf.global_variables()}
@@ -111,7 +114,7 @@ def test_tables_of_words_and_what_a_metric_counts_in_are_ready():
 
   problem = problems.of_images(build)
   evaluator = evaluation.Evaluator(problem, make_split(6))
-  found = evaluator.compute({'w': np.float32(0)})
+  found = evaluator.compute({'w': np.float32(0), 'global_step': 7})
   assert found['accuracy'] == pytest.approx(1 / 3)
 
 

@@ -53,6 +53,7 @@ def test_it_finds_what_an_evaluation_of_whole_tables_finds(
   assert names == {'rows'}
   assert 'rows/rows' in values
   assert not any(name.startswith('rows/') for name in live.values)
+  assert 'global_step' in live.values
   found, again = live.compute()
   expected = evaluation.Evaluator(problem, split).compute(values)
   assert found == pytest.approx(expected, abs=1e-5)

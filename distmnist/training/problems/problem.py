@@ -28,6 +28,8 @@ Keras's, see keras_problem.py. The file itself, `load`, `prepare`, `make_model`,
 problem is problems/images.py.
 """
 
+import contextlib
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -68,6 +70,25 @@ def from_flags(seed=0):
   if has_model:
     module = keras_problem.adapt(named, module, seed)
   return Problem(module, named)
+
+
+@contextlib.contextmanager
+def open_graph(device=None):
+  """Opens a graph for a problem's functions, apart from a training's.
+
+  It begins with the global step, as that of a training does
+  (step.make_global_step): a function may use it, and a checkpoint has it.
+
+  Args:
+    device: what tf.device takes, where the global step is; here by default.
+
+  Yields:
+    The tf.Graph.
+  """
+  with tf.Graph().as_default() as graph:
+    with tf.device(device):
+      tf.train.get_or_create_global_step()
+    yield graph
 
 
 class Problem:

@@ -10,6 +10,7 @@ from distmnist.training.problems import (
   problem_spec,
   table_checks,
 )
+from distmnist.training.problems import problem as problem_lib
 
 
 def check_graph(problem, split, batch_size, strategy=None):
@@ -29,7 +30,7 @@ def check_graph(problem, split, batch_size, strategy=None):
     return
   problem_spec.check(problem, split.spec.x)
   noted = variable_checks.Noted('build()', problem.error)
-  with tf.Graph().as_default():
+  with problem_lib.open_graph():
     x, y = _build_batch(problem, split, batch_size, is_training=True)
     with noted.scope():
       outputs = problem.build(x, is_training=True)
@@ -37,7 +38,7 @@ def check_graph(problem, split, batch_size, strategy=None):
       _, values = problem.loss(y, outputs)
       metrics = problem.metrics(y, outputs)
       label_shapes.check(problem, y, outputs, batch_size, built)
-    noted.check_made(tf.global_variables())
+    noted.check_made(_find_variables())
     noted.check_trainable()
     _check_any_is_trained(problem)
     if strategy:
@@ -68,7 +69,7 @@ def _build_batch(problem, split, batch_size, is_training):
     ]
   )
   x, y = problem.preprocess(*batch, is_training=is_training)
-  for variable in tf.global_variables():
+  for variable in _find_variables():
     raise problem.error(
       f'preprocess() makes the variable {variable.op.name!r}, but runs on each '
       'worker separately: make it in build()'
@@ -76,9 +77,15 @@ def _build_batch(problem, split, batch_size, is_training):
   return x, y
 
 
+def _find_variables():
+  """Returns the variables that the problem has made in the default graph."""
+  global_step = tf.train.get_global_step()
+  return [v for v in tf.global_variables() if v is not global_step]
+
+
 def _find_shapes():
-  """Returns {name: shape} of the variables of the default graph."""
-  return {v.op.name: v.shape.as_list() for v in tf.global_variables()}
+  """Returns {name: shape} of the variables that the problem has made."""
+  return {v.op.name: v.shape.as_list() for v in _find_variables()}
 
 
 def _check_evaluation(problem, split, trained):
@@ -88,7 +95,7 @@ def _check_evaluation(problem, split, trained):
     problem, split: see `check_graph`.
     trained: {name: shape}.
   """
-  with tf.Graph().as_default():
+  with problem_lib.open_graph():
     x, y = _build_batch(problem, split, None, is_training=False)
     outputs = problem.build(x, is_training=False)
     evaluation.build_sums(problem, y, outputs)

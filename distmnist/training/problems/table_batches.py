@@ -9,6 +9,7 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.exchange import transport
 from distmnist.exchange.center import center as center_lib
 from distmnist.exchange.tables import key_table, sparse_table
+from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
 
 # How many batches are measured, the first ones of the data.
@@ -62,7 +63,7 @@ def measure(cluster, problem, batch_size):
     batch_size: int.
   """
   split = problem_data.load_train_split(problem)
-  with tf.Graph().as_default():
+  with problem_lib.open_graph():
     fed = [
       tf.placeholder(leaf.dtype, [None, *leaf.shape])
       for leaf in split.spec.arrays()
