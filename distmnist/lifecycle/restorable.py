@@ -15,7 +15,7 @@ from distmnist.logdir import (
 )
 
 
-def localize(path, graph, variables):
+def localize(path, graph, variables, stored=None):
   """Returns a path on this machine that a tf.train.Saver can restore.
 
   What is made for it is kept for a while: read it at once.
@@ -24,6 +24,8 @@ def localize(path, graph, variables):
     path: str, a checkpoint.
     graph: tf.Graph, the model's.
     variables: list or dict of what to restore; see checkpoints.check_fits.
+    stored: {table: new_rows.NewRows} of tables that stay in the checkpoint, and
+      do not grow here; see stored_table.StoredTables.
 
   Raises:
     cli.RunError: the checkpoint is unreadable or of another model, or there is
@@ -31,28 +33,30 @@ def localize(path, graph, variables):
   """
   found = forms.read(path)
   shapes = {name: shape for name, (shape, _) in found.items()}
-  growths = _find_growths(path, shapes, graph)
-  for growth in growths:
+  maps = graph.get_collection(key_map.MAPS)
+  own = {sparse_table.find_name(found.rows): found.new_rows for found in maps}
+  growths = _find_growths(path, shapes, own)
+  for growth in [*growths, *_find_growths(path, shapes, stored or {})]:
     for name, shape in growth.grow(shapes).items():
       found[name] = shape, found[name][1]
   checkpoints.check_fits(path, variables, found)
   return checkpoint_files.localize_grown(path, growths)
 
 
-def restore(path, session, saver, variables):
+def restore(path, session, saver, variables, stored=None):
   """Restores a checkpoint in a session of this process.
 
   Args:
     path: str.
     session: tf.Session.
     saver: tf.train.Saver of `variables`.
-    variables: see checkpoints.check_fits.
+    variables, stored: see `localize`.
 
   Raises:
     cli.RunError: as by `localize`, or the checkpoint is not whole.
     cli.PassingError: it cannot be read.
   """
-  load(path, session, saver, localize(path, session.graph, variables))
+  load(path, session, saver, localize(path, session.graph, variables, stored))
   key_map.fill(session)
 
 
@@ -69,21 +73,22 @@ def load(path, session, saver, local):
   )
 
 
-def _find_growths(path, shapes, graph):
-  growths = {}
-  for found in graph.get_collection(key_map.MAPS):
-    table = sparse_table.find_name(found.rows)
+def _find_growths(path, shapes, tables):
+  """Returns the list of grown_copy.Growth of tables, {name: NewRows}."""
+  growths = []
+  for table, new in tables.items():
     [size] = shapes.get(f'{table}/keys', [0])
-    before, after = size // new_rows.NUM_BUCKETS, found.new_rows.rows_in_bucket
+    before, after = size // new_rows.NUM_BUCKETS, new.rows_in_bucket
     if before > after:
       raise cli.RunError(
         f'checkpoint {path} has {size:,} rows in the table {table!r}, and the '
-        f'model {found.new_rows.num_positions:,}: a capacity may become '
-        'larger, not smaller; give NewRows the capacity it had, or another '
-        '--logdir'
+        f'model {new.num_positions:,}: a capacity may become larger, not '
+        'smaller; give NewRows the capacity it had, or another --logdir'
       )
     if 0 < before < after:
-      growths[table] = grown_copy.Growth(
-        table, new_rows.NUM_BUCKETS, before, after, new_rows.CLEAN_ROW
+      growths.append(
+        grown_copy.Growth(
+          table, new_rows.NUM_BUCKETS, before, after, new_rows.CLEAN_ROW
+        )
       )
-  return list(growths.values())
+  return growths

@@ -9,7 +9,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
-from distmnist.logdir import checkpoint_files, checkpoint_reads, forms
+from distmnist.logdir import (
+  checkpoint_files,
+  checkpoint_reads,
+  forms,
+  slice_reader,
+)
 from distmnist.storage import paths, urls
 
 _log = logging.getLogger(__name__)
@@ -105,17 +110,18 @@ def _read_through(path):
 
   def read_all(reader):
     nonfinite = None
-    names = reader.get_variable_to_shape_map()
-    for name in sorted(names):
-      value = reader.get_tensor(name)
-      is_float = reader.get_variable_to_dtype_map()[name].is_floating
-      if is_float and not (nonfinite or np.isfinite(value).all()):
-        nonfinite = name
-    damage = None if 'global_step' in names else 'it has no global_step'
-    return damage, nonfinite
+    for name in sorted(reader.shapes):
+      # A table may be larger than this machine.
+      for part in reader.find_slices(name):
+        value = reader.read(name, part)
+        is_float = reader.dtypes[name].is_floating
+        if is_float and not (nonfinite or np.isfinite(value).all()):
+          nonfinite = name
+    is_whole = 'global_step' in reader.shapes
+    return None if is_whole else 'it has no global_step', nonfinite
 
   try:
-    return checkpoint_files.read(path, read_all)
+    return slice_reader.read(path, read_all)
   except checkpoint_reads.DamageError as error:
     return checkpoint_reads.explain(error), None
 

@@ -1,7 +1,8 @@
 """Whether training can resume from a checkpoint, or has diverged there.
 
 A step's cost is computed from the weights before it, so a checkpoint may hold
-weights whose cost is not known. It is computed before they are restored.
+weights whose cost is not known. It is computed before they are restored, with
+only those rows of large tables that the examples look up.
 """
 
 import math
@@ -10,7 +11,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import split as split_lib
+from distmnist.exchange.tables import stored_table
 from distmnist.lifecycle import restorable
+from distmnist.logdir import slice_reader
 from distmnist.training import evaluation
 from distmnist.training.problems import problem as problem_lib
 
@@ -67,8 +70,14 @@ class CostCheck:
       self._graph = self._build()
     with tf.Session(graph=self._graph, config=self._config) as session:
       session.run(self._others)
-      restorable.restore(path, session, self._saver, self._variables)
-      cost = float(session.run(self._cost))
+      restorable.restore(
+        path, session, self._saver, self._expected, self._tables.new_rows
+      )
+      wanted = self._tables.ask(session)
+      rows = slice_reader.read(
+        path, lambda reader: self._tables.read(reader, wanted)
+      )
+      cost = float(session.run(self._cost, rows))
     if math.isfinite(cost):
       return None
     return f'the cost computed from it is {cost}'
@@ -77,12 +86,15 @@ class CostCheck:
     problem = self._problem
     chunk_size = evaluation.compute_chunk_size(self._split.spec.x)
     some = self._split.slice(0, min(_MAX_EXAMPLES, chunk_size))
+    self._tables = stored_table.StoredTables()
     with problem_lib.open_graph() as graph:
       batch = some.pack([tf.constant(array) for array in some.arrays()])
       x, y = problem.preprocess(*batch, is_training=False)
-      self._cost, _ = problem.loss(y, problem.build(x, is_training=False))
-      self._variables = tf.global_variables()
-      self._saver = tf.train.Saver(self._variables)
+      with self._tables.scope():
+        self._cost, _ = problem.loss(y, problem.build(x, is_training=False))
+      variables = {v.op.name: v for v in tf.global_variables()}
+      self._saver = tf.train.Saver(list(variables.values()), allow_empty=True)
+      self._expected = {**variables, **self._tables.specs}
       # Lookup tables of words, and what a loss counts.
       self._others = tf.tables_initializer(), tf.local_variables_initializer()
     return graph

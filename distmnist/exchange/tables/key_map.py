@@ -70,14 +70,7 @@ class KeyMap:
 
   def check(self, mark):
     """Checks the number that `filled` gave; see `fill`."""
-    kinds = {number: kind for kind, number in new_rows.MARKS.items()}
-    if kinds.get(mark) != self._start.kind:
-      raise cli.RunError(
-        f'the keys of the table {self.name!r} in the checkpoint are '
-        f'{kinds.get(mark, "of another version")}, but those of the model are '
-        f'{self._start.kind}: give the model that it was trained with, or '
-        'another --logdir'
-      )
+    check_mark(mark, self._start.kind, self.name)
 
   def find_own(self, keys):
     """Returns the row of each of `keys`, int64 [n]; -1 where it has none."""
@@ -96,6 +89,26 @@ class KeyMap:
     """Returns the row of each of `keys`, int64 [n]; makes none."""
     found = self.find_own(keys)
     return tf.where(found < 0, self.find_common(keys), found)
+
+
+def check_mark(mark, kind, name):
+  """Checks that the keys in a checkpoint are of the model's kind.
+
+  Args:
+    mark: int, what `keys` has in new_rows.COMMON_ROW.
+    kind: str, a key of new_rows.MARKS.
+    name: str, of the table.
+
+  Raises:
+    cli.RunError: they are not.
+  """
+  kinds = {number: kind for kind, number in new_rows.MARKS.items()}
+  if kinds.get(mark) != kind:
+    raise cli.RunError(
+      f'the keys of the table {name!r} in the checkpoint are '
+      f'{kinds.get(mark, "of another version")}, but those of the model are '
+      f'{kind}: give the model that it was trained with, or another --logdir'
+    )
 
 
 def fill(session):

@@ -33,7 +33,8 @@ def get_table(start, width, name):
   """
   num_positions = start.new_rows.num_positions
   rows = sparse_table.get_table(num_positions, width, start)
-  table = rows if isinstance(rows, KeyTable) else _get_plain(rows, start, name)
+  is_made = isinstance(rows, sparse_table.Table)
+  table = rows if is_made else _get_plain(rows, start, name)
   for what, of in (
     ('rows of', lambda x: x.new_rows),
     ('keys of', lambda x: x.kind),
