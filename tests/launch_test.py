@@ -320,6 +320,7 @@ def test_a_terminal_that_closes_ends_no_run_by_itself(
     ('--fork_tasks', '--isolate=off', signal.SIGTERM, signal.SIGTERM),
     ('--nofork_tasks', '--isolate=on', signal.SIGHUP, signal.SIGTERM),
     ('--nofork_tasks', '--isolate=off', signal.SIGINT, signal.SIGINT),
+    ('--fork_tasks', '--isolate=off', signal.SIGUSR1, signal.SIGTERM),
   ],
 )
 def test_a_signal_is_passed_on_to_the_workers_then_to_the_ps(

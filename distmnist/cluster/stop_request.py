@@ -1,7 +1,9 @@
 """SIGTERM, SIGHUP, Ctrl-C: the first asks to save, the second ends at once.
 
 What comes within a second of the first belongs to it: a system that signals
-every process reaches a task twice, the second time by its launcher.
+every process reaches a task twice, the second time by its launcher. What a
+scheduler sends before it kills (signals.NOTICES) asks to save, too, but never
+ends at once. A signal that the user's code handles is his alone.
 
 Python runs a signal handler only between two bytecodes of the main thread,
 which may sit in C++ for as long as another task keeps it waiting. So a separate
@@ -87,9 +89,21 @@ class StopRequest:
     self._reader, self._writer = socket.socketpair()
     self._writer.setblocking(False)
     for number in signals.find_heeded():
-      signal.signal(number, lambda *_: None)
+      signal.signal(number, _note)
     signal.set_wakeup_fd(self._writer.fileno())
     threading.Thread(target=self._watch, daemon=True).start()
+
+  def listen_again(self):
+    """Takes the wake-up descriptor back if the user's code has taken it.
+
+    To be called in the main thread once that code is loaded; a line says so.
+    """
+    own = self._writer.fileno()
+    if signal.set_wakeup_fd(own) != own:
+      _log.info(
+        'signal.set_wakeup_fd was called (asyncio does so): it is set back, as '
+        'without it no signal would save this training'
+      )
 
   @property
   def is_requested(self):
@@ -175,6 +189,8 @@ class StopRequest:
 
   def _watch(self):
     first = self._reader.recv(1)[0]
+    while not _is_ours(first):
+      first = self._reader.recv(1)[0]
     self._deadline = time.monotonic() + self._grace_secs
     name, more = _describe(first)
     # Before the main thread knows: it may end the process at once.
@@ -196,6 +212,21 @@ class StopRequest:
     os._exit(code)
 
 
+def _note(signum, frame):
+  """Stands for a signal that is read from the wake-up descriptor."""
+
+
+def _is_ours(byte):
+  """Whether a byte from the descriptor is none of a signal of the user's.
+
+  The descriptor gets a byte for each signal that Python handles.
+  """
+  always = _GIVEN_UP, signal.SIGTERM, signal.SIGINT
+  if byte in always or byte >= _ASKED:
+    return True
+  return signal.getsignal(byte) is _note
+
+
 def _wait_for_second(byte, reader, deadline):
   """Waits for a signal that is not part of the first stop.
 
@@ -210,7 +241,8 @@ def _wait_for_second(byte, reader, deadline):
   first_time = None
   while True:
     now = time.monotonic()
-    if _GIVEN_UP < byte < _ASKED:
+    is_signal = _GIVEN_UP < byte < _ASKED and _is_ours(byte)
+    if is_signal and (first_time is None or byte not in signals.NOTICES):
       first_time = now if first_time is None else first_time
       if now >= first_time + signals.ONE_STOP_SECS:
         return
@@ -243,6 +275,8 @@ def _describe(first):
   if first == _GIVEN_UP:
     return 'giving up', ''
   name = signal.Signals(first % _ASKED).name
+  if first in signals.NOTICES:
+    return name, '; SIGTERM stops at once'
   if first < _ASKED:
     return name, '; once more stops at once'
   return name, ', with all tasks'

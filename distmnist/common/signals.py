@@ -6,6 +6,12 @@ import socket
 import time
 
 _SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+# What a scheduler sends some time before it kills: Slurm's --signal, SGE's
+# -notify, LSF at its run limit, the kernel at a limit of CPU time. They ask to
+# end as SIGTERM does. Some come again and again, and none asks to end at once.
+NOTICES = signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU
+# All that ask a process to end.
+STOPS = *_SIGNALS, *NOTICES
 # One stop may come as several signals, and they as one: a system that signals
 # every process reaches a task directly and by its launcher; a terminal that
 # closes has the shell and the kernel each send SIGHUP.
@@ -28,10 +34,24 @@ class SignalError(BaseException):
 def find_heeded():
   """Returns the numbers (list) of the signals that ask this process to end.
 
-  After nohup SIGHUP is none of them: the process outlives its terminal.
+  After nohup SIGHUP is none of them: the process outlives its terminal. Nor is
+  one of NOTICES that the user's own code handles.
   """
   ignored = signal.SIGHUP, signal.SIG_IGN
-  return [n for n in _SIGNALS if (n, signal.getsignal(n)) != ignored]
+  heeded = [n for n in _SIGNALS if (n, signal.getsignal(n)) != ignored]
+  return heeded + _find_free_notices()
+
+
+def _find_free_notices():
+  return [n for n in NOTICES if signal.getsignal(n) == signal.SIG_DFL]
+
+
+def choose_passed_on(signum):
+  """Returns the signal that tells a task to end after `signum` came to another.
+
+  Any --module saves on SIGINT and SIGTERM; the others may end it at once.
+  """
+  return signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM
 
 
 def is_signal(error):
@@ -63,11 +83,14 @@ def raising():
   received = []
 
   def handle(signum, _):
+    if received and signum in NOTICES:
+      return
     received.append(signum)
     if len(received) <= 2:
       raise SignalError(received[0])
 
   signums = [n for n in _SIGNALS if signal.getsignal(n) != signal.SIG_IGN]
+  signums += _find_free_notices()
   before = [signal.signal(n, handle) for n in signums]
   try:
     yield
@@ -78,11 +101,11 @@ def raising():
 
 @contextlib.contextmanager
 def collecting(signals, fd=None):
-  """Collects SIGINT, SIGTERM and SIGHUP, which then do not end this process.
+  """Collects the signals that ask to end, which then do not end this process.
 
   SIGTERM and SIGHUP within ONE_STOP_SECS of the first signal are left out: they
-  belong to the same stop. SIGINT counts each time, as a person types it, but
-  not within ONE_KEY_SECS of the one before.
+  belong to the same stop. So do NOTICES, whenever they come. SIGINT counts each
+  time, as a person types it, but not within ONE_KEY_SECS of the one before.
 
   Args:
     signals: list that their numbers (int) are added to.
@@ -92,6 +115,8 @@ def collecting(signals, fd=None):
 
   def handle(signum, _):
     nonlocal first, last_key
+    if first is not None and signum in NOTICES:
+      return
     now = time.monotonic()
     then, secs = first, ONE_STOP_SECS
     if signum == signal.SIGINT:

@@ -3,8 +3,8 @@
 import dataclasses
 import logging
 import os
-import signal
 
+from distmnist.common import signals as signals_lib
 from distmnist.launching import jobs, network_namespace, run_record
 from distmnist.launching.forking import local_host
 from distmnist.launching.screen import endings, pid_lines, screens, task_logs
@@ -143,9 +143,7 @@ class _Launch:
     self._signum = signals[0] if signals else None
     self._excused = [task for task in left if self._is_excused(task)]
     self._late = [task for task in left if task not in self._excused]
-    # Any --module handles SIGINT and SIGTERM; SIGHUP may end it unsaved.
-    is_interrupted = self._signum == signal.SIGINT
-    self._passed_on = signal.SIGINT if is_interrupted else signal.SIGTERM
+    self._passed_on = signals_lib.choose_passed_on(self._signum)
     self._killed = self._group.stop(self._passed_on) if left else []
 
   def report(self, explain):

@@ -1,5 +1,6 @@
 """A request to stop from elsewhere beside the signals of this task."""
 
+import signal
 import subprocess
 import sys
 
@@ -37,6 +38,14 @@ for line in sys.stdin:
     stop.wake()
   elif line == 'e\\n':
     cli.run(lambda: stop.end(), argv=['x'])
+  elif line.startswith('n'):
+    os.kill(os.getpid(), int(line[1:]))
+  elif line == 'h\\n':
+    for number in signal.SIGUSR1, signal.SIGALRM, signal.SIGWINCH:
+      signal.signal(number, lambda n, _: print('mine', n, flush=True))
+  elif line == 'a\\n':
+    signal.set_wakeup_fd(-1)
+    stop.listen_again()
   elif line == 'w\\n':
     print('waiting', flush=True)
     try:
@@ -258,3 +267,37 @@ def test_in_another_thread_than_the_main_one_it_is_one_line():
   assert done.stdout == '[1]\n'
   (line,) = done.stderr.splitlines()
   assert 'error: a training has to run in the main thread, the ' in line
+
+
+@pytest.mark.parametrize('signum', [10, 12, 24])
+def test_what_a_scheduler_sends_before_it_kills_asks_to_save(start, signum):
+  process = start(one_stop_secs=0.2)
+  name = signal.Signals(signum).name
+  tell(process, f'n{signum}')
+  read_until(process, f'{name}: saving and stopping; SIGTERM stops at once')
+  read_until(process, 'called back')
+  tell(process, f'n{signum}')  # Some come every second.
+  tell(process, 'w')
+  read_until(process, 'no more waiting')
+  read_until(process, str(128 + signum))
+  tell(process, 'l')
+  read_until(process, 'a second signal: stopping at once')
+  assert process.wait(30) == 128 + signum
+
+
+def test_a_signal_that_the_user_s_code_handles_is_his(start):
+  process = start()
+  tell(process, 'h')
+  for signum in (10, 14, 28):
+    tell(process, f'n{signum}')
+    read_until(process, f'mine {signum}')
+  tell(process, 'x')
+  read_until(process, LINE)
+
+
+def test_a_descriptor_that_the_user_s_code_took_is_taken_back(start):
+  process = start()
+  tell(process, 'a')
+  read_until(process, 'signal.set_wakeup_fd was called')
+  tell(process, 'x')
+  read_until(process, LINE)

@@ -176,7 +176,7 @@ def test_a_ctrl_c_ends_the_process_until_it_is_raised_again():
 def test_after_nohup_a_closed_terminal_is_not_heeded(earlier):
   assert signal.SIGHUP in signals.find_heeded()
   signal.signal(signal.SIGHUP, signal.SIG_IGN)
-  assert signals.find_heeded() == [signal.SIGINT, signal.SIGTERM]
+  assert signal.SIGHUP not in signals.find_heeded()
 
 
 def test_a_signal_wakes_who_waits(earlier):
@@ -188,3 +188,31 @@ def test_a_signal_wakes_who_waits(earlier):
   assert received == [signal.SIGTERM]
   signal.raise_signal(signal.SIGTERM)
   assert earlier == [signal.SIGTERM]
+
+
+def test_the_notices_of_schedulers_are_signals_that_ask_to_end_once():
+  for signum in signals.NOTICES:
+    signal.signal(signum, signal.SIG_DFL)
+  collected = []
+  with signals.collecting(collected):
+    for signum in (*signals.NOTICES, signal.SIGINT):
+      signal.raise_signal(signum)
+  assert collected == [signals.NOTICES[0], signal.SIGINT]
+  with pytest.raises(signals.SignalError) as caught, signals.raising():
+    signal.raise_signal(signal.SIGXCPU)
+  assert caught.value.exit_code == 152
+  assert signal.getsignal(signal.SIGXCPU) == signal.SIG_DFL
+
+
+def test_a_notice_that_the_user_s_code_handles_is_not_heeded(earlier):
+  assert signal.SIGUSR1 not in signals.find_heeded()
+  collected = []
+  with signals.collecting(collected):
+    signal.raise_signal(signal.SIGUSR1)
+  assert (collected, earlier) == ([], [signal.SIGUSR1])
+
+
+def test_a_task_is_told_by_a_signal_that_any_program_knows():
+  told = {n: signals.choose_passed_on(n) for n in signals.STOPS}
+  assert told.pop(signal.SIGINT) == signal.SIGINT
+  assert set(told.values()) == {signal.SIGTERM}

@@ -49,6 +49,9 @@ class NoStop:
   def on_request(self, callback):
     pass
 
+  def listen_again(self):
+    pass
+
   def give_up(self, error):
     raise error
 

@@ -37,7 +37,7 @@ import time
 import traceback
 import warnings
 
-from distmnist.common import process_title
+from distmnist.common import process_title, signals
 from distmnist.launching import child_process, network_namespace
 from distmnist.launching.forking import forked_task, message_socket
 
@@ -45,7 +45,7 @@ GRACE_SECS = 10.0
 # Blocked rather than ignored: a task inherits the mask, so that what is sent to
 # it before it is ready for signals waits, and a launcher may block them for us
 # before we begin.
-UNHEARD = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+UNHEARD = signals.STOPS
 # The last word of our command line, which makes room there for titles.
 PADDING = ' ' * 200
 

@@ -43,9 +43,7 @@ class _Agent:
     self._request = request
     self._meeting = job_meeting.Meeting(folder, name)
     self._pulse = job_meeting.Pulse(self._meeting, 'job', 'launcher')
-    self._signals = signals_lib.Reader(
-      signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD
-    )
+    self._signals = signals_lib.Reader(*signals_lib.STOPS, signal.SIGCHLD)
     self._told = ''
     self._stopped_by = None
 
@@ -136,8 +134,7 @@ class _Agent:
     found = []
     if select.select([self._signals], [], [], TICK_SECS)[0]:
       found = [n for n in self._signals.read() if n != signal.SIGCHLD]
-      # Any --module saves on SIGINT and SIGTERM; SIGHUP may end it at once.
-      found = [signal.SIGTERM if n == signal.SIGHUP else n for n in found]
+      found = [signals_lib.choose_passed_on(n) for n in found]
     told = self._meeting.hear('signal')
     if told != self._told:
       self._told = told

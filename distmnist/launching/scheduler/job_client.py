@@ -45,7 +45,7 @@ def run():
   """Runs the task that our argv asks for; ends as it does."""
   folder, name, template, python = sys.argv[1:]
   code = _Client(folder, name).run(template, python)
-  if -code in set(signal.valid_signals()) - {signal.SIGINT, signal.SIGTERM}:
+  if -code in {*signal.valid_signals()} - {*signals_lib.STOPS}:
     # Ends as a task on this machine would, so that the signal is named.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.kill(os.getpid(), -code)
@@ -64,7 +64,7 @@ class _Client:
     self._meeting = job_meeting.Meeting(self._folder, name)
     self._meeting.say('attempt', attempt)
     self._pulse = job_meeting.Pulse(self._meeting, 'launcher', 'job')
-    self._signals = signals_lib.Reader(signal.SIGTERM, signal.SIGINT)
+    self._signals = signals_lib.Reader(*signals_lib.STOPS)
     self._log = log_view.Log(self._meeting.path('out'))
     self._told = []
     self._num_said = 0  # lines of the scheduler that were shown
@@ -129,7 +129,8 @@ class _Client:
 
   def _pass_on(self):
     if select.select([self._signals], [], [], TICK_SECS)[0]:
-      self._told += self._signals.read()
+      found = self._signals.read()
+      self._told += map(signals_lib.choose_passed_on, found)
       # The count tells two equal signals apart.
       self._meeting.say('signal', f'{self._told[-1]} {len(self._told)}')
 

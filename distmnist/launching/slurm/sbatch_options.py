@@ -1,8 +1,12 @@
 """The lines of a Slurm job's script that are options of sbatch. Pure."""
 
+import re
 import shlex
+import signal
 
-from distmnist.common import cli
+from distmnist.common import cli, signals
+
+_STOPS = [signal.Signals(n).name.removeprefix('SIG') for n in signals.STOPS]
 
 
 def make(logs_dir, counts, components, may_requeue):
@@ -16,8 +20,11 @@ def make(logs_dir, counts, components, may_requeue):
     may_requeue: bool, whether Slurm may start the job again.
 
   Raises:
-    cli.UsageError: an option would take more than one line.
+    cli.UsageError: an option would take more than one line, or has Slurm send
+      a signal that ends the tasks unsaved.
   """
+  for option in {option for options in components for option in options}:
+    _check_signal(option)
   common = [
     '--job-name=distmnist',
     f'--output={_as_pattern(logs_dir)}/slurm.log',
@@ -33,6 +40,21 @@ def make(logs_dir, counts, components, may_requeue):
   return '\n#SBATCH hetjob\n'.join(
     '\n'.join(f'#SBATCH {_quote(option)}' for option in part) for part in parts
   )
+
+
+def _check_signal(option):
+  """Checks an option of the kind --signal=[{R|B}:]NAME_OR_NUMBER[@SECS]."""
+  match = re.fullmatch(r'--signal=(?:([RB]+):)?(\w+)(?:@\d+)?', option)
+  if not match:
+    return
+  to_whom, signum = match[1] or '', match[2].upper().removeprefix('SIG')
+  numbers = {str(int(n)) for n in signals.STOPS}
+  if 'B' in to_whom or signum not in {*_STOPS, *numbers}:
+    raise cli.UsageError(
+      f'--slurm_options={option}: the tasks save when they themselves get one '
+      f'of {", ".join(_STOPS)}: expected such as --signal=TERM@60, without B:, '
+      'which signals the script of the job alone'
+    )
 
 
 def _as_pattern(path):

@@ -58,6 +58,7 @@ task() {
   [[ -z $note ]] || echo "--- $note ---" >>"$log"@GPUS@
   # A signal is the program's; we say how it ends.
   trap 'touch "$DISTMNIST_JOB.told_to_leave"' TERM INT
+  trap 'touch "$DISTMNIST_JOB".{told_to_leave,noticed}' USR1 USR2 XCPU
   # Without the words of the shell on a program that was killed.
   { @COMMAND@ \
     >>"$log" 2>&1 </dev/null; } 2>/dev/null
@@ -85,7 +86,7 @@ is_cancelled=
 trap 'is_cancelled=1' TERM
 # Tells the launcher, which hears of it from Slurm some seconds later.
 end() { forget; echo "$SLURM_JOB_ID $1" >"$DISTMNIST_JOB.ended"; exit "$1"; }
-forget() { rm -f "$DISTMNIST_JOB".{failed,not_saved,told_to_leave}; }
+forget() { rm -f "$DISTMNIST_JOB".{failed,not_saved,told_to_leave,noticed}; }
 more=${SLURM_JOB_NODELIST_HET_GROUP_1-}
 say "runs on $SLURM_JOB_NODELIST${more:+ and $more}"
 # Slurm starts a job again whose node has failed, or was needed by others.
@@ -112,6 +113,8 @@ for ((restart = 0; ; restart++)); do
       cause="killed by SIG$(kill -l $((code - 128)))"
     fi
   fi
+  # Slurm gives notice of a limit (--signal=USR1@60) to the step alone.
+  [[ ! -f $DISTMNIST_JOB.noticed ]] || is_cancelled=1
   if [[ $is_cancelled ]]; then
     # Slurm has written why before, but not where somebody used scancel.
     why=$(tail -c +$((log_start + 1)) "$DISTMNIST_LOGS/slurm.log" 2>/dev/null |

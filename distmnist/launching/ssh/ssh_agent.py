@@ -105,7 +105,7 @@ class _Host:
     self._grace_secs = request['grace_secs']
     # A signal that ends sshd's session is meant for the task.
     self._signals = signals_lib.Reader(
-      signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP
+      signal.SIGCHLD, *set(signals_lib.STOPS) - {signal.SIGINT}
     )
     self._task = None
     self._code = None

@@ -80,7 +80,7 @@ def make_argv(login, request, command):
 def run():
   """Runs the task that our argv asks for; ends as it does."""
   login, request, *command = sys.argv[1:]
-  signals = signals_lib.Reader(signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+  signals = signals_lib.Reader(*signals_lib.STOPS, signal.SIGCHLD)
   gate = turnstile.Turnstile(os.environ[TURNSTILE], NUM_AT_ONCE)
   stopped_by = []
 
@@ -111,8 +111,7 @@ def run():
     sys.exit(cli.FAILED if is_first else cli.LOST)
   signum = ssh.code - 128
   # Codes that train itself returns stay as they are.
-  own = (signal.SIGINT, signal.SIGTERM)
-  if signum in signal.valid_signals() and signum not in own:
+  if signum in {*signal.valid_signals()} - {*signals_lib.STOPS}:
     # Ends as a task on this machine would, so that the signal is named.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.kill(os.getpid(), signum)
@@ -212,7 +211,7 @@ class _Ssh:
       if signum == signal.SIGCHLD:
         continue
       if self.is_ready:
-        self._send(str(signum))
+        self._send(str(signals_lib.choose_passed_on(signum)))
       else:
         self.stopped_by = signum
         self._process.kill()

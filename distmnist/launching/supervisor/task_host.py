@@ -20,7 +20,7 @@ class HostDiedError(cli.LostError):
 class TaskHost(abc.ABC):
   """Where tasks run. A context: leaving it ends all of them.
 
-  While it is open, SIGINT, SIGTERM and SIGHUP do not end this process: they
+  While it is open, the signals that ask to end do not end this process: they
   are collected in `signals`, and they interrupt `turn`. Only `turn` waits, so
   that a launcher of many tasks can always be told to stop.
 

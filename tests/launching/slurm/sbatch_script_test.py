@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from distmnist.common import sent_file
+from distmnist.common import cli, sent_file
 from distmnist.common.names import SENT_FILE
 from distmnist.launching import jobs
 from distmnist.launching.slurm import sbatch_script
@@ -220,6 +220,34 @@ def test_a_cancelled_script_whose_chief_could_not_save_says_so(tmp_path):
   said = (tmp_path / 'slurm.log').read_text()
   assert done.returncode == 75, said
   assert 'job 7: not all is saved' in said
+
+
+def test_a_notice_of_the_time_limit_is_no_failure_to_restart_from(tmp_path):
+  job = jobs.Job(num_ps=0, num_workers=1, module='fake_train', max_restarts=3)
+  script = tmp_path / 'job.sbatch'
+  python = tmp_path / 'python'
+  # Slurm signals all processes of the step.
+  python.write_text('#!/bin/sh\ntrap "exit 138" USR1\nkill -USR1 0\nexit 1\n')
+  python.chmod(0o755)
+  script.write_text(sbatch_script.make(job, str(tmp_path), str(python)))
+  step = 'set -m\nbash -c task & wait $!'
+  done = run_script(script, step, SLURM_PROCID='0', SLURMD_NODENAME='n1')
+  said = (tmp_path / 'slurm.log').read_text()
+  assert done.returncode == 143, said
+  assert 'cancelled: the tasks were told to leave' in said
+  assert 'restart' not in said
+  assert not list(tmp_path.glob('*.noticed'))
+
+
+@pytest.mark.parametrize('given', ['USR1@60', 'SIGXCPU', '10@5', 'R:TERM@60'])
+def test_a_signal_that_saves_may_come_before_the_limit(given):
+  assert f'--signal={given}' in make_script([f'--signal={given}'])
+
+
+@pytest.mark.parametrize('given', ['B:USR1@60', 'QUIT@60', 'RB:TERM', '9'])
+def test_a_signal_that_would_not_save_is_refused(given):
+  with pytest.raises(cli.UsageError, match='such as --signal=TERM@60'):
+    make_script([f'--signal={given}'])
 
 
 def choose_ports(num_tasks, job, num_moves=0):
