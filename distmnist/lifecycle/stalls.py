@@ -176,7 +176,7 @@ class Stalls:
     return time.monotonic() - stage.begin if is_step else 0.0
 
   def describe_own(self):
-    """Returns what this task itself takes long over, a str for the others.
+    """Returns what this task takes long over, 'waits for ...' or 'is at ...'.
 
     '' if it has not taken long, or waits for another task.
     """
@@ -189,7 +189,7 @@ class Stalls:
     main = frames.get(threading.main_thread().ident)
     if stage.waits_for_others or _asks_others(main):
       return ''
-    return f'{stage.what}{_describe_place(main)}'
+    return f'is at {stage.what}{_describe_place(main)}'
 
   def _watch(self):
     next_secs = {}  # Stage: when its next line is due.

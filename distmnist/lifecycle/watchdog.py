@@ -149,4 +149,4 @@ class Watchdog:
   def _describe_busy(self):
     """Returns what other workers say that they take long over, a str."""
     found = self._heartbeats.find_busy()
-    return errors.list_some(f'{name}: {found[name]}' for name in sorted(found))
+    return errors.list_some(f'{name} {found[name]}' for name in sorted(found))

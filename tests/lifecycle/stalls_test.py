@@ -79,8 +79,8 @@ def test_what_is_no_step_is_named_with_the_place_in_our_code(make):
   ('silent', 'busy', 'waits', 'expected'),
   [
     ('ps 1, gone', '', False, 'waiting for ps 1, gone'),
-    ('', 'worker 1: saves', True, 'worker 1: saves'),
-    ('', 'worker 1: saves', False, 'all tasks answer, and none says .*'),
+    ('', 'worker 1 is at a save', True, 'worker 1 is at a save'),
+    ('', 'worker 1 is at a save', False, 'all tasks answer, and none says .*'),
     ('', '', True, 'all tasks answer, and none says .*'),
   ],
 )
@@ -224,7 +224,7 @@ def test_others_are_told_what_this_task_does_and_not_what_it_waits_for(
   watched = stalls.Stalls(60, 60, None)
   assert watched.describe_own() == ''
   watched.busy('the last save')
-  assert watched.describe_own().startswith('the last save (')
+  assert watched.describe_own().startswith('is at the last save (')
   watched.busy('the start of a session', waits_for_others=True)
   assert watched.describe_own() == ''
   watched.step_begins()

@@ -231,6 +231,45 @@ def test_in_lock_step_all_end_with_the_first_that_leaves(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+  'rule, num_ps',
+  [
+    *(('sync_sgd', 1), ('sync_sgd --sync_barrier=shard', 1), ('sagn', 1)),
+    *(
+      ('bmuf --communication_period=2', 1),
+      ('easgd --easgd_sync', 1),
+      ('ssp', 1),
+    ),
+    ('ring_allreduce', 0),
+  ],
+)
+def test_a_hook_that_ends_the_loop_of_one_worker_is_like_a_break(
+  run_script, tmp_path, rule, num_ps
+):
+  text = _SHARED.replace(
+    'task.session(20)', 'task.session(200, [Stop()] * task.index)'
+  ).replace(
+    'def train(task):',
+    'class Stop(tf.train.SessionRunHook):\n'
+    '  made = 0\n'
+    '  def after_run(self, run_context, run_values):\n'
+    '    self.made += 1\n'
+    '    if self.made == 6: run_context.request_stop()\n\n\n'
+    'def train(task):',
+  )
+  logdir = tmp_path / 'run'
+  words = f'--logdir={logdir}', '--stall_fail_secs=40'
+  name, *more = rule.split()
+  output, errors = run_script(
+    text, f'--strategy={name}', *more, *words, num_ps=num_ps
+  )
+  assert 'given up' not in output + errors
+  step = checkpoints.parse_step(checkpoints.find_latest(str(logdir)))
+  # Under ssp the others may go on for as long as its bound lets them.
+  assert 0 < step <= 200
+
+
+@pytest.mark.slow
 def test_as_many_may_leave_as_there_are_backup_workers(run_script, tmp_path):
   text = _leave_after_six('task.index', 'return')
   logdir = tmp_path / 'run'
