@@ -173,6 +173,7 @@ def wait_for_tasks(
   timeout_secs,
   pause=None,
   error_class=cli.RunError,
+  were_there=False,
 ):
   """Returns once every address accepts a connection.
 
@@ -182,6 +183,8 @@ def wait_for_tasks(
     pause: callable(secs) between two looks, in place of time.sleep; may raise
       to end the wait.
     error_class: cli.RunError, or a subclass of it.
+    were_there: bool, whether these tasks have answered before, so that their
+      addresses are right.
 
   Raises:
     error_class: the time is over; names the tasks and their addresses.
@@ -195,14 +198,37 @@ def wait_for_tasks(
       return
     names = errors.list_tasks(missing)
     if wait.is_over(f'for {names}'):
-      # The names of others are known, or no name server answers.
-      refused = [a for n, a in missing.items() if found[n] is Answer.REFUSED]
+      advice = _advise({a: found[n] for n, a in missing.items()}, were_there)
       raise error_class(
-        f'no answer within {timeout_secs:g} s from {names}: '
-        f'{_describe_unknown(refused)}start it, or check the address, the port '
-        'and the firewall (--start_timeout_secs sets the wait)'
+        f'no answer within {timeout_secs:g} s from {names}: {advice} '
+        '(--start_timeout_secs sets the wait)'
       )
     (pause or time.sleep)(wait.choose_pause())
+
+
+def _advise(answers, were_there):
+  """Returns what to do about tasks that are not there, a str.
+
+  Args:
+    answers: {address: Answer}.
+    were_there: see wait_for_tasks.
+  """
+  if were_there:
+    return (
+      'it was there before, and has ended or is cut off: see its log, and '
+      'whether its host is up'
+    )
+  if set(answers.values()) == {Answer.UNKNOWN}:
+    return (
+      'it could not be asked, as no name server answers or this process has '
+      'no file descriptor left'
+    )
+  # The names of others are known.
+  refused = [a for a, answer in answers.items() if answer is Answer.REFUSED]
+  return (
+    f'{_describe_unknown(refused)}start it, or check the address, the port '
+    'and the firewall'
+  )
 
 
 def _describe_unknown(addresses):

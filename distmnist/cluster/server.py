@@ -89,6 +89,7 @@ def make_server(cluster, config):
       f'{cluster.name} cannot serve on {cluster.address}: {error.message}'
     ) from error
   keepalive.ask_who_connects(port)
+  keepalive.look_after_own([*cluster.ps_hosts, *cluster.worker_hosts])
   return server
 
 

@@ -227,6 +227,7 @@ class ClusterScaffold(tf.train.Scaffold):
       self._cluster.start_timeout_secs,
       self._task.stop.wait,
       shutdown.choose_absence_error(self._is_first),
+      were_there=not self._is_first,
     )
 
   def _wait_for_variables(self):

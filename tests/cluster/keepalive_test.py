@@ -27,3 +27,19 @@ def test_other_sockets_are_let_be():
     assert not server.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     keepalive.ask_who_connects(port)
     assert server.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+def test_what_is_sent_to_a_task_that_is_gone_is_given_up():
+  def find_limit(connection):
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+
+  with (
+    socket.create_server(('127.0.0.1', 0)) as task,
+    socket.create_server(('127.0.0.1', 0)) as store,
+    socket.create_connection(task.getsockname()) as ours,
+    socket.create_connection(store.getsockname()) as other,
+  ):
+    keepalive.set_on_own({task.getsockname()[1]})
+    assert find_limit(ours) == 1000 * keepalive._SENT_SECS
+    assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert find_limit(other) == 0

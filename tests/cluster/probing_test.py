@@ -121,6 +121,25 @@ def test_a_host_whose_name_is_unknown_is_told_apart(monkeypatch):
   assert 'b:2: no host is known here as b; start it, or' in str(caught.value)
 
 
+@pytest.mark.parametrize(
+  ('answer', 'were_there', 'advice'),
+  [
+    ('refused', False, 'start it, or check the address, the port and the fire'),
+    ('silent', False, 'start it, or check the address, the port and the fire'),
+    ('unknown', False, 'it could not be asked, as no name server answers'),
+    ('refused', True, 'it was there before, and has ended or is cut off'),
+  ],
+)
+def test_the_advice_is_for_what_was_found(
+  monkeypatch, clock, answer, were_there, advice
+):
+  answers(monkeypatch, *[answer] * 3)
+  tasks = {'ps 0': '127.0.0.1:1'}
+  with pytest.raises(cli.RunError) as caught:
+    probing.wait_for_tasks(tasks, 0, were_there=were_there)
+  assert f'from ps 0 at 127.0.0.1:1: {advice}' in str(caught.value)
+
+
 def answers(monkeypatch, *words):
   """Makes the looks of `Absences` find these answers, one after the other."""
   left = list(words)

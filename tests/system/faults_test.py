@@ -384,18 +384,55 @@ def make_host():
     host.close()
 
 
-@pytest.mark.slow
-@needs_namespaces
-def test_a_cut_network_is_named_on_both_sides_and_a_mended_one_goes_on(
-  make_host, tmp_path
-):
-  hosts = [make_host('-n', '-m'), make_host('-n', '-m')]
+def connect(hosts):
+  """Gives two Hosts a link, and the addresses 10.77.0.1 and 10.77.0.2."""
   link = 'ip', 'link', 'add', 'net0', 'type', 'veth', 'peer', 'name', 'net0'
   hosts[0].call(*link, 'netns', str(hosts[1].pid))
   for i, host in enumerate(hosts):
     host.call('ip', 'link', 'set', 'lo', 'up')
     host.call('ip', 'addr', 'add', f'10.77.0.{i + 1}/24', 'dev', 'net0')
     host.call('ip', 'link', 'set', 'net0', 'up')
+
+
+@pytest.mark.slow
+@needs_namespaces
+@pytest.mark.parametrize('rule', ['async_sgd', 'sync_sgd'])
+def test_a_worker_notices_that_the_host_of_its_ps_has_vanished(
+  make_host, tmp_path, rule
+):
+  hosts = [make_host('-n', '-m'), make_host('-n', '-m')]
+  connect(hosts)
+  flags = [
+    *(*SMALL, f'--strategy={rule}', '--train_steps=2000', '--log_secs=0'),
+    *('--ps_hosts=10.77.0.1:2222', '--worker_hosts=10.77.0.2:2223'),
+    *('--save_steps=50', f'--logdir={tmp_path / "run"}'),
+  ]
+  ps_flags = [*flags, '--job_name=ps', '--task_index=0']
+  ps = hosts[0].train(tmp_path / 'ps', *ps_flags)
+  log = tmp_path / 'worker'
+  process = hosts[1].train(log, *flags, '--job_name=worker', '--task_index=0')
+  worker = Task('worker', log)
+  wait_for_step(worker, 100)
+  # Nothing comes back from a host that is off, not even a refusal.
+  hosts[0].call('ip', 'link', 'set', 'net0', 'down')
+  ps.kill()
+  ps.wait()
+  # Its step is given up, and it looks for the ps; the kernel alone would send
+  # the same request again for a quarter of an hour.
+  wait_for_line(worker, 'waiting for ps 0 at 10.77.0.1:2222 (')
+  hosts[0].call('ip', 'link', 'set', 'net0', 'up')
+  again = hosts[0].train(tmp_path / 'ps_again', *ps_flags)
+  assert [process.wait(90), again.wait(90)] == [0, 0]
+  assert 'recovered at step ' in worker.output
+
+
+@pytest.mark.slow
+@needs_namespaces
+def test_a_cut_network_is_named_on_both_sides_and_a_mended_one_goes_on(
+  make_host, tmp_path
+):
+  hosts = [make_host('-n', '-m'), make_host('-n', '-m')]
+  connect(hosts)
   flags = [
     *SMALL,
     SYNC,
