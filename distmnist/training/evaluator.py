@@ -5,6 +5,7 @@ cluster, and no task waits for it.
 """
 
 import contextlib
+import functools
 import logging
 import time
 
@@ -58,25 +59,38 @@ def run_task(task):
     cli.RunError: no checkpoint came within --continuous_timeout_secs;
       cli.LostError if some came before.
   """
-  cluster, stop = task.cluster, task.stop
+  cluster, stop, stalls = task.cluster, task.stop, task.stalls
   logdir = logdirs.from_flags()
   if logdir is None:
     raise cli.UsageError(
       '--logdir is missing: an evaluator reads the checkpoints that the chief '
       'writes there, so give it to all tasks'
     )
+  stalls.busy('the reading of the log directory')
   store_check.check('logdir', logdir, is_written=False)
   earlier = _Earlier(logdir)
+  stalls.busy('the loading of the data', may_fail=False)
   problem = problem_lib.from_flags()
   evaluator = evaluation.Evaluator(
-    problem, problem_data.load_test_split(problem), task.server_config
+    problem,
+    problem_data.load_test_split(problem),
+    task.server_config,
+    functools.partial(stalls.busy, 'the evaluation'),
   )
+
+  def pause(secs):
+    stalls.busy('the look for the next checkpoint')
+    stop.wait(secs)
+
   secs = timeout_secs_from_flags()
   _log.info(f'{cluster.name} evaluates each new checkpoint in {logdir}')
   with contextlib.suppress(stop_request.StoppedError):
-    earlier.wait(cluster.start_timeout_secs, stop)
+    secs_to_begin = cluster.start_timeout_secs
+    stalls.busy('the wait for a chief', own_limit_secs=secs_to_begin)
+    earlier.wait(secs_to_begin, stop)
+    stalls.busy('the look for the next checkpoint')
     path = None
-    for path in follow(logdir, secs, stop.wait):
+    for path in follow(logdir, secs, pause):
       if line := describe_new(evaluator, path, 'test'):
         _log.info(line)
     if not logdirs.has_ended(logdir):
