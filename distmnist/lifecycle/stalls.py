@@ -154,6 +154,12 @@ class Stalls:
       time.monotonic(), what, own_limit_secs, waits_for_others, may_fail
     )
 
+  def goes_on(self):
+    """Notes that what is done now has come on: its time begins anew."""
+    stage = self._stage
+    if stage:
+      self._stage = stage._replace(begin=time.monotonic())
+
   @contextlib.contextmanager
   def beside(self, what):
     """Watches the block, which a thread of its own runs, beside the steps."""

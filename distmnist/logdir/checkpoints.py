@@ -82,13 +82,14 @@ def find_damage(path):
   return _read_through(path)[0]
 
 
-def find_fault(path, find_divergence=lambda path: None):
+def find_fault(path, find_divergence=lambda path: None, on_slice=lambda: None):
   """Returns why a checkpoint is of no use, or None.
 
   Args:
     path: str.
     find_divergence: callable, path of a whole one -> str, or None if its
       weights are usable; see divergence.CostCheck.
+    on_slice: callable, called before each slice that is read.
 
   Returns:
     (what, why), two str: it is not whole, or has diverged.
@@ -96,7 +97,7 @@ def find_fault(path, find_divergence=lambda path: None):
   Raises:
     cli.PassingError: it cannot be read, and may be whole.
   """
-  damage, nonfinite = _read_through(path)
+  damage, nonfinite = _read_through(path, on_slice)
   if damage:
     return NOT_WHOLE, damage
   if nonfinite:
@@ -105,7 +106,7 @@ def find_fault(path, find_divergence=lambda path: None):
   return divergence and (DIVERGED, divergence)
 
 
-def _read_through(path):
+def _read_through(path, on_slice=lambda: None):
   """Returns (damage, first variable that is not finite), each str or None."""
 
   def read_all(reader):
@@ -113,6 +114,7 @@ def _read_through(path):
     for name in sorted(reader.shapes):
       # A table may be larger than this machine.
       for part in reader.find_slices(name):
+        on_slice()
         value = reader.read(name, part)
         is_float = reader.dtypes[name].is_floating
         if is_float and not (nonfinite or np.isfinite(value).all()):

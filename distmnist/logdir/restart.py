@@ -46,13 +46,15 @@ class Restart:
     run: str, the same in all lives of one training; empty without a logdir.
   """
 
-  def __init__(self, logdir, resume, last_step):
+  def __init__(self, logdir, resume, last_step, on_slice=lambda: None):
     """
     Args:
       logdir: str or None.
       resume: str, the value of --resume.
       last_step: int, the global step at which training ends.
+      on_slice: callable, called before each slice of a checkpoint is read.
     """
+    self._on_slice = on_slice
     self._logdir = logdir
     self._find_divergence = lambda path: None
     self._resume = urls.expand(resume)
@@ -164,7 +166,7 @@ class Restart:
     return checkpoints.find_usable(folder, self._find_fault)
 
   def _find_fault(self, path):
-    return checkpoints.find_fault(path, self._find_divergence)
+    return checkpoints.find_fault(path, self._find_divergence, self._on_slice)
 
   def find(self):
     """Returns the checkpoint to restore, or None for the first weights."""
@@ -188,9 +190,9 @@ class Restart:
     self._found = None
 
 
-def from_flags(logdir, last_step):
+def from_flags(logdir, last_step, on_slice=lambda: None):
   """Returns the Restart that --resume asks for."""
-  return Restart(logdir, _RESUME.value, last_step)
+  return Restart(logdir, _RESUME.value, last_step, on_slice)
 
 
 def _check_is_same_run(logdir, images, flags_of_meaning):

@@ -34,7 +34,7 @@ class RunFolder:
       splits: (train, validation), split.Splits; only with a problem.
     """
     self.path = logdirs.from_flags()
-    self.restart = restart.from_flags(self.path, last_step)
+    self.restart = restart.from_flags(self.path, last_step, task.stalls.goes_on)
     self.images = self.owner = None
     self._task = task
     self._splits = splits

@@ -199,6 +199,16 @@ def test_what_may_take_as_long_as_it_likes_has_lines_and_no_end(make):
   assert not stop.given_up.is_set()
 
 
+def test_what_comes_on_is_not_given_up(make):
+  watched, stop, *_ = make(0.05, 0.5)
+  watched.busy('the reading of a checkpoint')
+  end = time.monotonic() + 1
+  while time.monotonic() < end:
+    watched.goes_on()
+  assert not stop.given_up.is_set()
+  assert stop.given_up.wait(DEADLINE_SECS)
+
+
 def test_what_runs_beside_the_steps_is_watched_with_them(make):
   watched, stop, _, _ = make(0.05, 0.5)
   is_given_up = threading.Event()
