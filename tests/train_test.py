@@ -255,3 +255,41 @@ def test_print_cluster_says_who_is_who_and_starts_nothing(tasks, tmp_path):
     'this task  worker 1\n'
   )
   assert not (tmp_path / 'run').exists()
+
+
+WEIGHTED = """
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+
+def load(split):
+  rng = np.random.default_rng(1)
+  x, weight = rng.normal(size=[400, 2]), 1.0 * (rng.random(400) < 0.1)
+  return x, {'label': (x[:, 0] > 0).astype(np.float32), 'weight': weight}
+
+
+def build(x, is_training):
+  return (x @ tf.get_variable('w', [2, 1]))[:, 0]
+
+
+def loss(y, outputs):
+  losses = tf.nn.sigmoid_cross_entropy_with_logits(
+    labels=y['label'], logits=outputs
+  )
+  return tf.reduce_sum(y['weight'] * losses) / tf.reduce_sum(y['weight'])
+"""
+
+
+@pytest.mark.slow
+def test_a_batch_that_the_loss_cannot_take_is_named(tasks, tmp_path):
+  (tmp_path / 'weighted.py').write_text(WEIGHTED)
+  problem = f'--problem={tmp_path}/weighted.py'
+  task = tasks.run(tmp_path / 'log', problem, '--batch_size=4')
+  assert task.code == 1
+  assert re.search(
+    r'error: the loss of worker 0 is nan at step \d+, and is not finite '
+    r'at the first weights either, .* \(examples \d+, \d+, \d+, \d+ of the '
+    r'training data\)',
+    task.last_line,
+  ), task.output
+  assert 'diverged' not in task.output

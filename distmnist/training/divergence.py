@@ -1,24 +1,33 @@
-"""Whether training can resume from a checkpoint, or has diverged there.
+"""Whether training can go on from some weights, or has diverged there.
 
 A step's cost is computed from the weights before it, so a checkpoint may hold
 weights whose cost is not known. It is computed before they are restored, with
-only those rows of large tables that the examples look up.
+only those rows of large tables that the examples look up. And where a step's
+cost is not finite, that of its batch at the first weights tells a loss that
+cannot take the batch from weights that have diverged.
 """
 
+import logging
 import math
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import cli
 from distmnist.data import split as split_lib
-from distmnist.exchange.tables import stored_table
+from distmnist.data import streamed
+from distmnist.exchange.tables import sparse_table, stored_table
 from distmnist.lifecycle import restorable
 from distmnist.logdir import slice_reader
 from distmnist.training import evaluation
 from distmnist.training.problems import problem as problem_lib
 
+_log = logging.getLogger(__name__)
+
 _MAX_EXAMPLES = 100
 _NUM_DRAWN = 10
+# The most examples of a batch that a line names.
+_MAX_NAMED = 8
 
 
 def without_data(problem, image_shape):
@@ -84,17 +93,118 @@ class CostCheck:
 
   def _build(self):
     problem = self._problem
-    chunk_size = evaluation.compute_chunk_size(self._split.spec.x)
-    some = self._split.slice(0, min(_MAX_EXAMPLES, chunk_size))
+    some = _take_first(self._split)
     self._tables = stored_table.StoredTables()
     with problem_lib.open_graph() as graph:
-      batch = some.pack([tf.constant(array) for array in some.arrays()])
-      x, y = problem.preprocess(*batch, is_training=False)
       with self._tables.scope():
-        self._cost, _ = problem.loss(y, problem.build(x, is_training=False))
+        self._cost = _build_cost(problem, some)
       variables = {v.op.name: v for v in tf.global_variables()}
       self._saver = tf.train.Saver(list(variables.values()), allow_empty=True)
       self._expected = {**variables, **self._tables.specs}
       # Lookup tables of words, and what a loss counts.
       self._others = tf.tables_initializer(), tf.local_variables_initializer()
     return graph
+
+
+def _take_first(split):
+  """Returns the examples (split.Split) that a check computes the cost of."""
+  chunk_size = evaluation.compute_chunk_size(split.spec.x)
+  return split.slice(0, min(_MAX_EXAMPLES, chunk_size))
+
+
+def _take_batch(examples, row):
+  """Returns the arrays [batch_size, ...] of a batch by a row of FedRows.
+
+  Raises:
+    streamed.ReadError: the reader fails.
+  """
+  if isinstance(examples, streamed.Streamed):
+    return examples.take(row)
+  return [array[row[1:]] for array in examples.arrays()]
+
+
+def _build_cost(problem, some):
+  """Returns the cost, a scalar tensor, of `some` examples, a split.Split."""
+  batch = some.pack([tf.constant(array) for array in some.arrays()])
+  x, y = problem.preprocess(*batch, is_training=False)
+  cost, _ = problem.loss(y, problem.build(x, is_training=False))
+  return cost
+
+
+class LossCheck:
+  """Says why the cost of a worker's step is not finite.
+
+  If the loss of its batch is not finite at the first weights either, which give
+  other examples a finite one, the loss cannot take the batch.
+  """
+
+  def __init__(self, problem, examples, source, plan, config, advice):
+    """To be called in the worker's graph.
+
+    Args:
+      problem: problem.Problem.
+      examples: split.Split or streamed.Streamed, the training data.
+      source: batch_source.BatchSource of the worker.
+      plan: schedule.Plan.
+      config: tf.ConfigProto or None.
+      advice: str, what to do about a training that has diverged.
+    """
+    self._problem = problem
+    self._examples = examples
+    self._source = source
+    self._slice_size = plan.slice_size
+    self._config = config
+    self._advice = advice
+    # They are too large to be made once more.
+    self._has_tables = bool(tf.get_collection(sparse_table.TABLES))
+
+  def explain(self, cost, step, place):
+    """Returns what is wrong (str), and what to do.
+
+    Args:
+      cost: float, not finite.
+      step: int, the global step after it.
+      place: int, the step's place in the last session.run.
+    """
+    other = None if self._has_tables else self._compare(place)
+    if other is None:
+      return f'the cost is {cost}: {cli.DIVERGED}; {self._advice}'
+    named = [str(number) for number in self._source.find_row(place)[1:]]
+    if len(named) > _MAX_NAMED:
+      named[_MAX_NAMED:] = [f'{len(named) - _MAX_NAMED} more']
+    return (
+      f'the loss of worker {self._source.worker} is {cost} at step {step}, and '
+      'is not finite at the first weights either, which give other examples '
+      f'{other:.4g}: it is this batch that the loss cannot take (examples '
+      f'{", ".join(named)} of the training data): let it divide by no 0, and '
+      'take no log of 0'
+    )
+
+  def _compare(self, place):
+    """Returns the cost (float) of other examples if only the batch's is bad."""
+    row = self._source.find_row(place)
+    try:
+      batch = _take_batch(self._examples, row)
+      starts = range(0, len(row) - 1, self._slice_size)
+      slices = [
+        self._examples.pack([a[i : i + self._slice_size] for a in batch])
+        for i in starts
+      ]
+      if all(math.isfinite(self._compute(some)) for some in slices):
+        return None
+      other = self._compute(_take_first(self._examples))
+    except (cli.RunError, tf.errors.OpError, streamed.ReadError) as error:
+      _log.info(f'why the cost is not finite is not known: {error}')
+      return None
+    return other if math.isfinite(other) else None
+
+  def _compute(self, some):
+    with problem_lib.open_graph() as graph:
+      cost = _build_cost(self._problem, some)
+      first = (
+        *(tf.global_variables_initializer(), tf.tables_initializer()),
+        tf.local_variables_initializer(),
+      )
+      with tf.Session(graph=graph, config=self._config) as session:
+        session.run(first)
+        return float(session.run(cost))

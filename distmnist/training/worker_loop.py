@@ -26,7 +26,7 @@ from distmnist.lifecycle import (
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import lives, report
 from distmnist.training import chief as chief_lib
-from distmnist.training import rule_checks, worker_steps
+from distmnist.training import divergence, rule_checks, worker_steps
 from distmnist.training.hooks import (
   batch_hook,
   progress_hook,
@@ -119,7 +119,7 @@ class WorkerLoop:
     stop = self._make_stop_hook(steps)
     hooks = [
       *order_hooks(task, self.scaffold, steps, stop, first),
-      stop_hook.NanHook(steps, _NAN_ADVICE),
+      stop_hook.NanHook(steps, self._make_loss_check(source).explain),
       batch_hook.BatchHook(
         source,
         self._graph.step.table,
@@ -142,6 +142,16 @@ class WorkerLoop:
     if self._folder.path and not task.cluster.is_chief:
       hooks.append(consistency.LogdirHook(task.watchdog, self._folder.path))
     return hooks
+
+  def _make_loss_check(self, source):
+    return divergence.LossCheck(
+      self._choice.problem,
+      self._graph.examples,
+      source,
+      self._choice.plan,
+      self._task.server_config,
+      _NAN_ADVICE,
+    )
 
   def _make_stop_hook(self, steps):
     hook = stop_hook.StopHook(

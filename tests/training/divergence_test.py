@@ -1,6 +1,7 @@
 """divergence: the cost of what is resumed has to be finite."""
 
 import re
+import types
 
 import numpy as np
 import pytest
@@ -72,3 +73,59 @@ def test_words_are_looked_up_in_their_table(tmp_path):
   check = divergence.CostCheck(problem, split)
   values = {'weights': np.eye(3, dtype='f'), 'biases': np.zeros(3, 'f')}
   assert check.find(save(tmp_path, 1, **values)) is None
+
+
+def lose(y, outputs):
+  """A loss that cannot take a batch without any weight; one that is large."""
+  del outputs
+  scale = tf.get_variable('scale', [], initializer=tf.ones_initializer())
+  return scale * tf.reduce_sum(y) / tf.reduce_sum(y)
+
+
+Y = np.array([0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 1, 1, 0, 0, 0, 1], 'f')
+
+
+def explain(numbers, loss=lose, slice_size=4):
+  """Returns what is said of a step with these examples, a list of int."""
+  x = np.zeros([len(Y), 1], 'f')
+  problem = types.SimpleNamespace(
+    preprocess=lambda x, y, is_training: (x, y),
+    build=lambda x, is_training: x,
+    loss=lambda y, outputs: (loss(y, outputs), None),
+  )
+  check = divergence.LossCheck(
+    problem,
+    split_lib.make(x, Y),
+    types.SimpleNamespace(
+      worker=2, find_row=lambda place: np.array([place, *numbers])
+    ),
+    types.SimpleNamespace(slice_size=slice_size),
+    None,
+    'try a lower rate',
+  )
+  return check.explain(float('nan'), 17, 1)
+
+
+def test_a_loss_that_cannot_take_a_batch_has_not_diverged():
+  said = explain([0, 1, 3, 2])
+  assert said == (
+    'the loss of worker 2 is nan at step 17, and is not finite at the first '
+    'weights either, which give other examples 1: it is this batch that the '
+    'loss cannot take (examples 0, 1, 3, 2 of the training data): let it '
+    'divide by no 0, and take no log of 0'
+  )
+  # Of gradients that are accumulated, each slice has a loss of its own.
+  assert '4, 6 more of' not in explain([0, 1, 2, 3, 4, 5])
+  numbers = [4, 5, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]
+  assert '12, 13, 4 more of the training data' in explain(numbers)
+  assert cli.DIVERGED in explain(numbers, slice_size=12)
+
+
+@pytest.mark.parametrize(
+  'loss', [lose, lambda y, outputs: tf.constant(np.inf, tf.float32)]
+)
+def test_a_loss_that_takes_the_batch_at_first_or_takes_none_has_diverged(loss):
+  numbers = [4, 5, 6, 7] if loss is lose else [0, 1, 2, 3]
+  assert explain(numbers, loss) == (
+    f'the cost is nan: {cli.DIVERGED}; try a lower rate'
+  )

@@ -101,6 +101,7 @@ class BatchSource:
   def make_feed(self, num_batches):
     """Takes batches; returns the feed_dict of a run of `num_batches` steps."""
     rows = self._find_rows(self.tickets.take(num_batches))
+    self._fed_rows = rows
     self._places = (rows[:, 0] - self._first_draw).tolist()
     if self.dealing.is_lock_step:
       self._tell_taken(self._places)
@@ -108,6 +109,14 @@ class BatchSource:
       self._streamed.announce(rows)
       self._announce_coming(num_batches)
     return {self._fed: rows}
+
+  def find_row(self, place):
+    """Returns what a batch was fed, int64 [1 + batch_size]; fed_rows.FedRows.
+
+    Args:
+      place: int, of the batch in the last run.
+    """
+    return self._fed_rows[place]
 
   def _announce_coming(self, num_batches):
     """Starts reading for the next runs, each of `num_batches` batches."""

@@ -98,17 +98,21 @@ class StopHook(tf.train.SessionRunHook):
 class NanHook(tf.train.SessionRunHook):
   """Stops with helpful advice when the cost of a step is not finite."""
 
-  def __init__(self, steps, advice):
+  def __init__(self, steps, explain):
+    """
+    Args:
+      steps: fused_steps.Steps, with the `cost` of each step.
+      explain: callable(cost, global step, place of the step in its run) ->
+        str; see divergence.LossCheck.
+    """
     self._steps = steps
-    self._advice = advice
+    self._explain = explain
 
   def after_run(self, run_context, run_values):
-    for step in self._steps.done:
+    for place, step in enumerate(self._steps.done):
       cost = step['cost']
       if not math.isfinite(cost):
-        raise cli.RunError(
-          f'the cost is {cost}: {cli.DIVERGED}; {self._advice}'
-        )
+        raise cli.RunError(self._explain(cost, step['global_step'], place))
 
 
 class EndHook(tf.train.SessionRunHook):

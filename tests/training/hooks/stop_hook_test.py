@@ -52,9 +52,17 @@ def test_a_session_with_nothing_left_to_do_makes_no_step(
 
 @pytest.mark.parametrize('number', range(3))
 def test_no_step_of_a_run_may_have_an_infinite_cost(number):
-  steps = types.SimpleNamespace(done=[{'cost': 1.0} for _ in range(3)])
-  hook = stop_hook.NanHook(steps, 'advice')
+  done = [{'cost': 1.0, 'global_step': 7 + i} for i in range(3)]
+  told = []
+
+  def explain(*where):
+    told.append(where)
+    return 'the cost is inf'
+
+  steps = types.SimpleNamespace(done=done)
+  hook = stop_hook.NanHook(steps, explain)
   hook.after_run(None, None)
   steps.done[number]['cost'] = float('inf')
-  with pytest.raises(cli.RunError, match='the cost is inf: .*; advice'):
+  with pytest.raises(cli.RunError, match='^the cost is inf$'):
     hook.after_run(None, None)
+  assert told == [(float('inf'), 7 + number, number)]
