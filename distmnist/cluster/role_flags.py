@@ -102,6 +102,9 @@ def from_flags(environ=None):
     _log.info(
       f'the cluster is read from {source}: {", ".join(unused)} not used'
     )
+  is_alone = not (has_flags or identity)
+  if is_alone and (line := task_environment.describe_alone(environ)):
+    _log.info(line)
   settings = {
     'start_timeout_secs': _START_TIMEOUT_SECS.value,
     'num_gpus': _find_num_gpus(

@@ -16,7 +16,7 @@ Functions of the variables, given as a dict.
 """
 
 from distmnist.cluster import identity, slurm_tasks, tf_config
-from distmnist.common.names import ATTEMPT, LAUNCH_ID, MIN_WORKERS
+from distmnist.common.names import ATTEMPT, LAUNCH, LAUNCH_ID, MIN_WORKERS
 
 # The first one that is set counts.
 NAMES = (identity.TF_CONFIG, identity.NUM_PS)
@@ -35,6 +35,51 @@ def forget(environ):
   """
   for name in (*NAMES, ATTEMPT, LAUNCH_ID, MIN_WORKERS):
     environ.pop(name, None)
+
+
+_NO_NUM_PS = (
+  f'{identity.NUM_PS} is not set',
+  f'--launcher=slurm of {LAUNCH}, or set {identity.NUM_PS} for all',
+)
+_NO_ROLE = (
+  'they give no task its role',
+  '--job_name, --task_index, --ps_hosts and --worker_hosts',
+)
+# What starts a program several times: its name; its variables with the number
+# of this process, with that of all, and any that has to be set as well; what a
+# cluster lacks then, and what gives it.
+_STARTERS = (
+  *(
+    ('Slurm step', 'SLURM_PROCID', count, 'SLURM_STEP_ID', *_NO_NUM_PS)
+    for count in ('SLURM_STEP_NUM_TASKS', 'SLURM_NTASKS')
+  ),
+  *(
+    ('run of mpirun', f'{name}_RANK', f'{name}_SIZE', '', *_NO_ROLE)
+    for name in ('OMPI_COMM_WORLD', 'PMI')
+  ),
+  ('run of torchrun', 'RANK', 'WORLD_SIZE', '', *_NO_ROLE),
+)
+
+
+def describe_alone(environ):
+  """Returns a line (str) if a process that trains alone is one of several.
+
+  Else None. Whoever starts n of them expects one training.
+
+  Args:
+    environ: dict, which gives no task its role.
+  """
+  for what, index, count, more, missing, advice in _STARTERS:
+    numbers = [environ.get(name, '') for name in (index, count)]
+    if not all(n.isascii() and n.isdigit() for n in numbers):
+      continue
+    if int(numbers[1]) > 1 and (not more or environ.get(more)):
+      return (
+        f'this is process {numbers[0]} of {numbers[1]} of a {what} by {index} '
+        f'and {count}, but {missing}: it trains alone, as does each of them; '
+        f'for one training: {advice}'
+      )
+  return None
 
 
 def read(environ):

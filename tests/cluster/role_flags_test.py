@@ -115,6 +115,14 @@ def test_it_makes_no_difference_where_a_role_is_read(set_flags):
   'words, environ, source, line',
   [
     ([], {}, '', None),
+    (
+      [],
+      {'RANK': '0', 'WORLD_SIZE': '2'},
+      '',
+      'this is process 0 of 2 of a run of torchrun by RANK and WORLD_SIZE, but '
+      'they give no task its role: it trains alone, as does each of them; for '
+      'one training: --job_name, --task_index, --ps_hosts and --worker_hosts',
+    ),
     ([], {'TF_CONFIG': CONFIG}, 'TF_CONFIG', None),
     ([], STEP, 'Slurm', None),
     (
