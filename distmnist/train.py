@@ -31,7 +31,9 @@ from distmnist.lifecycle import late_start, ps, shutdown
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import history as history_lib
+from distmnist.logdir import logdirs
 from distmnist.training import (
+  chief,
   evaluator,
   final_report,
   flag_checks,
@@ -128,25 +130,24 @@ def run_worker(task, console, start, at_end):
   )
   stalls.busy('the reading of the log directory')
   folder = run_folder.RunFolder(task, choice.plan.last_step, splits)
-  if late_start.has_ended(cluster, folder.restart):
-    _log.info('the run has ended')
-    return 0
   try:
     folder.claim(problem, at_end, choice.plan)
+    task.serve()
+    folder.sign()
+    at_end.enter_context(task_metrics.kept(task, _LOG_SECS.value))
+    history = history_lib.from_flags(
+      folder.path, cluster.task_index, task.watchdog.life
+    )
+    history.write('start', host=socket.gethostname(), pid=os.getpid())
+    if late_start.has_ended(cluster, folder.restart, stop.wait):
+      return end_late(task, choice, judges, folder, start)
   except stop_request.StoppedError:
     return stop.end()
-  task.serve()
-  folder.sign()
-  at_end.enter_context(task_metrics.kept(task, _LOG_SECS.value))
-  history = history_lib.from_flags(
-    folder.path, cluster.task_index, task.watchdog.life
-  )
-  history.write('start', host=socket.gethostname(), pid=os.getpid())
   _log.info(worker_graph.describe_task(task, choice))
 
   stalls.busy('the building of the graph')
   with (
-    late_start.forgiven(cluster, folder.restart),
+    late_start.noticed(cluster, folder.restart, stop.wait) as end,
     shutdown.reporting_end_to_ps(cluster, task.server, stop),
     tf.Graph().as_default(),
   ):
@@ -166,11 +167,36 @@ def run_worker(task, console, start, at_end):
         session.run([])
     history.write('end')
     loop.tell_chief()
+  if end.is_late:
+    return end_late(task, choice, judges, folder, start)
   task.watchdog.close()
   stalls.busy('the report')
   with cli.amid_run():
     loop.report(start)
   stalls.busy('the end')
+  return stop.end()
+
+
+def end_late(task, choice, judges, folder, start):
+  """Ends a worker that came after the end of its run; returns the exit code.
+
+  Args:
+    task: task.Task, already serving.
+    choice: flag_checks.Choice.
+    judges: (validation, test), split.Splits.
+    folder: run_folder.RunFolder, claimed.
+    start: float, time.monotonic() at the start of this program.
+  """
+  cluster, stop = task.cluster, task.stop
+  if not cluster.is_chief or logdirs.has_ended(folder.path):
+    _log.info(f'{folder.restart.describe_end()}: nothing is left to do')
+    return stop.end()
+  with (
+    cli.amid_run(),
+    # Some ps may have come meanwhile.
+    shutdown.reporting_end_to_ps(cluster, task.server, stop),
+  ):
+    chief.report_alone(task, choice, judges, folder, start)
   return stop.end()
 
 

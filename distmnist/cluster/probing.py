@@ -174,6 +174,7 @@ def wait_for_tasks(
   pause=None,
   error_class=cli.RunError,
   were_there=False,
+  hint='',
 ):
   """Returns once every address accepts a connection.
 
@@ -185,6 +186,7 @@ def wait_for_tasks(
     error_class: cli.RunError, or a subclass of it.
     were_there: bool, whether these tasks have answered before, so that their
       addresses are right.
+    hint: str, what is known of why they may not be there, or ''.
 
   Raises:
     error_class: the time is over; names the tasks and their addresses.
@@ -197,8 +199,11 @@ def wait_for_tasks(
     if not missing:
       return
     names = errors.list_tasks(missing)
-    if wait.is_over(f'for {names}'):
-      advice = _advise({a: found[n] for n, a in missing.items()}, were_there)
+    if wait.is_over(f'for {names}' + (hint and f'; {hint}')):
+      advice = f'{hint}; to go on with it, start all tasks'
+      if not hint:
+        answers = {a: found[n] for n, a in missing.items()}
+        advice = _advise(answers, were_there)
       raise error_class(
         f'no answer within {timeout_secs:g} s from {names}: {advice} '
         '(--start_timeout_secs sets the wait)'

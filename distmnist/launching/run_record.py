@@ -48,6 +48,7 @@ class RunRecord:
     self._companions = companions
     self._writer = None
     self._known = {}
+    self._is_stopping = False
     self._stack = contextlib.ExitStack()
     self._folder = contextlib.ExitStack()
     self._is_taken = False
@@ -151,12 +152,21 @@ class RunRecord:
     except Exception as error:  # The run has already ended.
       _log.info(f'no {html_report.NAME} of {self.logdir}: {error}')
 
-  def _stop(self, who):
+  def _stop(self, who, is_taken):
+    """Obeys a request to stop this run; returns whether it does (bool)."""
+    del is_taken  # If so, by an earlier launcher that is gone.
     if not self._writer:
-      return
+      return False
+    with contextlib.suppress(OSError):  # The tasks hear of it all the same.
+      stop_file.confirm(self.logdir)
+    if self._is_stopping:
+      _log.info(f'{who} asks this run to stop, which it is doing')
+      return True
+    self._is_stopping = True
     _log.info(f'{who} asks this run to stop')
     self._writer.write('event', event='stopping', text=who)
     self._interrupt()
+    return True
 
   def _lose(self, error):
     self.loss = error

@@ -1,46 +1,61 @@
-"""A worker that is started again as its run ends, or later, has no work left.
+"""A task that starts once its run is at its last step, and the ps have left.
 
-Its ps have left or are about to, and it would wait for them in vain.
+It would wait for them in vain. A worker has no work left; the chief may have
+been killed before it had evaluated and reported the run, and can do so alone.
 """
 
 import contextlib
-import logging
 import os
+import time
+import types
 
-from distmnist.cluster import probing
+from distmnist.cluster import probing, stop_request
 from distmnist.common import cli
 from distmnist.common.names import ATTEMPT
 
-_log = logging.getLogger(__name__)
+# If the whole cluster is started once more, its ps come within this time.
+_PATIENCE_SECS = 5.0
+_LOOK_SECS = 0.2
 
 
-def has_ended(cluster, restart):
-  """Whether a worker was started again after the end of its run.
+def has_ended(cluster, restart, pause):
+  """Whether the run is at its last step, and none of its ps answers.
+
+  It takes some seconds to be sure, except for a worker that its launcher has
+  started again: that one looks once.
 
   Args:
-    cluster: cluster.Cluster.
+    cluster: cluster.Cluster of a worker.
     restart: restart.Restart.
+    pause: callable(secs) between two looks; may raise to end them.
   """
   ps = cluster.addresses('ps')
-  return (
-    ATTEMPT in os.environ
-    and not cluster.is_chief
-    and bool(ps)
-    and restart.is_finished()
-    and len(probing.find_silent(ps)) == len(ps)
-  )
+  if not ps or not restart.looks_finished():
+    return False
+  is_again = ATTEMPT in os.environ and not cluster.is_chief
+  deadline = time.monotonic() + (0.0 if is_again else _PATIENCE_SECS)
+  while len(probing.find_silent(ps)) == len(ps):
+    if time.monotonic() >= deadline:
+      return restart.is_finished()
+    pause(_LOOK_SECS)
+  return False
 
 
 @contextlib.contextmanager
-def forgiven(cluster, restart):
-  """Lets a worker that came as the last ps left end without an error.
+def noticed(cluster, restart, pause):
+  """Notices that a task came as the last ps left; it is no error.
 
   Args:
-    cluster, restart: see `has_ended`.
+    cluster, restart, pause: see `has_ended`.
+
+  Yields:
+    An object with `is_late`: bool, set at the end of the block.
   """
+  found = types.SimpleNamespace(is_late=False)
   try:
-    yield
+    yield found
   except cli.RunError:
-    if not has_ended(cluster, restart):
+    with contextlib.suppress(stop_request.StoppedError):
+      found.is_late = has_ended(cluster, restart, pause)
+    if not found.is_late:
       raise
-    _log.info('the run has ended')

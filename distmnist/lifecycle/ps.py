@@ -12,6 +12,7 @@ from distmnist.common import cli
 from distmnist.common.names import CHIEF
 from distmnist.launching.supervisor import stop_grace
 from distmnist.lifecycle import shutdown
+from distmnist.logdir import logdirs
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +28,8 @@ def run_ps(task):
 
   Raises:
     cli.RunError: the chief has failed, no worker answers for
-      start_timeout_secs, or this ps does not fit the other tasks.
+      start_timeout_secs though the run has not ended, or this ps does not fit
+      the other tasks.
   """
   cluster, server, stop = task.cluster, task.server, task.stop
   task.stalls.busy('the check-in', own_limit_secs=cluster.start_timeout_secs)
@@ -36,6 +38,11 @@ def run_ps(task):
   with shutdown.open_done_queue(cluster, server, cluster.task_index) as box:
     messages = box.listen()
     _log.info(f'{cluster.name} serves on {cluster.address}')
+    if ended := _describe_end():
+      _log.info(
+        f'{ended}: waiting up to {cluster.start_timeout_secs:g} s for workers '
+        'that go on with it'
+      )
     with contextlib.suppress(stop_request.StoppedError):
       task.watchdog.check_in()
     task.stalls.idle()  # The loop looks at the workers twice a second.
@@ -47,7 +54,8 @@ def run_ps(task):
       try:
         message = messages.get(timeout=0.5)
       except queue.Empty:
-        liveness.check(waiting)
+        if liveness.check(waiting):
+          break
         continue
       name = message.get('done')
       if name is None:
@@ -84,6 +92,9 @@ class _WorkerLiveness:
   def check(self, workers):
     """Logs which of `workers`, {name: address}, have fallen silent.
 
+    Returns:
+      Whether none is alive as the run has ended: a bool.
+
     Raises:
       cli.LostError: no worker is alive any more; cli.RunError if none ever
         was.
@@ -101,7 +112,7 @@ class _WorkerLiveness:
         )
     if any(s is not None and s < warn_secs for s in silent_secs.values()):
       self._last_sign = now
-      return
+      return False
     # No worker beats, or the table cannot be read: probe the ports.
     answering = workers.keys() - probing.find_silent(workers).keys()
     if any(silent_secs[name] is None for name in answering):
@@ -111,10 +122,21 @@ class _WorkerLiveness:
       limit_secs = max(limit_secs, self._watchdog.fail_secs)
     if now - self._last_sign > limit_secs:
       was_there = self._last_sign > self._first_time
+      if ended := _describe_end():
+        _log.info(f'{ended}, and no worker answers for {limit_secs:g} s')
+        return True
       raise shutdown.choose_absence_error(not was_there)(
         f'no worker answers: {errors.list_tasks(workers)}; no task to '
         f'serve for {limit_secs:g} s'
       )
+    return False
+
+
+def _describe_end():
+  """Returns at which step the run in --logdir has ended (str), or ''."""
+  logdir = logdirs.from_flags()
+  step = logdir and logdirs.read_end(logdir)
+  return '' if step is None else logdirs.describe_end(logdir, step)
 
 
 def _request_checkpoint(cluster, server, messages, stop):

@@ -228,6 +228,7 @@ class ClusterScaffold(tf.train.Scaffold):
       self._task.stop.wait,
       shutdown.choose_absence_error(self._is_first),
       were_there=not self._is_first,
+      hint=self._restart.describe_end() if self._is_first else '',
     )
 
   def _wait_for_variables(self):

@@ -7,7 +7,7 @@ are done. No task waits for a worker that is no longer alive.
 import contextlib
 import functools
 import logging
-import queue
+import time
 
 import tensorflow.compat.v1 as tf
 
@@ -19,6 +19,9 @@ _log = logging.getLogger(__name__)
 
 # A slow ps is given this long to hear that a worker is done.
 _TELL_SECS = 10.0
+# The chief's pause between two reads of what the others say at the end, and how
+# often it looks who is still there.
+_PAUSE_SECS, _LOOK_SECS = 0.05, 0.5
 
 
 @contextlib.contextmanager
@@ -172,52 +175,55 @@ class Others:
     """Chief: returns how many workers have left their loops already."""
     return _size(self._end_queue)
 
-  def wait_at_end(self, timeout_secs):
+  def wait_at_end(self, timeout_secs, pause, get_on=lambda names: False):
     """Chief: waits until every other worker has left its loop or is gone.
+
+    Args:
+      timeout_secs: float, the longest wait.
+      pause: callable(secs) between two looks; may raise to end the wait.
+      get_on: callable(names of those waited for) -> bool, called at each look:
+        whether they get on; then the longest wait begins anew.
 
     Returns:
       The list of report.WorkerStats; shorter if some are gone.
     """
-    if not self._end_queue:
-      return []
-    missing = dict(self._addresses)
-    messages, found = self._end_queue.listen(), []
+    missing, found = dict(self._addresses), []
     wait = console.Wait(timeout_secs)
-    absences = probing.Absences(self._secs_silent)
+    absences, next_look = probing.Absences(self._secs_silent), 0.0
 
-    def note(message):
-      if message:
+    def take_messages():
+      for message in self._take_ended():
         found.append(report.WorkerStats.from_message(message))
         missing.pop(f'worker {found[-1].worker}', None)
 
-    while missing:
-      try:
-        note(messages.get(timeout=0.5))
-        continue
-      except queue.Empty:
-        gone = absences.find_gone(missing)
-      if gone:
-        # What they sent before they went may still be on its way.
-        for message in self._read_what_was_sent(messages):
-          note(message)
-      for name in sorted(gone.keys() & missing.keys()):
-        _log.info(f'{name} is gone: ending without it')
-        del missing[name]
+    while True:
+      take_messages()
+      if not missing:
+        return found
+      now = time.monotonic()
+      if now >= next_look:
+        next_look = now + _LOOK_SECS
+        if get_on(list(missing)):
+          wait = console.Wait(timeout_secs)
+        if gone := absences.find_gone(missing):
+          take_messages()  # What they have sent before they went.
+        for name in sorted(gone.keys() & missing.keys()):
+          _log.info(f'{name} is gone: ending without it')
+          del missing[name]
       names = errors.list_tasks(missing)
       if missing and wait.is_over(f'at the end for {names}'):
-        _log.info(f'ending without {names}: not done after {timeout_secs:g} s')
-        break
-    return found
+        _log.info(
+          f'ending without {names}: not done after {timeout_secs:g} s '
+          '(--end_timeout_secs)'
+        )
+        return found
+      pause(_PAUSE_SECS)
 
-  def _read_what_was_sent(self, messages):
-    """Yields the messages that were sent to the end queue so far.
-
-    Messages keep their order: all of these come before our own empty one.
-    """
-    with contextlib.suppress(tf.errors.OpError, queue.Empty):
-      self._end_queue.send({})
-      while message := messages.get(timeout=5.0):
-        yield message
+  def _take_ended(self):
+    """Yields the messages in the end queue; none if its task is away."""
+    with contextlib.suppress(tf.errors.OpError):
+      while _size(self._end_queue):
+        yield self._end_queue.take()
 
 
 def choose_absence_error(is_first):

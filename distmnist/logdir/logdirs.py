@@ -1,6 +1,7 @@
 """The log directory that all workers share: whether it exists, and whose."""
 
 import contextlib
+import json
 import os
 import tempfile
 
@@ -82,6 +83,19 @@ def report_path(logdir):
 def has_ended(logdir):
   """Whether the run has written its report, which it does last."""
   return paths.exists(report_path(logdir))
+
+
+def read_end(logdir):
+  """Returns the step (int) that the report gives, or None if there is none."""
+  try:
+    return int(json.loads(paths.read_text(report_path(logdir)))['global_step'])
+  except (OSError, ValueError, TypeError, KeyError):
+    return None
+
+
+def describe_end(logdir, step):
+  """Returns a str, for a task that comes when its run has ended."""
+  return f'the run in --logdir={logdir} has ended at step {step}'
 
 
 def remove_report(logdir):

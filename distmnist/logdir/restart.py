@@ -174,10 +174,26 @@ class Restart:
       self._found = self._find_usable(self._logdir)
     return self._found or self._given
 
+  def looks_finished(self):
+    """Like `is_finished`, by the name of the latest checkpoint only."""
+    path = self._logdir and checkpoints.find_latest(self._logdir)
+    if not path or self.is_new_run:
+      return False
+    return checkpoints.parse_step(path) >= self._last_step
+
   def is_finished(self):
     """Whether the latest checkpoint is the end of the training."""
     path = self.find()
     return bool(path) and checkpoints.read_step(path) >= self._last_step
+
+  def describe_end(self):
+    """Returns at which step an earlier run has ended (str), '' if none has."""
+    if not self._logdir or self.is_new_run:
+      return ''
+    step = logdirs.read_end(self._logdir)
+    if step is None and self.looks_finished():
+      step = checkpoints.parse_step(checkpoints.find_latest(self._logdir))
+    return '' if step is None else logdirs.describe_end(self._logdir, step)
 
   def go_on(self):
     """The training goes on from what was found: the next `find` looks again.

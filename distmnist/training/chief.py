@@ -1,13 +1,18 @@
 """What worker 0 does besides its own steps: validate, wait, save, report."""
 
+import contextlib
+import logging
 import os
 import time
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+from distmnist.cluster import stop_request
 from distmnist.common import cli
-from distmnist.logdir import best, checkpoints, history
+from distmnist.common.names import CHIEF
+from distmnist.logdir import best, checkpoints, history, logdirs, report
+from distmnist.logdir import lives as lives_lib
 from distmnist.training import (
   evaluation,
   final_model,
@@ -17,11 +22,12 @@ from distmnist.training import (
 from distmnist.training.hooks import (
   begin_hook,
   growth_hook,
-  save_hook,
   stop_hook,
   validation_hook,
 )
 from distmnist.watching import own_metrics
+
+_log = logging.getLogger(__name__)
 
 _VALIDATION_STEPS = flags.DEFINE_integer(
   'validation_steps',
@@ -43,6 +49,8 @@ _VALIDATE_AT_END = flags.DEFINE_bool(
   'Report the accuracy on the validation split too, if there is one: choose '
   'between trainings by it, and keep the test images for the one chosen.',
 )
+# What the chief does then, to be watched.
+WAIT = 'the wait for the others'
 END_TIMEOUT_SECS = flags.DEFINE_float(
   'end_timeout_secs',
   30,
@@ -72,11 +80,7 @@ def check_flags(logdir, num_validation_images):
 
 
 class Chief:
-  """Worker 0's hooks during the training and at its end, and its report.
-
-  Attributes:
-    save: callable(session), saves the current step; set by `hooks`.
-  """
+  """Worker 0's hooks during the training and at its end, and its report."""
 
   def __init__(self, task, choice, variables, judges, folder):
     """
@@ -89,7 +93,7 @@ class Chief:
     """
     self._task, self._choice = task, choice
     self._folder, self._logdir = folder, folder.path
-    validation_split, self._test_split = judges
+    validation_split, _ = judges
     self._validation, self._workers = None, []
     self._growth = growth_hook.GrowthHook(folder.summary_dir)
     if _VALIDATION_STEPS.value:
@@ -97,34 +101,37 @@ class Chief:
         task, choice, validation_split
       )
     self._global_step = tf.train.get_global_step()
-    self._final_step = self._best_path = None
-    judged = [self._test_split]
-    if _VALIDATE_AT_END.value and validation_split.num_examples:
-      judged.append(validation_split)
-    self._live = live_evaluation.LiveEvaluation(task, choice, variables, judged)
+    self._final_step = None
+    self._splits = _choose_splits(*judges)
+    self._live = live_evaluation.LiveEvaluation(
+      task, choice, variables, self._splits
+    )
 
-  def hooks(self, steps, scaffold, others):
+  def hooks(self, steps, scaffold, others, saves):
     """Returns the SessionRunHooks, which must come after the strategy's.
 
-    At the end they wait for the other workers, then fetch the center for the
-    evaluation, then save it.
+    At the end, once the last step is saved, they wait for the other workers,
+    save what these have added, and fetch the center for the evaluation.
 
     Args:
       steps: fused_steps.Steps.
-      scaffold: session.ClusterScaffold, whose saver is used.
+      scaffold: session.ClusterScaffold.
       others: shutdown.Others.
+      saves: save_hook.SaveHook, whose `end` worker_loop.order_hooks calls, too.
     """
     stop = self._task.stop
 
-    def at_end(session):
+    def wait(session):
+      del session
+      self._workers = wait_for_others(self._task, others)
+
+    def take(session):
       if not stop.is_requested:  # After a signal only a checkpoint is written.
-        stalls = self._task.watchdog.stalls
-        secs = END_TIMEOUT_SECS.value
-        stalls.busy('the wait for the others', own_limit_secs=secs)
-        self._workers = others.wait_at_end(secs)
-        stalls.busy('the end')
-        self._live.take(session)
         self._final_step = int(session.run(self._global_step))
+        self._task.watchdog.stalls.busy('the evaluation')
+        if self._live.has_tables:
+          history.record('evaluating')
+        self._live.take(session)
 
     result = []
     if self._logdir:
@@ -134,15 +141,15 @@ class Chief:
         )
       )
     if self._validation:
-      self._validation_hook = self._make_validation_hook(steps, others)
+      self._validation_hook = self._make_validation_hook(
+        steps, others, saves.save_early
+      )
       result.append(self._validation_hook)
       scaffold.hooks.append(self._validation_hook)
-    result.append(stop_hook.EndHook(at_end))
-    saves = save_hook.make(self._task, self._folder, steps, scaffold, others)
-    self.save = saves.end
-    return [*result, self._growth, saves]
+    result += [stop_hook.EndHook(wait), saves, self._growth]
+    return [*result, stop_hook.EndHook(take)]
 
-  def _make_validation_hook(self, steps, others):
+  def _make_validation_hook(self, steps, others, save):
     problem = self._choice.problem
     metric = {'metric': problem.metric, 'sign': problem.sign}
     kept, summary_dir = best.Best(**metric), None
@@ -169,22 +176,8 @@ class Chief:
       kept,
       summary_dir,
       end_run,
+      save,
     )
-
-  def _evaluate(self):
-    """Returns (best step, validation metrics, test metrics)."""
-    kept = _EARLY_STOPPING_PATIENCE.value and self._validation_hook.best
-    if kept:
-      kept.forget_removed()
-    if kept and kept.path:
-      self._best_path = kept.path
-      metrics = {kept.metric: kept.value}
-      test = live_evaluation.make_evaluator(
-        self._task, self._choice, self._test_split
-      )
-      return kept.step, metrics, test.compute_checkpoint(kept.path)
-    test, *others = self._live.compute()
-    return None, others[0] if others else None, test
 
   def report(self, stats, progress, start):
     """Evaluates, prints the last lines and writes report.json.
@@ -196,36 +189,173 @@ class Chief:
       progress: progress_hook.ProgressHook.
       start: float, time.monotonic() at the start of this program.
     """
+    kept = _EARLY_STOPPING_PATIENCE.value and self._validation_hook.best
+    _Outcome(self._task, self._choice, self._folder, self._splits).publish(
+      kept,
+      self._live.compute,
+      self._live,
+      [stats, *self._workers],
+      {
+        'global_step': self._final_step,
+        'tables': self._growth.tables,
+        'final_cost': progress.final_cost,
+        'images_per_sec': progress.images_per_sec(),
+        'train_secs': stats.train_secs,
+      },
+      start,
+    )
+
+
+def report_alone(task, choice, judges, folder, start):
+  """Does at the end what a chief did not live to do; its ps have left.
+
+  Args:
+    task: task.Task, already serving.
+    choice: flag_checks.Choice.
+    judges: (validation, test), split.Splits.
+    folder: run_folder.RunFolder, claimed, with the last step.
+    start: float, time.monotonic() at the start of this program.
+  """
+  problem, path = choice.problem, folder.restart.find()
+  _log.info(
+    f'{logdirs.describe_end(folder.path, checkpoints.read_step(path))}, but '
+    f'not reported, and its ps have left: {CHIEF} evaluates {path} alone'
+  )
+  kept = None
+  if _EARLY_STOPPING_PATIENCE.value:
+    kept = best.Best(
+      checkpoints.best_dir(folder.path),
+      folder.owner.check,
+      metric=problem.metric,
+      sign=problem.sign,
+    )
+  splits = _choose_splits(*judges)
+
+  def evaluate():
+    return [
+      live_evaluation.make_evaluator(task, choice, split).compute_checkpoint(
+        path
+      )
+      for split in splits
+    ]
+
+  # What each worker did is known from its last life.
+  lives = sorted(lives_lib.read(folder.path), key=lambda stats: stats.start)
+  last = {stats.worker: stats for stats in lives if stats.has_ended}
+  own = last.pop(0, report.WorkerStats(0, life=task.watchdog.life))
+  _Outcome(task, choice, folder, splits).publish(
+    kept,
+    evaluate,
+    None,
+    [own, *last.values()],
+    {
+      'global_step': checkpoints.read_step(path),
+      'tables': {},
+      'final_cost': None,
+      'images_per_sec': None,
+      'train_secs': own.train_secs,
+    },
+    start,
+    path,
+  )
+
+
+class _Outcome:
+  """The evaluation of a run, its last lines and its files."""
+
+  def __init__(self, task, choice, folder, splits):
+    """
+    Args:
+      task: task.Task of the chief.
+      choice: flag_checks.Choice.
+      folder: run_folder.RunFolder.
+      splits: list of split.Split, from `_choose_splits`.
+    """
+    self._task, self._choice = task, choice
+    self._logdir, self._splits = folder.path, splits
+
+  def publish(self, kept, evaluate, live, workers, counted, start, path=None):
+    """Evaluates, writes the final model and report.json, which comes last.
+
+    Args:
+      kept: best.Best of early stopping, or None.
+      evaluate: callable, returns the metrics of each split, a list of dict.
+      live: live_evaluation.LiveEvaluation with the last values, or None.
+      workers: list of report.WorkerStats, of those that were heard from.
+      counted: dict, what the chief has counted; see logdir/report.py.
+      start: float, time.monotonic() at the start of this program.
+      path: str, the checkpoint with the last values; needed without `live`.
+    """
     history.record('evaluating')
-    best_step, validation, test = self._evaluate()
+    problem, validation = self._choice.problem, None
+    best_step = None
+    if kept:
+      kept.forget_removed()
+    if kept and kept.path:
+      best_step, path = kept.step, kept.path
+      validation = {kept.metric: kept.value}
+      test = live_evaluation.make_evaluator(
+        self._task, self._choice, self._splits[0]
+      )
+      test = test.compute_checkpoint(path)
+    else:
+      test, *others = evaluate()
+      validation = others[0] if others else None
     self._task.watchdog.stalls.busy('the report')
-    _note_final(best_step or self._final_step, validation=validation, test=test)
+    _note_final(
+      best_step or counted['global_step'], validation=validation, test=test
+    )
+    final_model.write(problem, self._logdir, live, path)
     outcome = {
       'best_step': best_step,
       'validation_metrics': validation,
       'validation_accuracy': (validation or {}).get('accuracy'),
       'test_metrics': test,
       'test_accuracy': test.get('accuracy'),
-      'test_images': self._test_split.num_examples,
-      'unit': self._choice.problem.unit,
-      'judged_by': self._choice.problem.judged_by,
-      'global_step': self._final_step,
-      'tables': self._growth.tables,
-      'final_cost': progress.final_cost,
-      'images_per_sec': progress.images_per_sec(),
-      'train_secs': stats.train_secs,
+      'test_images': self._splits[0].num_examples,
+      'unit': problem.unit,
+      'judged_by': problem.judged_by,
+      **counted,
       'total_secs': time.monotonic() - start,
     }
     final_report.publish(
       outcome,
-      [stats, *self._workers],
+      workers,
       self._choice.strategy,
       self._task.cluster.num_workers,
       self._logdir,
     )
-    final_model.write(
-      self._choice.problem, self._logdir, self._live, self._best_path
-    )
+
+
+def _choose_splits(validation, test):
+  """Returns the split.Splits that are evaluated at the end, a list."""
+  if _VALIDATE_AT_END.value and validation.num_examples:
+    return [test, validation]
+  return [test]
+
+
+def wait_for_others(task, others, get_on=None):
+  """Waits at the end for the other workers, or until a stop is requested.
+
+  Args:
+    task: task.Task of the chief, already serving.
+    others: shutdown.Others.
+    get_on: callable, see `others.wait_at_end`; by default --end_timeout_secs
+      is the longest wait. Otherwise it tells the task's stalls how that goes.
+
+  Returns:
+    list of report.WorkerStats, of the workers that were heard from.
+  """
+  stop, stalls = task.stop, task.watchdog.stalls
+  secs, found = END_TIMEOUT_SECS.value, []
+  if stop.is_requested:  # After a signal only a checkpoint is written.
+    return found
+  if not get_on:
+    stalls.busy(WAIT, own_limit_secs=secs)
+  with contextlib.suppress(stop_request.StoppedError):
+    found = others.wait_at_end(secs, stop.wait, get_on or (lambda names: False))
+  stalls.busy('the end')
+  return found
 
 
 def _note_final(step, **splits):

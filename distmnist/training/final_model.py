@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 _FILE = 'model.keras'
 
 
-def write(problem, logdir, live, best_path=None):
+def write(problem, logdir, live, path=None):
   """Writes the model that a training produced, if it is a Keras model.
 
   One that Keras cannot write, such as a model without the get_config() that it
@@ -22,18 +22,20 @@ def write(problem, logdir, live, best_path=None):
   Args:
     problem: problem.Problem.
     logdir: str; None to write nothing.
-    live: live_evaluation.LiveEvaluation, with the values at the end.
-    best_path: str, the checkpoint whose values are used instead, or None.
+    live: live_evaluation.LiveEvaluation, with the values at the end; None with
+      a `path`.
+    path: str, the checkpoint whose values are used instead, or None.
 
   Raises:
     cli.RunError: the file cannot be written.
   """
   if not (logdir and problem.has_keras_model):
     return
-  values, path = live.values, best_path
-  if live.has_tables and not path:
+  if not path and live.has_tables:
     path = checkpoints.find_latest(logdir)
-  if path:
+  if not path:
+    values = live.values
+  else:
     values = checkpoint_files.read(
       path,
       lambda reader: {

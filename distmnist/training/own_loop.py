@@ -32,13 +32,13 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import stop_request
 from distmnist.common import cli
 from distmnist.common import console as console_lib
+from distmnist.common.names import CHIEF
 from distmnist.lifecycle import late_start, ps, shutdown
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import report
 from distmnist.nn import optimizer_checks, schedules
 from distmnist.training import (
-  chief,
   flag_checks,
   idle_flags,
   run_folder,
@@ -49,6 +49,7 @@ from distmnist.training import (
 )
 from distmnist.training.hooks import (
   early_end_hook,
+  outlast_hook,
   own_step_hook,
   save_hook,
   stay_hook,
@@ -146,12 +147,12 @@ class WorkerTask:
     script_checks.check_places(cluster)
     task.stalls.busy('the reading of the log directory')
     folder = run_folder.RunFolder(task, last_step)
-    if late_start.has_ended(cluster, folder.restart):
-      raise stop_request.StoppedError
     with contextlib.ExitStack() as at_end:
       folder.claim(None, at_end)
       task.serve()
       folder.sign()
+      if late_start.has_ended(cluster, folder.restart, task.stop.wait):
+        self._end_late(folder)
       _log.info(
         f'{cluster_lib.describe(cluster, self._rule)}; {last_step} global steps'
       )
@@ -159,14 +160,21 @@ class WorkerTask:
         for line in idle_flags.describe(self._rule, self._strategy, False):
           _log.info(line)
       with (
-        late_start.forgiven(cluster, folder.restart),
+        late_start.noticed(cluster, folder.restart, task.stop.wait) as end,
         shutdown.reporting_end_to_ps(cluster, task.server, task.stop),
       ):
         yield from self._run(last_step, folder, hooks)
+      if end.is_late:
+        self._end_late(folder)
     task.watchdog.close()
     task.stalls.idle()
     if self._exit:
       raise self._exit
+
+  def _end_late(self, folder):
+    """Ends the script without an error: nothing is left to train."""
+    _log.info(f'{folder.restart.describe_end()}: nothing is left to do')
+    raise stop_request.StoppedError
 
   def _run(self, last_step, folder, own_hooks):
     """Yields the session; tells the chief once it is closed."""
@@ -178,15 +186,19 @@ class WorkerTask:
       *(last, self.global_step, last_step, task.stop),
       *(others.is_stop_for_all, strategy.request_stop),
     )
-    hooks = worker_loop.order_hooks(task, scaffold, last, stop)
-    hooks += early_end_hook.make(task, strategy, others)
-    hooks += own_hooks
-    save = None
+    saves = outlast = None
     if cluster.is_chief:
       saves = save_hook.make(task, folder, last, scaffold, others)
-      hooks += [stop_hook.EndHook(lambda session: self._wait(others)), saves]
-      save = saves.end
-    hooks += stay_hook.make(task, strategy, others, last_step, save)
+      outlast = outlast_hook.OutlastHook(task, others, saves, strategy.pause)
+    hooks = worker_loop.order_hooks(task, scaffold, last, stop, saves)
+    hooks += early_end_hook.make(task, strategy, others)
+    hooks += own_hooks
+    if cluster.is_chief:
+      hooks += [outlast, saves]
+    hooks += stay_hook.make(
+      *(task, strategy, others, last_step, saves and saves.end)
+    )
+    is_apart = outlast_hook.is_needed(cluster, strategy)
     first = session_lib.make_session(task, scaffold, hooks)
     with cli.amid_run(), first as session:
       try:
@@ -196,6 +208,8 @@ class WorkerTask:
         step_v = last.last.get('global_step', 'the first')
         where = f'at step {step_v} of {last_step}'
         _log.info(script_errors.describe_end(error, cluster.name, where))
+        if outlast and is_apart:
+          outlast.outlast(session)
         raise
       except SystemExit as leaving:
         if leaving.code:
@@ -203,17 +217,20 @@ class WorkerTask:
             f'the loop of {cluster.name} calls sys.exit({leaving.code!r})'
           ) from leaving
         self._exit = leaving  # Once all know that this loop has ended.
+      step_v = stop.sessions[-1][1]
+      is_early = step_v < last_step and not task.stop.is_requested
+      if stop.is_told and not cluster.is_chief:
+        _log.info(f'{CHIEF} has ended the training: this loop ends, too')
+      elif is_early and is_apart and cluster.is_chief:
+        _log.info(
+          f'the loop of {CHIEF} has ended at step {step_v} of {last_step}: the '
+          'others end theirs, too'
+        )
+        others.stop_all()
     if not (cluster.is_chief or task.stop.is_requested):
       others.send_stats(
         report.WorkerStats(cluster.task_index, life=task.watchdog.life)
       )
-
-  def _wait(self, others):
-    if not self._task.stop.is_requested:
-      stalls, secs = self._task.stalls, chief.END_TIMEOUT_SECS.value
-      stalls.busy('the wait for the others', own_limit_secs=secs)
-      others.wait_at_end(secs)
-      stalls.busy('the end')
 
 
 def run(train, script=None):

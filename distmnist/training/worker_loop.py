@@ -30,6 +30,7 @@ from distmnist.training import divergence, rule_checks, worker_steps
 from distmnist.training.hooks import (
   batch_hook,
   progress_hook,
+  save_hook,
   startup_hook,
   stay_hook,
   stop_hook,
@@ -95,21 +96,26 @@ class WorkerLoop:
     steps, self._constants = worker_steps.make_steps(
       source, self._graph, bool(self._folder.summary_dir)
     )
-    self.hooks = self._make_hooks(source, steps, at_end)
+    saves = None
+    if cluster.is_chief:
+      saves = save_hook.make(
+        task, self._folder, steps, self.scaffold, self._others
+      )
+    self.hooks = self._make_hooks(source, steps, at_end, saves)
     task_metrics.follow_worker(task, self._stats, self._progress, self._choice)
     if cluster.is_chief:
       kept = step.center + step.averages
       self._chief = chief_lib.Chief(
         task, self._choice, kept, judges, self._folder
       )
-      self.hooks += self._chief.hooks(steps, self.scaffold, self._others)
-    save = self._chief.save if cluster.is_chief else None
+      self.hooks += self._chief.hooks(steps, self.scaffold, self._others, saves)
     self.hooks += stay_hook.make(
-      task, strategy, self._others, self._choice.plan.last_step, save
+      *(task, strategy, self._others, self._choice.plan.last_step),
+      saves and saves.end,
     )
     server_lib.log_placement(tf.get_default_graph())
 
-  def _make_hooks(self, source, steps, at_end):
+  def _make_hooks(self, source, steps, at_end, saves):
     """Returns the list of hooks that every worker has."""
     task = self._task
     life = contextlib.closing(lives.LifeHook(self._stats, self._folder.path))
@@ -118,7 +124,7 @@ class WorkerLoop:
       first = [*first, self._graph.warmup.hook(steps)]
     stop = self._make_stop_hook(steps)
     hooks = [
-      *order_hooks(task, self.scaffold, steps, stop, first),
+      *order_hooks(task, self.scaffold, steps, stop, saves, first),
       stop_hook.NanHook(steps, self._make_loss_check(source).explain),
       batch_hook.BatchHook(
         source,
@@ -197,10 +203,20 @@ class WorkerLoop:
       self._chief.report(self._stats, self._progress, start)
 
 
-def order_hooks(task, scaffold, steps, stop, first=()):
-  """Returns the hooks of any loop; `first` go before those of the rule."""
+def order_hooks(task, scaffold, steps, stop, saves, first=()):
+  """Returns the hooks of any loop; `first` go before those of the rule.
+
+  Args:
+    task: task.Task, already serving.
+    scaffold: session.ClusterScaffold.
+    steps: fused_steps.Steps or own_step_hook.OwnStepHook.
+    stop: stop_hook.StopHook.
+    saves: save_hook.SaveHook of a chief, or None.
+    first: list of SessionRunHook.
+  """
   # At the start the strategy may set the variables and the global step; at the
-  # end it releases waiting workers before the chief waits for them.
+  # end it releases waiting workers before the chief waits for them. What was
+  # trained is then saved before anything that may fail or take long.
   return [
     stalls.StallHook(task.watchdog.stalls),
     *place_hook.make(task),
@@ -208,6 +224,7 @@ def order_hooks(task, scaffold, steps, stop, first=()):
     *scaffold.hooks,
     steps,
     stop,
+    *([stop_hook.EndHook(saves.end)] if saves else []),
   ]
 
 

@@ -1,8 +1,10 @@
 """A request left in the log directory: the run there is to save and end.
 
 Any process that sees the folder can leave one. The launcher of the run takes it
-as a Ctrl-C; where no launcher waits, each task heeds it. A request that is
-older than the run is ignored.
+as a Ctrl-C, and notes that in the request; where no launcher waits, each task
+heeds it. One that nobody has taken yet is looked at again and again, as a
+launcher may turn out to be gone. A request that is older than the run is
+ignored.
 """
 
 import json
@@ -36,23 +38,31 @@ def write(logdir):
     json.dump(request, file)
 
 
+def confirm(logdir):
+  """Notes in the request that the launcher obeys it; may raise OSError."""
+  request = read(logdir) | {'is_taken': True}
+  with files.replacing(os.path.join(logdir, _FILE)) as file:
+    json.dump(request, file)
+
+
 def read(logdir):
   """Returns the request, a dict; empty if there is none."""
   return files.read_dict(os.path.join(logdir, _FILE))
 
 
 class Watch:
-  """Looks for a new request in a thread of its own. A context."""
+  """Looks for new requests in a thread of its own. A context."""
 
-  def __init__(self, logdir, on_request):
+  def __init__(self, logdir, obey):
     """
     Args:
       logdir: str.
-      on_request: callable(str, who left the request), called once, in that
-        thread.
+      obey: callable(who, is_taken) -> bool, called in that thread: `who` (str)
+        has left the request, and a launcher has confirmed that it obeys it. It
+        is called with the same request again until it returns True.
     """
     self._logdir = logdir
-    self._on_request = on_request
+    self._obey = obey
     self._old = read(logdir).get('token')
     self._is_closed = threading.Event()
 
@@ -69,7 +79,8 @@ class Watch:
       _STORE_LOOK_SECS if is_remote else _LOOK_SECS
     ):
       found = read(self._logdir)
-      if found.get('token') not in (None, self._old):
+      token = found.get('token')
+      if token not in (None, self._old):
         who = f'process {found.get("pid")} of host {found.get("host")}'
-        self._on_request(who)
-        return
+        if self._obey(who, found.get('is_taken', False)):
+          self._old = token

@@ -99,8 +99,15 @@ def test_a_wish_to_stop_comes_as_ctrl_c(tmp_path, monkeypatch):
     stop_file.write(str(tmp_path))
     wakeup.settimeout(20)
     wakeup.recv(1)
+    assert stop_file.read(str(tmp_path))['is_taken']
+    # A second one while the tasks save does not kill them.
+    stop_file.write(str(tmp_path))
+    wait_until(
+      lambda: stop_file.read(str(tmp_path)).get('is_taken'), lambda: 'not taken'
+    )
   assert received == [signal.SIGINT]
-  assert 'stopping' in [line.get('event') for line in read(tmp_path)]
+  events = [line.get('event') for line in read(tmp_path)]
+  assert events.count('stopping') == 1
 
 
 def test_a_launcher_that_loses_the_folder_says_so_and_ends_the_run(

@@ -40,7 +40,7 @@ def test_it_ends_well_if_the_run_is_at_its_last_step(tasks, tmp_path):
   ended = tasks.run(tmp_path / 'log', *FLAGS, f'--logdir={tmp_path}/ended')
   assert ended.code == 0
   again = {ATTEMPT: '2'}
-  cases = ('ended', again, 0), ('ended', {}, 1), ('begun', again, 1)
+  cases = ('ended', again, 0), ('ended', {}, 0), ('begun', again, 3)
   workers = []
   with contextlib.ExitStack() as stack:
     servers = []
@@ -56,5 +56,7 @@ def test_it_ends_well_if_the_run_is_at_its_last_step(tasks, tmp_path):
   codes = [code for *_, code in cases]
   assert tasks.wait(*workers) == codes
   for worker, code in zip(workers, codes, strict=True):
-    assert ('the run has ended' in worker.output) == (code == 0)
+    assert ('has ended at step 5: nothing is left' in worker.output) == (
+      code == 0
+    )
     assert ('error: ' in worker.output) == (code != 0)

@@ -1,5 +1,7 @@
 """The end: what workers say to the ps."""
 
+import time
+
 import pytest
 
 from distmnist.cluster import probing
@@ -22,7 +24,7 @@ def test_what_a_worker_has_sent_is_heard_after_it_is_gone(
     return dict(addresses)
 
   monkeypatch.setattr(probing.Absences, 'find_gone', find_gone)
-  [stats] = chief.wait_at_end(60)
+  [stats] = chief.wait_at_end(60, time.sleep)
   assert (stats.worker, stats.local_steps) == (1, 5)
   assert logged == []
   for each in (chief, worker):

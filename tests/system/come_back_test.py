@@ -1,6 +1,7 @@
 """A worker that its launcher starts again, and what it finds."""
 
 import contextlib
+import time
 
 import pytest
 
@@ -18,21 +19,25 @@ class Restart:
   def is_finished(self):
     return self._is_finished
 
+  looks_finished = is_finished
+
 
 @pytest.mark.parametrize(
   ('attempt', 'index', 'is_finished', 'is_ps_there', 'expected'),
   [
     ('2', 1, True, False, True),
-    ('', 1, True, False, False),  # a first start: another run's checkpoint
-    ('2', 0, True, False, False),  # the chief has a report to write
+    ('', 1, True, False, True),  # by hand
+    ('2', 0, True, False, True),  # the chief, which may have a report to write
     ('2', 1, False, False, False),
     ('2', 1, True, True, False),  # the others wait at the end
+    ('', 0, True, True, False),
   ],
 )
 def test_a_worker_knows_that_its_run_has_ended(
   monkeypatch, attempt, index, is_finished, is_ps_there, expected
 ):
   monkeypatch.delenv(ATTEMPT, raising=False)
+  monkeypatch.setattr(late_start, '_PATIENCE_SECS', 0.05)
   if attempt:
     monkeypatch.setenv(ATTEMPT, attempt)
   with contextlib.ExitStack() as stack:
@@ -42,7 +47,9 @@ def test_a_worker_knows_that_its_run_has_ended(
     spec = cluster.make_cluster(
       (f'127.0.0.1:{port}',), ('x:1', 'x:2'), 'worker', index
     )
-    assert late_start.has_ended(spec, Restart(is_finished)) is expected
+    assert (
+      late_start.has_ended(spec, Restart(is_finished), time.sleep) is expected
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,7 @@ from distmnist.common.names import MODELS
 from distmnist.logdir import report as report_lib
 from distmnist.strategies import async_sgd
 from distmnist.training import chief as chief_lib
-from distmnist.training.hooks import (
-  stop_hook,
-)
+from distmnist.training.hooks import save_hook, stop_hook
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
 from tests.support import in_process, problems
@@ -42,7 +40,7 @@ class Others:
   def __init__(self, stats):
     self.stats, self.waits = stats, []
 
-  def wait_at_end(self, timeout_secs):
+  def wait_at_end(self, timeout_secs, pause):
     self.waits.append(timeout_secs)
     return self.stats
 
@@ -89,21 +87,21 @@ class Run:
     choice = types.SimpleNamespace(problem=problem, strategy=self.rule)
     judges = validation, problem_data.load_test_split(problem)
     self.chief = chief_lib.Chief(task, choice, center, judges, folder)
-    self.hooks = self.chief.hooks(
-      types.SimpleNamespace(last={'global_step': 40}),
-      types.SimpleNamespace(
-        saver=tf.train.Saver(), is_whole=lambda session: True, hooks=[]
-      ),
-      self.others,
+    steps = types.SimpleNamespace(last={'global_step': 40})
+    scaffold = types.SimpleNamespace(
+      saver=tf.train.Saver(), is_whole=lambda session: True, hooks=[]
     )
+    saves = save_hook.make(task, folder, steps, scaffold, self.others)
+    self.hooks = self.chief.hooks(steps, scaffold, self.others, saves)
     session.run(tf.global_variables_initializer())
     weights.load(np.zeros(weights.shape), session)
     biases.load(np.eye(10)[3], session)
     global_step.load(40, session)
 
   def end(self):
-    [hook] = [h for h in self.hooks if isinstance(h, stop_hook.EndHook)]
-    hook.end(self.session)
+    for hook in self.hooks:
+      if isinstance(hook, stop_hook.EndHook):
+        hook.end(self.session)
 
   def report(self, **stats):
     self.chief.report(

@@ -230,6 +230,94 @@ def test_in_lock_step_all_end_with_the_first_that_leaves(
   assert checkpoints.parse_step(path) == 6 + (who == 1 and not num_ps)
 
 
+_APART = 'async_sgd', 'easgd', 'ssp'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', _APART)
+@pytest.mark.parametrize('how', ['return', 'exit'])
+def test_where_none_waits_all_end_with_the_chief(
+  run_script, tmp_path, rule, how
+):
+  text = _leave_after_six('task.is_chief', how)
+  text = text.replace('session(20)', 'session(10**9)')
+  logdir = tmp_path / 'run'
+  words = f'--strategy={rule}', f'--logdir={logdir}'
+  output, errors = run_script(text, *words)
+  assert re.search(r'the loop of worker 0 has ended at step \d+', output)
+  log = (logdir / 'logs' / 'worker_1.log').read_text()
+  assert 'worker 0 has ended the training: this loop ends, too' in log
+  assert 'waiting' not in output + errors + log
+  assert _count_steps(log) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', _APART)
+def test_a_chief_whose_input_ends_waits_for_the_steps_of_the_others(
+  run_script, tmp_path, rule
+):
+  logdir = tmp_path / 'run'
+  words = f'--strategy={rule}', f'--logdir={logdir}', '--end_timeout_secs=2'
+  # The other makes more steps than fit into --end_timeout_secs.
+  text = _leave_after_six('task.is_chief', 'data')
+  text = text.replace('session(20)', 'session(10**9)').replace(
+    '      whole =',
+    '      if made == 300 and not task.is_chief: next(iter(()))\n'
+    '      if not task.is_chief: threading.Event().wait(0.02)\n'
+    '      whole =',
+  )
+  output, _ = run_script('import threading\n' + text, *words)
+  assert 'worker 0 has no more input, and waits for worker 1' in output
+  log = (logdir / 'logs' / 'worker_1.log').read_text()
+  assert _count_steps(log) == 300
+  if rule != 'easgd':  # It counts exchanges.
+    path = checkpoints.find_latest(str(logdir))
+    assert checkpoints.parse_step(path) == 306
+
+
+@pytest.mark.slow
+def test_a_chief_that_waits_for_the_others_survives_a_lost_ps(tmp_path):
+  logdir = tmp_path / 'run'
+  (tmp_path / 'mine.py').write_text(
+    _leave_after_six('task.is_chief', 'data')
+    .replace('session(20)', 'session(10**9)')
+    .replace(
+      '      whole =',
+      f'      if os.path.exists({str(tmp_path / "enough")!r}):'
+      ' next(iter(()))\n      whole =',
+    )
+    .replace('import distmnist\n', 'import os\nimport distmnist\n', 1)
+  )
+
+  def find_step():
+    path = checkpoints.find_latest(str(logdir)) if logdir.exists() else None
+    return checkpoints.parse_step(path) if path else 0
+
+  with runs.Launch(
+    *(tmp_path, (1, 2), [f'--logdir={logdir}', '--save_steps=50']),
+    launch_flags=['--max_restarts=2', '--module=mine'],
+    env={'PYTHONPATH': str(tmp_path)},
+  ) as run:
+    chief = tmp_path / 'logs' / 'worker_0.log'
+    assert run.wait_until(lambda: 'no more input' in chief.read_text())
+    step = find_step()
+    assert run.wait_until(lambda: find_step() > step + 50)
+    assert run.signal('ps 0', signal.SIGKILL)
+    step = find_step()
+    assert run.wait_until(lambda: find_step() > step + 50)
+    (tmp_path / 'enough').touch()
+    run.end()
+    text = run.screen
+  assert 'restored ' in chief.read_text()
+  assert 'worker 0 failed' not in text
+  assert find_step() > step + 50
+
+
+def _count_steps(log):
+  """Returns how many steps a worker says that it has made (int)."""
+  return int(re.search(r'made (\d+) steps', log)[1])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'rule, num_ps',
@@ -280,12 +368,19 @@ def test_as_many_may_leave_as_there_are_backup_workers(run_script, tmp_path):
 
 
 def _leave_after_six(condition, how):
-  return _SHARED.replace(
-    '      whole =',
-    '      made = len(list_made); list_made.append(0)\n'
-    f'      if made == 6 and {condition}: {_LEAVES[how]}\n'
-    '      whole =',
-  ).replace('  numbers =', '  list_made = []\n  numbers =')
+  return (
+    _SHARED.replace(
+      '      whole =',
+      '      made = len(list_made); list_made.append(0)\n'
+      f'      if made == 6 and {condition}: {_LEAVES[how]}\n'
+      '      whole =',
+    )
+    .replace('  numbers =', '  list_made = []\n  numbers =')
+    .replace(
+      '\ndef run',
+      "\n  print(f'made {len(list_made)} steps', flush=True)\n\ndef run",
+    )
+  )
 
 
 @pytest.mark.slow

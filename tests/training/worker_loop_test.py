@@ -73,17 +73,24 @@ def train(set_flags):
 
 
 @pytest.mark.slow
-def test_a_loop_is_ended_before_the_chief_waits_and_saves_last(train, tmp_path):
+def test_a_loop_is_ended_and_saved_before_the_chief_waits_and_evaluates(
+  train, tmp_path
+):
   words = '--trace_steps=2', '--validation_steps=2'
   run = train(f'--logdir={tmp_path}', *words)
   hooks = run.hooks()
   assert hooks[0] == 'StallHook'
-  chiefs = 'BeginHook', 'ValidationHook', 'EndHook', 'GrowthHook', 'SaveHook'
-  assert [name for name in hooks if name in chiefs] == [*chiefs]
-  assert hooks[-1] == 'SaveHook'
-  assert run.task.stop.find_unsaved == run.loop.hooks[-1].find_unsaved
-  order = ('StopHook', 'NanHook', 'BatchHook', 'ProgressHook', 'LifeHook')
-  found = [hooks.index(name) for name in (*order, 'TraceHook', 'EndHook')]
+  chiefs = 'BeginHook', 'ValidationHook', 'EndHook', 'SaveHook', 'GrowthHook'
+  # The last step is saved first of all, the others are waited for, what they
+  # have added is saved, and then comes the evaluation.
+  assert [name for name in hooks if name in chiefs] == [
+    *('EndHook', *chiefs, 'EndHook')
+  ]
+  saves = run.loop.hooks[hooks.index('SaveHook')]
+  assert run.task.stop.find_unsaved == saves.find_unsaved
+  order = ('StopHook', 'EndHook', 'NanHook', 'BatchHook', 'ProgressHook')
+  order = (*order, 'LifeHook', 'TraceHook', 'SaveHook')
+  found = [hooks.index(name) for name in order]
   assert found == sorted(found)
   assert (tmp_path / 'model.ckpt-4.index').exists()
   assert (tmp_path / 'worker_0' / 'trace_2.json').exists()

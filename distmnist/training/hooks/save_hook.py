@@ -134,7 +134,19 @@ class SaveHook(tf.train.SessionRunHook):
     return not (is_known or self._scaffold.is_whole(session))
 
   def after_run(self, run_context, run_values):
-    self._step = self._steps.last['global_step']
+    self.look(run_context.session, self._steps.last['global_step'])
+
+  def look(self, session, step):
+    """Saves if it is time to, or if a ps that must stop waits for it.
+
+    Args:
+      session: tf.Session.
+      step: int, the global step.
+
+    Raises:
+      cli.RunError: it has failed too often.
+    """
+    self._step = step
     now, is_wanted = time.monotonic(), False
     if now < self._next_try or self._thread.is_running:
       return
@@ -146,7 +158,7 @@ class SaveHook(tf.train.SessionRunHook):
     num_steps = self._step - (self._saved_step or 0)
     is_due = num_steps >= self._save_steps or now - self._time > self._save_secs
     if self._goes_beside and is_due and not is_wanted:
-      save = self._prepare(run_context.session)
+      save = self._prepare(session)
 
       def save_beside():
         with self.beside('a save beside the steps'):
@@ -154,7 +166,7 @@ class SaveHook(tf.train.SessionRunHook):
 
       self._thread.begin(save_beside)
     elif is_wanted or is_due:
-      is_saved = self._try_to_save(lambda: self._save(run_context.session))
+      is_saved = self._try_to_save(lambda: self._save(session))
       if is_wanted and is_saved:
         self._others.confirm_save(self._saved_step)
 
@@ -168,6 +180,12 @@ class SaveHook(tf.train.SessionRunHook):
       )
       return
     self._save(session, self.may_end_partial())
+
+  def save_early(self, session):
+    """Saves before what may fail or take long, if the center is whole."""
+    self.end_beside()
+    if self._writer and self._scaffold.is_whole(session):
+      self._save(session, self.may_end_partial())
 
   def end_beside(self):
     """Waits for any save beside the steps, and ignores its errors.

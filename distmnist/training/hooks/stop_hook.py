@@ -28,6 +28,7 @@ class StopHook(tf.train.SessionRunHook):
 
   Attributes:
     sessions: list of [first, last], see report.WorkerStats.
+    is_told: bool, whether the loop ends as all were asked to end theirs.
   """
 
   def __init__(
@@ -57,7 +58,7 @@ class StopHook(tf.train.SessionRunHook):
     self._is_stop_for_all = is_stop_for_all
     self._request_stop = request_stop
     self._next_look = 0.0
-    self._has_run = False
+    self._has_run = self.is_told = False
     self.sessions = []
 
   def after_create_session(self, session, coord):
@@ -72,7 +73,7 @@ class StopHook(tf.train.SessionRunHook):
       _log.info(text)
       own_metrics.write('event', event='recovered', step=step, text=text)
     self.sessions.append([step, step])
-    if step >= self._last_step or self._is_stop_for_all():
+    if step >= self._last_step or self._look():
       coord.request_stop()
     elif self._stop.is_requested:
       # While the session was made. The others may have stopped already, and a
@@ -91,8 +92,12 @@ class StopHook(tf.train.SessionRunHook):
       self._request_stop(run_context)
     elif time.monotonic() >= self._next_look:
       self._next_look = time.monotonic() + _LOOK_SECS
-      if self._is_stop_for_all():
+      if self._look():
         self._request_stop(run_context)
+
+  def _look(self):
+    self.is_told = self.is_told or self._is_stop_for_all()
+    return self.is_told
 
 
 class NanHook(tf.train.SessionRunHook):

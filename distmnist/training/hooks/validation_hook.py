@@ -24,7 +24,15 @@ class ValidationHook(strategy.CenterHook):
   """
 
   def __init__(
-    self, steps, evaluate, every_steps, patience, best, summary_dir, end_run
+    self,
+    steps,
+    evaluate,
+    every_steps,
+    patience,
+    best,
+    summary_dir,
+    end_run,
+    save=lambda session: None,
   ):
     """
     Args:
@@ -38,6 +46,8 @@ class ValidationHook(strategy.CenterHook):
       summary_dir: str, the folder for events, or None.
       end_run: callable(run_context), ends the loops of all workers; without a
         run_context before the first step of any.
+      save: callable(session), saves before an evaluation of the last step,
+        which may fail or take long.
     """
     self._steps = steps
     self._evaluate_now = evaluate
@@ -45,6 +55,7 @@ class ValidationHook(strategy.CenterHook):
     self._patience = patience
     self._summary_dir = summary_dir
     self._end_run = end_run
+    self._save = save
     self._next_step = None
     self._has_stopped = False
     self._is_new_center = False
@@ -79,6 +90,8 @@ class ValidationHook(strategy.CenterHook):
       self._next_step = step + self._every_steps - step % self._every_steps
     if step >= self._next_step:
       self._next_step = step + self._every_steps
+      if run_context.stop_requested:
+        self._save(run_context.session)
       self._evaluate(run_context.session)
     # Not only after an evaluation: an earlier life may have made the last one.
     if self._is_over and not self._has_stopped:

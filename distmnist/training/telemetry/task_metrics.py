@@ -55,14 +55,22 @@ def kept(task, every_secs):
       metrics.ending = 'stopped'
 
 
-def _stop(task, logdir, who):
+def _stop(task, logdir, who, is_taken):
   """Obeys a request to stop this run, unless a launcher does so.
 
   The exit code is 0, so that what started this task does not restart it.
+
+  Returns:
+    bool, whether somebody obeys it: a launcher that does not may be gone, and
+    will then be known to be.
   """
-  if not owner.has_launcher(logdir):
-    _log.info(f'{who} asks this run to stop')
-    task.stop.request(signal.SIGINT, exit_code=0)
+  if is_taken:
+    return True
+  if owner.has_launcher(logdir):
+    return False
+  _log.info(f'{who} asks this run to stop')
+  task.stop.request(signal.SIGINT, exit_code=0)
+  return True
 
 
 _COLLECT = {

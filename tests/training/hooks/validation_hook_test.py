@@ -62,7 +62,8 @@ class Chief:
   def run_to(self, step, w):
     self.set(step, w)
     self.steps.last['global_step'] = step
-    self.hook.after_run(types.SimpleNamespace(session=self.session), None)
+    context = types.SimpleNamespace(session=self.session, stop_requested=False)
+    self.hook.after_run(context, None)
 
   def read_best(self):
     reader = tf.train.load_checkpoint(self.hook.best.path)
@@ -75,7 +76,8 @@ def test_what_others_push_meanwhile_is_not_in_the_best(chief):
   chief.steps.last['global_step'] = 10
   chief.set(12, 0.5)
   chief.meanwhile = lambda: chief.set(17, 0.75)
-  chief.hook.after_run(types.SimpleNamespace(session=chief.session), None)
+  context = types.SimpleNamespace(session=chief.session, stop_requested=False)
+  chief.hook.after_run(context, None)
   assert chief.lines == ['step 12: validation accuracy 0.5000 (best so far)']
   assert chief.read_best() == (12, 0.5)
   kept = chief.hook.best

@@ -1,13 +1,19 @@
 """Each task keeps its metrics; what no summary has becomes a curve."""
 
 import json
+import os
+import queue
+import signal
+import threading
+import time
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import owner, owner_file
 from distmnist.lifecycle import task as task_lib
 from distmnist.training.telemetry import task_metrics
-from distmnist.watching import metrics_file, own_metrics
+from distmnist.watching import metrics_file, own_metrics, stop_file
 from tests.support import in_process
 
 
@@ -89,3 +95,36 @@ def test_nothing_is_written_where_the_folder_is_not_shared(tmp_path):
   curves({'kind': 'sample', 'task': 'ps 0', 'time': 1.0, 'rss_bytes': 1})
   curves.close()
   assert not list(tmp_path.iterdir())
+
+
+def test_a_request_to_stop_is_kept_until_its_launcher_is_known_to_be_gone(
+  tmp_path, set_flags, monkeypatch
+):
+  monkeypatch.setattr(stop_file, '_LOOK_SECS', 0.002)
+  set_flags(f'--logdir={tmp_path}')
+  launcher = tmp_path / 'launcher.json'
+  me = owner_file.describe_self() | {'machine': 'another', 'pid': 1}
+  launcher.write_text(json.dumps(me))
+  looks, requests = threading.Semaphore(0), queue.Queue()
+  has_launcher = owner.has_launcher
+
+  def look(logdir):
+    looks.release()
+    return has_launcher(logdir)
+
+  monkeypatch.setattr(owner, 'has_launcher', look)
+  task = task_lib.Task(
+    cluster_lib.Cluster(job_name='evaluator'), in_process.NoStop()
+  )
+  task.stop.request = lambda *args, **kwargs: requests.put(args)
+  with task_metrics.kept(task, 60):
+    stop_file.write(str(tmp_path))
+    for _ in range(3):
+      assert looks.acquire(timeout=20)
+    assert requests.empty()
+    # Nobody has touched the launcher's file for a minute.
+    os.utime(launcher, (time.time() - 60,) * 2)
+    assert requests.get(timeout=20) == (signal.SIGINT,)
+    # Asked once more.
+    stop_file.write(str(tmp_path))
+    assert requests.get(timeout=20) == (signal.SIGINT,)
