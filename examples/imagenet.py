@@ -14,7 +14,7 @@ NET = flags.DEFINE_string('net', 'ResNet50', 'A class of keras.applications.')
 RECORDS = flags.DEFINE_string('records', '.', 'The folder of the files.')
 SIDE = flags.DEFINE_integer('side', 224, 'Pixels of an image each way.')
 CLASSES = flags.DEFINE_integer('classes', 1000, 'Labels are 1 to so many.')
-loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+SMOOTHING = flags.DEFINE_float('smoothing', 0.0, 'Label smoothing, 0 to 1.')
 metrics, best = ['accuracy'], '+accuracy'
 
 
@@ -32,6 +32,12 @@ def parse(records):
     return tf.image.resize(tf.io.decode_jpeg(jpeg, 3), [SIDE.value] * 2)
 
   return tf.cast(tf.map_fn(decode, jpegs, tf.float32), tf.uint8), labels - 1
+
+
+def loss(y, logits):
+  k, e = CLASSES.value, SMOOTHING.value
+  targets = tf.one_hot(y, k, on_value=1 - e + e / k, off_value=e / k)
+  return tf.nn.softmax_cross_entropy_with_logits(targets, logits)
 
 
 def make_model():

@@ -10,7 +10,10 @@ import numpy as np
 NUM_WORDS, LENGTH = 200, 12
 best = '+auc'
 loss = keras.losses.BinaryCrossentropy(from_logits=True)
-metrics = ['accuracy', keras.metrics.AUC(from_logits=True, name='auc')]
+metrics = [
+  keras.metrics.BinaryAccuracy('accuracy', threshold=0),  # Of a logit.
+  keras.metrics.AUC(from_logits=True, name='auc'),
+]
 
 
 def load(split):

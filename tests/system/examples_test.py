@@ -187,7 +187,7 @@ def test_what_is_exported_serves_as_it_was_evaluated(tmp_path):
   ]
   mse = np.mean((served[0] - y) ** 2)
   assert mse == pytest.approx(of_curve['mse'], rel=1e-4)
-  accuracy = np.mean((served[1] > 0.5) == labels)
+  accuracy = np.mean((served[1] > 0) == labels)  # These are logits.
   assert accuracy == pytest.approx(of_text['accuracy'])
 
 
