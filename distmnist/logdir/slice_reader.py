@@ -30,7 +30,7 @@ class Slice(NamedTuple):
 
 
 def read(path, do):
-  """Returns do(SliceReader of the checkpoint at `path`, which may be a store's).
+  """Returns do(SliceReader) of the checkpoint at `path`, maybe a store's.
 
   Raises:
     checkpoint_reads.DamageError: it is not as it was written.
