@@ -19,10 +19,10 @@ def assign_all(variables, values):
 
 
 def add_all(variables, values):
-  """Returns the op that adds values[i] to variables[i]."""
+  """Returns the op that adds values[i] to variables[i], in its dtype."""
   return tf.group(
     *(
-      variable.assign_add(value, read_value=False)
+      variable.assign_add(tf.cast(value, variable.dtype), read_value=False)
       for variable, value in zip(variables, values, strict=True)
     )
   )

@@ -4,6 +4,8 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange import sums
+
 
 def add(optimizer, norm):
   """Makes `optimizer` scale gradients down to a global L2 norm, a float."""
@@ -26,18 +28,9 @@ def _find_norm(gradients):
   for gradient in gradients:
     if gradient is not None:
       with tf.device(gradient.device):
-        gradient = widen(gradient)
+        gradient = sums.widen(gradient)
       of_dtype.setdefault(gradient.dtype, []).append(gradient)
   norms = [tf.global_norm(some) for some in of_dtype.values()]
   if len(norms) == 1:
     return norms[0]
   return tf.global_norm([tf.cast(norm, tf.float32) for norm in norms])
-
-
-def widen(tensor):
-  """Returns a tensor of 16 bits in float32, others as they are.
-
-  It is to be squared, and the square of 256 is infinite in float16.
-  """
-  is_narrow = tensor.dtype.size < tf.float32.size
-  return tf.cast(tensor, tf.float32) if is_narrow else tensor

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange import sums
+
 # The graph collection of the SlicedLoss, if the batch is in slices.
 _COLLECTION = 'distmnist/sliced_loss'
 
@@ -63,27 +65,39 @@ def _compute_mean(compute_gradients, loss, *args, **kwargs):
   [sliced] = tf.get_collection(_COLLECTION)
   if loss is not sliced.mean:
     return compute_gradients(loss, *args, **kwargs)
-  sums = []
+  totals = []
   for slice_loss, gate in zip(sliced.losses, sliced.gates, strict=True):
-    wait(gate, [total.op for total in sums if total is not None])
+    wait(gate, [total.op for total in totals if total is not None])
     pairs = compute_gradients(slice_loss, *args, **kwargs)
     gradients, variables = zip(*pairs, strict=True)
-    if sums:
-      gradients = map(_add, sums, gradients)
-    sums = list(gradients)
+    if totals:
+      totals = list(map(_add, totals, gradients))
+    else:
+      totals = list(map(_widen, gradients))
   n = len(sliced.losses)
-  return [(_divide(s, n), v) for s, v in zip(sums, variables, strict=True)]
+  means = [
+    _divide(total, n, like)
+    for total, like in zip(totals, gradients, strict=True)
+  ]
+  return list(zip(means, variables, strict=True))
 
 
-def _add(a, b):
-  if a is None:
-    return None
-  with tf.device(a.device):
-    return a + b
-
-
-def _divide(gradient, n):
+def _widen(gradient):
   if gradient is None:
     return None
   with tf.device(gradient.device):
-    return gradient / n
+    return sums.widen(gradient)
+
+
+def _add(total, gradient):
+  if total is None:
+    return None
+  with tf.device(total.device):
+    return total + sums.widen(gradient)
+
+
+def _divide(total, n, like):
+  if total is None:
+    return None
+  with tf.device(total.device):
+    return tf.cast(total / n, like.dtype)

@@ -11,8 +11,9 @@ the authors' programs: their norm is no measure of the layer.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange import sums as exchange_sums
 from distmnist.exchange.tables import shard_slices
-from distmnist.nn import clipping, weight_decay
+from distmnist.nn import weight_decay
 
 
 def build_norms(pairs):
@@ -33,7 +34,7 @@ def build_norms(pairs):
     with tf.device(w.device), tf.control_dependencies([tensor]):
       values = w.read_value(), tensor
       squares = [
-        tf.reduce_sum(tf.square(clipping.widen(value))) for value in values
+        tf.reduce_sum(tf.square(exchange_sums.widen(value))) for value in values
       ]
       squares = tf.stack([tf.cast(square, tf.float32) for square in squares])
     there = sums.setdefault(w.device, {})

@@ -44,10 +44,10 @@ class Agn(strategy.Strategy):
     copies, period = self._copies, self.batches_per_update
     with tf.name_scope('agn'):
       pulled_step = copies.make_counter(global_step.read_value(), 'pulled_step')
-      sums, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
+      totals, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
 
       def exchange():
-        pairs = copies.to_shards([a.read_value() / period for a in sums])
+        pairs = copies.to_shards(copies.read_totals(totals, period))
         with tf.device(global_step.device):  # Where all ps meet.
           push = make_optimizer().apply_gradients(pairs, global_step)
         new_step = strategy.read_after(global_step, self.mark_done([push]))
@@ -56,7 +56,7 @@ class Agn(strategy.Strategy):
           parts = copies.read_shards()
         staleness = new_step - 1 - pulled_step.read_value()
         with tf.control_dependencies([staleness]):
-          cleared = variable_lists.clear_all(sums)
+          cleared = variable_lists.clear_all(totals)
         pulled = copies.assign(copies.from_shards(parts))
         with tf.control_dependencies([pulled, cleared]):
           return tf.identity(new_step), tf.identity(staleness)

@@ -25,7 +25,7 @@ and so for one that died, until it is back.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange import strategy
+from distmnist.exchange import nonfinite, strategy, sums
 from distmnist.exchange.copies import local_copies, periodic_exchange
 from distmnist.exchange.rounds import sync_round
 
@@ -104,13 +104,14 @@ class Bmuf(strategy.Strategy):
 
   def _filter(self, means):
     """Returns the op that updates D and x~; means is G, a list like shards."""
-    deltas = self._copies.make_zeros_on_ps('block_delta')
+    deltas = self._copies.make_zeros_on_ps('block_delta', are_sums=True)
     updates, shards = [], self._copies.shards
     for mean, shard, delta in zip(means, shards, deltas, strict=True):
       with tf.device(shard.device):
-        moved = self._momentum * delta + self._learning_rate * mean
-        new_delta = delta.assign(moved)
-        updates.append(shard.assign_add(new_delta, read_value=False))
+        moved = self._momentum * delta + self._learning_rate * sums.widen(mean)
+        change = tf.cast(delta.assign(moved), shard.dtype.base_dtype)
+        change = nonfinite.check_mean(change, self.cluster.task_index)
+        updates.append(shard.assign_add(change, read_value=False))
     return tf.group(*updates)
 
   def hooks(self, stop):

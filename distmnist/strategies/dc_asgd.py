@@ -23,7 +23,7 @@ speed is lost; the lock, if it holds it, is released.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange import strategy
+from distmnist.exchange import strategy, sums
 from distmnist.exchange.center import locked_center
 from distmnist.exchange.copies import local_copies
 
@@ -80,7 +80,9 @@ class DcAsgd(strategy.Strategy):
         self._backups = copies.make_zeros_on_ps(f'backup_of_worker_{worker}')
       self._mean_squares = []
       if self._decay is not None:
-        self._mean_squares = copies.make_zeros_on_ps('mean_square')
+        self._mean_squares = copies.make_zeros_on_ps(
+          'mean_square', are_sums=True
+        )
       self._center = locked_center.AtomicCenter(
         copies, global_step, keep_shards=self._backups, mark_done=self.mark_done
       )
@@ -99,13 +101,15 @@ class DcAsgd(strategy.Strategy):
         result.append((moved, shard))
         continue
       with tf.device(shard.device):
-        square, factor = gradient * gradient, self._lambda
+        g, factor = sums.widen(gradient), self._lambda
+        square = g * g
         if self._mean_squares:
           mean = self._mean_squares[i]
           mean_v = mean.assign(self._decay * mean + (1 - self._decay) * square)
           factor = self._lambda * tf.rsqrt(mean_v + _EPSILON)
         moved = shard.read_value() - self._backups[i].read_value()
-        result.append((gradient + factor * square * moved, shard))
+        g += factor * square * sums.widen(moved)
+        result.append((tf.cast(g, gradient.dtype), shard))
     return result
 
   def _compensate_rows(self, gradient, shard, pulled):

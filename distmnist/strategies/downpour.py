@@ -70,18 +70,18 @@ class Downpour(strategy.Strategy):
       if self.overlaps_exchange:
         # No control inputs: the reads begin when the step does.
         next_step = global_step.read_value()
-      sums, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
+      totals, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
       if self.overlaps_exchange:
         next_values = copies.read_center()  # Likewise.
 
       def push():
-        pairs = copies.to_shards([a.read_value() for a in sums])
+        pairs = copies.to_shards(copies.read_totals(totals))
         with tf.device(global_step.device):  # Where all ps meet.
           apply = make_optimizer().apply_gradients(pairs, global_step)
         new_step = strategy.read_after(global_step, self.mark_done([apply]))
         staleness = new_step - 1 - pulled_step.read_value()
         with tf.control_dependencies([staleness]):
-          cleared = variable_lists.clear_all(sums)
+          cleared = variable_lists.clear_all(totals)
         with tf.control_dependencies([cleared]):
           return tf.identity(new_step), tf.identity(staleness)
 

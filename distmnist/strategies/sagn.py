@@ -51,7 +51,7 @@ class Sagn(strategy.Strategy):
   def minimize(self, loss, make_optimizer, global_step):
     copies = self._copies
     with tf.name_scope('sagn'):
-      sums, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
+      totals, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
       self._round = sync_round.make_round(
         self.cluster, self._num_contributions, global_step, copies
       )
@@ -64,12 +64,12 @@ class Sagn(strategy.Strategy):
       known_step = copies.make_counter(global_step.read_value(), 'known_step')
 
       def exchange():
-        means = [a.read_value() / self.pull_period for a in sums]
+        means = copies.read_totals(totals, self.pull_period)
         new_step, staleness = self._round.push_and_wait(
           copies.to_shards(means), mark_done=self.mark_done
         )
         with tf.control_dependencies([new_step]):
-          done = [copies.pull(), variable_lists.clear_all(sums)]
+          done = [copies.pull(), variable_lists.clear_all(totals)]
         with tf.control_dependencies(done):
           return tf.identity(new_step), tf.identity(staleness)
 

@@ -7,7 +7,7 @@ all wait for this.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import strategy, variable_lists
+from distmnist.exchange import nonfinite, strategy, variable_lists
 from distmnist.exchange.copies import periodic_exchange
 from distmnist.exchange.rounds import sync_round
 
@@ -74,6 +74,7 @@ class SyncAdder(AsyncAdder):
   def __init__(self, cluster, copies, global_step, mark_done):
     super().__init__(copies, global_step, mark_done)
     self._num_workers = cluster.num_workers
+    self._task_index = cluster.task_index
     self._round = sync_round.make_round(
       cluster, cluster.num_workers, global_step, copies
     )
@@ -84,7 +85,9 @@ class SyncAdder(AsyncAdder):
     updates = []
     for mean, shard in zip(means, self._copies.shards, strict=True):
       with tf.device(shard.device):
-        change = self._num_workers * mean
+        change = nonfinite.check_mean(
+          self._num_workers * mean, self._task_index
+        )
         updates.append(shard.assign_add(change, read_value=False))
     return tf.group(*updates)
 

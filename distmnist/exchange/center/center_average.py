@@ -6,7 +6,8 @@ Like tf.train.ExponentialMovingAverage with its num_updates (Polyak and Juditsky
   d = min(decay, (1 + t) / (10 + t));  a <- a - (1 - d) (a - x~)
 
 x~ is the center and t the global_step, both after an update; a starts at the
-initial x~. No worker computes with a: it is for evaluation.
+initial x~. No worker computes with a: it is for evaluation. Beside weights of
+16 bits it is kept in 32 bits as well (exchange/sums.py), and a is rounded.
 
 In a round (exchange/rounds/sync_round.py) the chief's thread moves a once for
 each update, before it hands out the tokens. Otherwise the worker that pushed
@@ -17,6 +18,7 @@ has thrown away moves a, too. Without a ps each worker has its own a.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange import sums
 from distmnist.exchange.copies import local_copies
 
 NAME = 'ExponentialMovingAverage'
@@ -46,6 +48,7 @@ class CenterAverage:
     self.is_moved = False
     with tf.name_scope(None):
       self.variables = [_make_average(shard) for shard in shards]
+      self._totals = [_make_total(average) for average in self.variables]
     tf.add_to_collection(_COLLECTION, self)
 
   def follow(self, ops):
@@ -56,11 +59,17 @@ class CenterAverage:
       with tf.device(self._global_step.device):
         t = tf.cast(self._global_step.read_value(), tf.float32)
         rate = 1 - tf.minimum(self._decay, (1 + t) / (10 + t))
-      for shard, average in zip(self._shards, self.variables, strict=True):
+      for shard, average, total in zip(
+        self._shards, self.variables, self._totals, strict=True
+      ):
         with tf.device(shard.device):
-          change = average.read_value() - shard.read_value()
+          change = total.read_value() - sums.widen(shard.read_value())
           change *= tf.cast(rate, change.dtype)
-        moves.append(average.assign_sub(change, read_value=False))
+          moved = total.assign_sub(change, read_value=total is not average)
+          if total is not average:
+            rounded = tf.cast(moved, average.dtype.base_dtype)
+            moved = average.assign(rounded, read_value=False)
+        moves.append(moved)
     with tf.device(self._global_step.device):
       return tf.group(*moves)
 
@@ -87,3 +96,19 @@ def _make_average(shard):
     )
   local_copies.save_as_slice_like(shard, average)
   return average
+
+
+def _make_total(average):
+  """Returns the variable in whose dtype `average` is kept; often itself."""
+  dtype = sums.choose_dtype(average.dtype)
+  if dtype == average.dtype.base_dtype:
+    return average
+  with tf.device(average.device):
+    total = tf.Variable(
+      tf.cast(average.initial_value, dtype),
+      trainable=False,
+      name=f'{average.op.name}/{dtype.name}',
+      use_resource=True,
+    )
+  local_copies.save_as_slice_like(average, total)
+  return total

@@ -11,7 +11,7 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import variable_lists
+from distmnist.exchange import sums, variable_lists
 from distmnist.exchange.center import center as center_lib
 
 # Graph collections: the copies and all that a worker makes beside them; and the
@@ -38,8 +38,12 @@ class LocalCopies(center_lib.Center):
     self._cpu_device = cluster.cpu_device
 
   def _make_view(self, center, shards, name):
+    # Pulled as it will be in each step, so that the first one is no exception.
+    values = self._wire.to_worker(
+      [center_lib.read(shard) for shard in shards],
+      [shard.device for shard in shards],
+    )
     with tf.device(self._device):
-      values = [shard.read_value() for shard in shards]
       return _make_local(
         center_lib.join(values, center.shape), f'local_copy/{name}'
       )
@@ -51,15 +55,16 @@ class LocalCopies(center_lib.Center):
   def variables(self):
     return self.views
 
-  def make_zeros(self, name):
+  def make_zeros(self, name, are_sums=False):
     """Returns local variables of zeros beside the copies, in their shapes.
 
     Args:
       name: str, such as 'velocity'.
+      are_sums: bool, whether they have the dtypes of sums (sums.py).
     """
     with tf.device(self._device):
       return [
-        _make_local(tf.zeros(copy.shape, copy.dtype), name)
+        _make_local(tf.zeros(copy.shape, _choose(copy, are_sums)), name)
         for copy in self.variables
       ]
 
@@ -72,19 +77,20 @@ class LocalCopies(center_lib.Center):
     with tf.device(self._device):
       return [_make_local(copy.initial_value, name) for copy in self.variables]
 
-  def make_zeros_on_ps(self, name):
+  def make_zeros_on_ps(self, name, are_sums=False):
     """Returns variables of zeros beside the shards, each on its shard's ps.
 
     In a checkpoint they are whole, like the center: it fits any number of ps.
 
     Args:
       name: str, such as 'momentum'.
+      are_sums: see `make_zeros`.
     """
     variables = []
     for shard in self.shards:
       with tf.device(shard.device):
         variable = tf.Variable(
-          tf.zeros(shard.shape, shard.dtype),
+          tf.zeros(shard.shape, _choose(shard, are_sums)),
           trainable=False,
           name=f'{shard.op.name}/{name}',
         )
@@ -151,18 +157,39 @@ class LocalCopies(center_lib.Center):
       loss: float32 scalar tensor.
 
     Returns:
-      (sums, step): local variables like `variables`, which the caller clears,
-      and an int64 scalar tensor, how many steps this worker has done.
+      (totals, step): local variables like `variables`, for `read_totals`, which
+      the caller clears, and an int64 scalar tensor, how many steps this worker
+      has done.
     """
     gradients = self.compute_gradients(optimizer, loss)
-    sums = self.make_zeros('gradient_sum')
+    totals = self.make_zeros('gradient_sum', are_sums=True)
     step = self.count_local_step(
       [
-        variable_lists.add_all(sums, gradients),
+        variable_lists.add_all(totals, gradients),
         self.local_step(optimizer, gradients),
       ]
     )
-    return sums, step
+    return totals, step
+
+  def read_totals(self, totals, period=None):
+    """Returns what `sum_and_step` has added up, in the dtypes of the copies.
+
+    Args:
+      totals: list of tf.Variable.
+      period: int, by which each is divided, or None.
+    """
+    values = [total.read_value() for total in totals]
+    if period:
+      values = [value / period for value in values]
+    return [
+      tf.cast(value, copy.dtype.base_dtype)
+      for value, copy in zip(values, self.variables, strict=True)
+    ]
+
+
+def _choose(variable, are_sums):
+  dtype = variable.dtype.base_dtype
+  return sums.choose_dtype(dtype) if are_sums else dtype
 
 
 def save_as_slice_like(shard, variable):

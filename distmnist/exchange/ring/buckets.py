@@ -65,8 +65,7 @@ def build_means(cluster, gradients, variables, more, key, bucket_bytes):
     sent = packing.flatten(parts, wire_dtype)
     sent = nonfinite.guard(sent, cluster.task_index)
     mean = collectives.build_mean(cluster, sent, key + number)
-    if wire_dtype.size < 4:
-      mean = nonfinite.drop_overflow(mean, cluster.task_index)
+    mean = nonfinite.check_mean(mean, cluster.task_index)
     found = packing.split_like(mean, like)
     for i, part in zip(indices, found, strict=False):
       means[i] = part

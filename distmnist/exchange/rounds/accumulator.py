@@ -1,9 +1,8 @@
-"""An accumulator of any float dtype.
-
-TensorFlow 2.21 has none for bfloat16: such gradients are added up in float32.
-"""
+"""An accumulator of any float dtype, which adds up as sums.py says."""
 
 import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import sums
 
 
 class Accumulator(tf.ConditionalAccumulator):
@@ -17,7 +16,7 @@ class Accumulator(tf.ConditionalAccumulator):
       shared_name: str, the same for all workers.
     """
     self._given_dtype = dtype
-    super().__init__(choose_dtype(dtype), shape, shared_name)
+    super().__init__(sums.choose_dtype(dtype), shape, shared_name)
 
   def apply_grad(self, grad, local_step=0, name=None):
     grad = tf.cast(grad, self.dtype)
@@ -26,8 +25,3 @@ class Accumulator(tf.ConditionalAccumulator):
   def take_grad(self, num_required, name=None):
     mean = super().take_grad(num_required, name)
     return tf.cast(mean, self._given_dtype)
-
-
-def choose_dtype(dtype):
-  """Returns the tf.DType in which tensors of `dtype` are added up."""
-  return tf.float32 if dtype == tf.bfloat16 else dtype

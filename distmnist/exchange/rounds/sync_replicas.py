@@ -20,6 +20,7 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange import nonfinite, sums
 from distmnist.exchange.rounds import accumulator, sync_round
 from distmnist.exchange.tables import sparse_sum
 
@@ -69,18 +70,18 @@ class SyncReplicas:
       [p for p in pairs if isinstance(p[0], tf.IndexedSlices) == is_sparse]
       for is_sparse in (False, True)
     )
-    sums = [(_make_sum(v), v.device) for _, v in sparse]
-    accumulators = [(_find_accumulator(v), v.device) for _, v in dense] + sums
+    of_rows = [(_make_sum(v), v.device) for _, v in sparse]
+    accumulators = [(_find_accumulator(v), v.device) for _, v in dense]
     self._round = sync_round.Round(
       self._cluster,
       self._replicas_to_aggregate,
       self._global_step,
-      accumulators,
+      accumulators + of_rows,
       self._token,
       parts=center.find_units()
       + [[len(dense) + i] for i in range(len(sparse))],
     )
-    self._add_to_update(sums, [v for _, v in sparse])
+    self._add_to_update(of_rows, [v for _, v in sparse])
     summed = self._sum_as_accumulators(dense)
     instead = functools.partial(_make_unless_local, self._token)
     with tf.variable_creator_scope(instead):
@@ -93,19 +94,19 @@ class SyncReplicas:
     self._round.end_update([its_tokens])  # They come after the update.
     return self._round.push_and_wait(pairs, self._own_token, mark_done)
 
-  def _add_to_update(self, sums, shards):
-    """Makes the chief's update also apply the means of `sums` to `shards`.
+  def _add_to_update(self, of_rows, shards):
+    """Makes the chief's update also apply the means of `of_rows` to `shards`.
 
     And those of the model's own variables.
     """
     state = self._round.state
-    if not sums and not state.accumulators:
+    if not of_rows and not state.accumulators:
       return
     apply_gradients = self._applier.apply_gradients
 
     def apply_all(pairs, global_step):
       means = []
-      for total, device in sums:
+      for total, device in of_rows:
         with tf.device(device):
           means.append(total.take_grad(self._replicas_to_aggregate))
       pairs = [*pairs, *zip(means, shards, strict=True)]
@@ -128,14 +129,14 @@ class SyncReplicas:
         if tf.is_tensor(mean) and not isinstance(mean, tf.IndexedSlices):
           with tf.device(variable.device):
             mean = tf.cast(mean, variable.dtype.base_dtype)
+            mean = nonfinite.check_mean(mean, self._cluster.task_index)
         cast.append((mean, variable))
       return apply_gradients(cast, global_step)
 
     summed = []
     for gradient, variable in pairs:
       with tf.device(variable.device):
-        dtype = accumulator.choose_dtype(gradient.dtype)
-        summed.append((tf.cast(gradient, dtype), variable))
+        summed.append((sums.widen(gradient), variable))
     self._applier.apply_gradients = apply_cast
     return summed
 

@@ -30,7 +30,7 @@ exchange/rounds/round_hook.py.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import transport
+from distmnist.exchange import nonfinite, transport
 from distmnist.exchange.center import center_average
 from distmnist.exchange.rounds import (
   accumulator,
@@ -150,7 +150,8 @@ class Round:
     means = []
     for given, device in self.accumulators[: self._num_given]:
       with tf.device(device):
-        means.append(given.take_grad(self.num_contributions))
+        mean = given.take_grad(self.num_contributions)
+        means.append(nonfinite.check_mean(mean, self.cluster.task_index))
     with tf.device(self.global_step.device):
       applied = self.state.build_update([apply(means)])
       with tf.control_dependencies(applied):

@@ -12,6 +12,7 @@ updated once all units are, before the token of the round.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange import nonfinite
 from distmnist.exchange.rounds import sync_round
 from distmnist.exchange.shards import shard_round
 
@@ -111,7 +112,8 @@ class ShardBarrier:
       for i in unit:
         accumulator, place = the_round.accumulators[i]
         with tf.device(place):
-          means[i] = accumulator.take_grad(the_round.num_contributions)
+          mean = accumulator.take_grad(the_round.num_contributions)
+          means[i] = nonfinite.check_mean(mean, self._cluster.task_index)
       with tf.control_dependencies([means[i] for i in unit]):
         due = tokens.progress.begin(number, end)
       is_due |= {shards[i].ref(): due for i in unit}

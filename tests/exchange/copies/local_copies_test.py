@@ -1,5 +1,7 @@
 """local_copies: a worker's own copy of the center, and the ways between."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -8,6 +10,20 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.exchange import sharding
 from distmnist.exchange.copies import local_copies
 from distmnist.nn import optimizers
+from distmnist.strategies import (
+  ad_psgd,
+  agn,
+  async_sgd,
+  bmuf,
+  dc_asgd,
+  downpour,
+  dynsgd,
+  easgd,
+  sagn,
+  staleness_aware,
+  sync_sgd,
+)
+from tests.support import stepper as stepper_lib
 
 PS = [f'/job:ps/task:{i}/device:CPU:0' for i in range(3)]
 WORKER = '/job:worker/task:1/device:CPU:0'
@@ -169,3 +185,59 @@ def test_what_is_cut_along_another_axis_comes_together_again(make_cluster):
       assert [part.shape for part in center] == [(2, 3), (2, 2), (2, 2)]
       for part, shard in zip(session.run(parts), center, strict=True):
         assert part.tolist() == shard.tolist()
+
+
+def build_from_1_01(x):
+  """Returns (w, loss): w begins with what 16 bits cannot hold."""
+  w = tf.get_variable('w', [1], initializer=tf.constant_initializer(1.01))
+  return w, tf.reduce_sum((w - x) ** 2) / 2
+
+
+RULES = {
+  'sync_sgd': functools.partial(
+    sync_sgd.SyncSgd, replicas_to_aggregate=1, barrier='shard'
+  ),
+  'async_sgd': functools.partial(async_sgd.AsyncSgd, pulls_ahead=True),
+  'downpour': functools.partial(downpour.Downpour, n_fetch=2, n_push=2),
+  'agn': functools.partial(agn.Agn, communication_period=2),
+  'sagn': functools.partial(
+    sagn.Sagn, communication_period=2, replicas_to_aggregate=1
+  ),
+  'easgd': functools.partial(easgd.Easgd, moving_rate=0.5, period=2),
+  'bmuf': functools.partial(
+    bmuf.Bmuf, communication_period=2, momentum=0, learning_rate=1
+  ),
+  'dynsgd': functools.partial(dynsgd.DynSgd, communication_period=2),
+  'ad_psgd': functools.partial(ad_psgd.AdPsgd, communication_period=2),
+  'dc_asgd': functools.partial(dc_asgd.DcAsgd, dc_lambda=0.5),
+  'staleness_aware': staleness_aware.StalenessAware,
+}
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'bmuf',
+    *(
+      pytest.param(name, marks=pytest.mark.slow)
+      for name in RULES
+      if name != 'bmuf'
+    ),
+  ],
+)
+def test_the_first_pull_of_a_session_is_rounded_as_each_pull_is(
+  make_cluster, name
+):
+  stepper = stepper_lib.Stepper(
+    make_cluster(1, 1),
+    RULES[name],
+    wire_dtype='bfloat16',
+    build=build_from_1_01,
+  )
+  rounded = 1.0078125
+  assert stepper.read_copies() == [[rounded]]
+  first = stepper.step(0, [0.0])
+  if name == 'sync_sgd':
+    gradient = rounded
+    assert first.center == [pytest.approx(1.01 - 0.5 * gradient, abs=1e-6)]
+  stepper.close()

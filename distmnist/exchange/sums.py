@@ -1,0 +1,20 @@
+"""The dtype in which numbers are added up: 32 bits where they have 16.
+
+A sum of float16 overflows where its numbers do not, and one of bfloat16 stops
+while what is added is below half of its last bit. What is kept over several
+steps, workers or slices to be added to is kept in this dtype; what is made of
+it, a mean or a change, is then rounded to the dtype of the weights.
+"""
+
+import tensorflow.compat.v1 as tf
+
+
+def choose_dtype(dtype):
+  """Returns the tf.DType in which tensors of `dtype` are added up."""
+  is_narrow = dtype.is_floating and dtype.size < tf.float32.size
+  return tf.float32 if is_narrow else dtype.base_dtype
+
+
+def widen(tensor):
+  """Returns a tensor in the dtype in which it is to be added up, or squared."""
+  return tf.cast(tensor, choose_dtype(tensor.dtype))
