@@ -148,9 +148,15 @@ class Strategy:
     """
     raise NotImplementedError
 
-  def mark_done(self, ops):
-    """Returns `ops`, the list that ends a push, and the ops that follow it."""
-    done = center_average.follow(ops)
+  def mark_done(self, ops, has_moved=None):
+    """Returns `ops`, the list that ends a push, and the ops that follow it.
+
+    Args:
+      ops: list of ops.
+      has_moved: bool scalar tensor, whether the push has moved the center; None
+        for yes.
+    """
+    done = center_average.follow(ops, has_moved)
     return [*done, self.build_mark(ops)] if self.build_mark else done
 
   def pause(self, session):

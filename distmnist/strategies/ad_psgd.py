@@ -23,6 +23,8 @@ center instead. A suspended worker holds up each of the others once, for seconds
 (exchange/peers/peer.py).
 """
 
+import functools
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import strategy, variable_lists
@@ -63,9 +65,13 @@ class AdPsgd(strategy.Strategy):
       step = copies.count_local_step(gradients)
 
       def exchange():
-        done = self._average(step // period, global_step)
+        with_center = self._average(step // period, global_step)
+        has_moved = with_center if self._meetings else None
         return strategy.count_update(
-          global_step, [done], known_step.read_value(), self.mark_done
+          global_step,
+          [with_center],
+          known_step.read_value(),
+          functools.partial(self.mark_done, has_moved=has_moved),
         )
 
       update = periodic_exchange.build_update(
@@ -79,7 +85,11 @@ class AdPsgd(strategy.Strategy):
         return self._count_visits(update)
 
   def _average(self, number, global_step):
-    """Returns a bool tensor, ready once exchange `number` is done."""
+    """Does exchange `number`.
+
+    Returns:
+      bool scalar tensor, whether it was with the center.
+    """
 
     def with_center():
       pairs = zip(copies.read(), copies.read_center(), strict=True)
@@ -99,7 +109,7 @@ class AdPsgd(strategy.Strategy):
       return with_center()
     met = self._meetings.build_meeting(number)
     return tf.cond(
-      tf.equal(met, meetings.CENTER), with_center, lambda: tf.constant(True)
+      tf.equal(met, meetings.CENTER), with_center, lambda: tf.constant(False)
     )
 
   def _count_visits(self, update):

@@ -94,7 +94,9 @@ class DcAsgd(strategy.Strategy):
 
   def _compensate(self, pairs):
     """Returns a list of (gradient at x~, shard), both on the shard's ps."""
-    result, rows = [], iter(self._copies.rows.pulled)
+    # As the worker has them, which a wire of 16 bits has rounded.
+    pulled = self._copies.round_as_sent(self._copies.rows.pulled)
+    result, rows = [], iter(pulled)
     for i, (gradient, shard) in enumerate(pairs):
       if isinstance(gradient, tf.IndexedSlices):
         moved = self._compensate_rows(gradient, shard, next(rows))

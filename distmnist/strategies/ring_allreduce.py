@@ -17,6 +17,7 @@ for every worker, and so all of them wait while the chief saves or validates.
 
 With a --wire_dtype of 16 bits each worker casts its gradients before the ring,
 which then adds and divides in that dtype; what overflows counts as zeros.
+Gradients of float64 stay what they are, in buckets of their own.
 
 If a worker dies (kill -9, a diverged cost), all must end: the ring is broken,
 and TensorFlow cannot mend it. Within seconds the others exit with one line and
@@ -33,7 +34,7 @@ from absl import flags
 from distmnist.common import cli
 from distmnist.exchange import gradients as gradients_lib
 from distmnist.exchange import strategy
-from distmnist.exchange.ring import ring_hook, votes
+from distmnist.exchange.ring import buckets, ring_hook, votes
 
 _BUCKET_MIB = flags.DEFINE_float(
   'bucket_mib',
@@ -76,8 +77,7 @@ class RingAllreduce(strategy.Strategy):
       )
       gradients, variables = zip(*gradients_lib.find_moved(pairs), strict=True)
       n = self.cluster.num_workers
-      size = sum(v.shape.num_elements() for v in variables)
-      size *= tf.as_dtype(self.cluster.wire_dtype).size
+      size = buckets.count_bytes(self.cluster, variables)
       num_bytes = round(2 * (n - 1) / n * size)
       if n > 1:
         gradients = self._votes.build_means(gradients, variables)

@@ -1,11 +1,14 @@
 """dc_asgd: a NumPy oracle, which also looks at the backups; the flags."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.nn import layers, optimizers
 from distmnist.strategies import dc_asgd
-from tests.support import oracles, rule
+from tests.support import in_process, oracles, rule
 
 
 def read(worker, name):
@@ -24,6 +27,35 @@ def test_a_first_gradient_of_nothing_does_not_divide_by_zero(make_stepper):
   stepper.begin(0, [0])
   assert stepper.step(1, [0]) == (2, 1, [0])
   assert stepper.end(0) == (3, 1, [0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('wire_dtype', ['float32', 'bfloat16'])
+def test_a_row_is_compensated_from_what_the_worker_has_got(
+  make_cluster, wire_dtype
+):
+  """So a table of one row trains as a vector does."""
+  cluster = make_cluster(1, 1)
+  member = dataclasses.replace(cluster.worker(0), wire_dtype=wire_dtype)
+  with tf.Graph().as_default(), tf.device(member.device_setter()):
+    global_step = tf.train.get_or_create_global_step()
+    rule = dc_asgd.DcAsgd(member, 2.0)
+    begin = tf.constant_initializer(1.01)
+    with rule.scope():
+      ids = tf.constant([0])
+      row = layers.embedding(ids, 1, 2, 'table', initializer=begin)
+      vector = tf.get_variable('vector', [2], initializer=begin)
+    shards = tf.trainable_variables()
+    loss = (tf.reduce_sum(row**2) + tf.reduce_sum(vector**2)) / 2
+    update = rule.minimize(
+      loss, lambda **_: optimizers.make_optimizer('sgd', 0.1), global_step
+    )
+    hooks = rule.hooks(in_process.NoStop())
+    with cluster.make_session(0, hooks) as session:
+      for _ in range(3):
+        session.run(update.train_op)
+      row, vector = session.run(shards)
+  assert row[0].tolist() == vector.tolist()
 
 
 class Oracle(oracles.Oracle):

@@ -1,11 +1,14 @@
 """--ema_decay: the averages beside the center, under every rule."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
 from distmnist.exchange.center import center_average
+from distmnist.exchange.peers import meetings
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import checkpoints
 from distmnist.training import averages, flag_checks, worker_graph
@@ -101,6 +104,41 @@ def test_of_two_workers_in_lock_step_they_move_once_an_update(
   cluster = make_cluster(1, 2)
   ends = cluster.run_workers(lambda index: check_steps(cluster, index))
   assert ends == [NUM_STEPS, NUM_STEPS]
+
+
+@pytest.mark.slow
+def test_under_ad_psgd_what_two_workers_do_alone_moves_none(
+  make_cluster, set_flags, monkeypatch
+):
+  set_flags(*FLAGS, '--strategy=ad_psgd', '--communication_period=1')
+  monkeypatch.setattr(
+    meetings,
+    'choose',
+    lambda i, number, n: meetings.CENTER if number % 2 else 1,
+  )
+  cluster, workers = make_cluster(1, 2), []
+  for index in range(2):
+    with tf.Graph().as_default():
+      graph, strategy = build(cluster.worker(index))
+      hooks = strategy.hooks(in_process.NoStop())
+      workers.append((graph, cluster.make_session(index, hooks)))
+  (graph, session), (_, other) = workers
+  state = [graph.step.global_step, graph.step.center, graph.step.averages]
+  found = []
+  with other, session:
+    found.append(session.run(state))
+    for number in range(1, 6):
+      session.run(graph.step.update.train_op, feed(graph, number, 0))
+      found.append(session.run(state))
+  for (_, _, before), (number, center, after) in itertools.pairwise(found):
+    if number % 2:
+      check_close(after, move(before, center, number))
+      # At first the copy has what the center has.
+      has_moved = any(map(np.any, map(np.subtract, after, before)))
+      assert has_moved == (number > 1)
+    else:
+      check_close(after, before)
+  assert [number for number, _, _ in found] == list(range(6))
 
 
 def read(path):

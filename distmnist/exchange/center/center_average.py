@@ -13,7 +13,8 @@ In a round (exchange/rounds/sync_round.py) the chief's thread moves a once for
 each update, before it hands out the tokens. Otherwise the worker that pushed
 moves it after its push, outside any lock: another's push that lands in between
 is already in x~, and its own move follows as well. A push that drop_stale
-has thrown away moves a, too. Without a ps each worker has its own a.
+has thrown away moves a, too; an exchange of ad_psgd between two workers does
+not. Without a ps each worker has its own a.
 """
 
 import tensorflow.compat.v1 as tf
@@ -74,16 +75,25 @@ class CenterAverage:
       return tf.group(*moves)
 
 
-def follow(ops):
+def follow(ops, has_moved=None):
   """Returns `ops`, which end an update, and the ops that then move averages.
 
   Where a rule calls this more than once for an update, the first call counts.
 
   Args:
     ops: list of ops.
+    has_moved: bool scalar tensor, whether the center was moved; None for yes.
   """
   found = [x for x in tf.get_collection(_COLLECTION) if not x.is_moved]
-  return [*ops, *(average.follow(ops) for average in found)]
+  if has_moved is None or not found:
+    return [*ops, *(average.follow(ops) for average in found)]
+  with tf.control_dependencies(ops):
+    move = tf.cond(
+      tf.identity(has_moved),
+      lambda: tf.group(*(average.follow([]) for average in found)),
+      tf.no_op,
+    )
+  return [*ops, move]
 
 
 def _make_average(shard):

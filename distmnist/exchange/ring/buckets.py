@@ -53,16 +53,15 @@ def build_means(cluster, gradients, variables, more, key, bucket_bytes):
   Returns:
     (list of tensors, the means of `gradients`; the mean of `more`).
   """
-  wire_dtype = tf.as_dtype(cluster.wire_dtype)
-  buckets = _fill_with(variables, wire_dtype, bucket_bytes)
+  buckets = _fill_with(cluster, variables, bucket_bytes)
   means = [None] * len(variables)
-  for number, indices in enumerate(buckets):
+  for number, (dtype, indices) in enumerate(buckets):
     parts = [gradients[i] for i in indices]
     like = [variables[i] for i in indices]
     if number == len(buckets) - 1:
       parts.append(more)
       like.append(more)
-    sent = packing.flatten(parts, wire_dtype)
+    sent = packing.flatten(parts, dtype)
     sent = nonfinite.guard(sent, cluster.task_index)
     mean = collectives.build_mean(cluster, sent, key + number)
     mean = nonfinite.check_mean(mean, cluster.task_index)
@@ -84,19 +83,46 @@ def build_leave(cluster, variables, more, key, bucket_bytes, timeout_secs):
   Returns:
     the op.
   """
-  wire_dtype = tf.as_dtype(cluster.wire_dtype)
-  buckets = _fill_with(variables, wire_dtype, bucket_bytes)
+  buckets = _fill_with(cluster, variables, bucket_bytes)
   ops = []
-  for number, indices in enumerate(buckets):
+  for number, (dtype, indices) in enumerate(buckets):
     size = sum(variables[i].shape.num_elements() for i in indices)
-    sent = tf.zeros([size], wire_dtype)
+    sent = tf.zeros([size], dtype)
     if number == len(buckets) - 1:
-      sent = tf.concat([sent, tf.cast(more, wire_dtype)], 0)
+      sent = tf.concat([sent, tf.cast(more, dtype)], 0)
     mean = collectives.build_mean(cluster, sent, key + number, timeout_secs)
     ops.append(mean.op)
   return tf.group(ops)
 
 
-def _fill_with(variables, wire_dtype, bucket_bytes):
-  sizes = [v.shape.num_elements() * wire_dtype.size for v in variables]
-  return fill(sizes, bucket_bytes)
+def _fill_with(cluster, variables, bucket_bytes):
+  """Returns the buckets, a list of (dtype on the wire, list of indices)."""
+  groups = {}
+  for i, variable in enumerate(variables):
+    dtype = find_dtype(cluster, variable)
+    groups.setdefault((dtype.size, dtype), []).append(i)
+  filled = []
+  # The last bucket is one of the small ones: the votes travel with it.
+  for (size, dtype), indices in sorted(groups.items(), reverse=True):
+    sizes = [variables[i].shape.num_elements() * size for i in indices]
+    filled += [
+      (dtype, [indices[i] for i in bucket])
+      for bucket in fill(sizes, bucket_bytes)
+    ]
+  return filled
+
+
+def find_dtype(cluster, variable):
+  """Returns the tf.DType in which the gradient of a variable travels.
+
+  It is that of --wire_dtype, which narrows float32: float64 stays as it is.
+  """
+  dtype = variable.dtype.base_dtype
+  return dtype if dtype == tf.float64 else tf.as_dtype(cluster.wire_dtype)
+
+
+def count_bytes(cluster, variables):
+  """Returns the bytes (int) of the gradients of `variables` on the wire."""
+  return sum(
+    v.shape.num_elements() * find_dtype(cluster, v).size for v in variables
+  )

@@ -15,7 +15,7 @@ def build_mean(cluster, flat, key, timeout_secs=0.0):
 
   Args:
     cluster: cluster.Cluster.
-    flat: float32, float16 or bfloat16 [size].
+    flat: float64, float32, float16 or bfloat16 [size].
     key: int, the name of this op.
     timeout_secs: float, seconds until it fails; 0 for never.
   """

@@ -28,6 +28,35 @@ def test_the_last_layers_fill_the_first_bucket(sizes, bucket_bytes, expected):
   assert buckets.fill(sizes, bucket_bytes) == expected
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('wire_dtype', ['float32', 'float16'])
+def test_what_has_64_bits_keeps_them(make_cluster, wire_dtype):
+  cluster = make_cluster(0, 2)
+  cluster.reset()
+  given = [np.float64([1 + 2**-40, 3]), np.float64([1, -1])]
+
+  def work(index):
+    member = dataclasses.replace(cluster.worker(index), wire_dtype=wire_dtype)
+    with tf.device(member.device_setter()):
+      variables = [
+        tf.get_variable('double', [2], tf.float64),
+        tf.get_variable('single', [2]),
+      ]
+    with tf.device(member.cpu_device):
+      gradients = [tf.constant(given[index]), tf.constant([1.0, index])]
+      more = tf.constant([float(index)])
+      means = buckets.build_means(
+        *(member, gradients, variables, more), *(ring_hook.STEP, 0)
+      )
+    config = cluster.session_config(index)
+    with tf.Session(cluster.servers[index].target, config=config) as session:
+      return session.run(means)
+
+  for (double, single), votes in cluster.run_workers(work):
+    assert double.tolist() == [1 + 2**-41, 1]
+    assert single.tolist() == [1, 0.5] and votes.tolist() == [0.5]
+
+
 NUM_WORKERS, NUM_LAYERS, NUM_STEPS = 3, 5, 6
 
 
