@@ -114,7 +114,7 @@ def run_worker(task, console, start, at_end):
     at_end: contextlib.ExitStack, takes what must be released at the end.
   """
   cluster, stop, stalls = task.cluster, task.stop, task.stalls
-  # Nobody can tell how long a user's reader or a download may take.
+  # Nobody can tell how long a user's reader, a download or a large graph takes.
   stalls.busy('the loading of the data', may_fail=False)
   # Check for user mistakes before the server starts: once it answers, the
   # other tasks count on this one.
@@ -124,7 +124,7 @@ def run_worker(task, console, start, at_end):
   if cluster.is_chief:
     final_report.check_flags()
   choice = flag_checks.check(cluster, *(s.num_examples for s in splits))
-  stalls.busy('the check of the model')
+  stalls.busy('the check of the model', may_fail=False)
   problem_checks.check_graph(
     problem, train_split, choice.plan.slice_size, choice.strategy
   )
@@ -145,7 +145,7 @@ def run_worker(task, console, start, at_end):
     return stop.end()
   _log.info(worker_graph.describe_task(task, choice))
 
-  stalls.busy('the building of the graph')
+  stalls.busy('the building of the graph', may_fail=False)
   with (
     late_start.noticed(cluster, folder.restart, stop.wait) as end,
     shutdown.reporting_end_to_ps(cluster, task.server, stop),
