@@ -10,6 +10,7 @@ A program hands its `main` to `run`. Exit codes:
   75       stopped by a signal, and not everything is saved
   98       the port chosen for this task is taken: others may work
   70       a mistake of ours, with its traceback
+  71       of a task that its launcher could not start: no process, or no log
   128 + n  stopped by signal n; 141 if nobody reads what it prints
 
 A user's mistake becomes one line on stderr that says what was given, what was
@@ -35,6 +36,7 @@ LOST = 3
 NOT_SAVED = 75  # EX_TEMPFAIL of sysexits.h.
 PORT_TAKEN = 98  # EADDRINUSE of Linux.
 OUR_MISTAKE = 70  # EX_SOFTWARE of sysexits.h.
+NOT_STARTED = 71  # EX_OSERR of sysexits.h.
 _NO_READER = 141  # As when SIGPIPE ends a program in a shell.
 
 # These would recur after a restart, and the task has said what to do.

@@ -92,11 +92,22 @@ class ForkServerClient(task_host.TaskHost):
 
   def _start_server(self):
     self.is_ready = False
-    ours = self._server.start()
+    try:
+      ours = self._server.start()
+    except OSError as error:
+      kind = cli.choose_error(error)
+      raise kind(
+        f'the fork server cannot be started: {error.strerror}; see ulimit -u '
+        'and -n, and the limits of the container'
+      ) from error
     self._socket = message_socket.MessageSocket(ours, self._selector)
 
   def restart(self):
-    """Waits up to 10 s for the old tasks to end, then starts a new server."""
+    """Waits up to 10 s for the old tasks to end, then starts a new server.
+
+    Raises:
+      cli.PassingError: the system refuses one now.
+    """
     self._socket.close()
     self._end_orphans()
     self._start_server()
@@ -178,6 +189,8 @@ class ForkServerClient(task_host.TaskHost):
         )
       self.is_ready = True
       if 'code' in message:
+        if 'reason' in message:
+          self.reasons[message['name']] = message['reason']
         ended.append((message['name'], message['code']))
         self.pids.pop(message['name'], None)
       elif 'pid' in message:

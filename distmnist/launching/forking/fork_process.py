@@ -47,20 +47,23 @@ class ServerProcess:
     ours, theirs = message_socket.make_pair()
     end = theirs.fileno()
     words = [str(end), self.module, *self._namespace_fds, fork_server.PADDING]
-    with (
-      theirs,
-      open(self.log, 'ab', opener=files.no_follow) as log,
-      _blocking(fork_server.UNHEARD),  # Inherited: in force from its start.
-    ):
-      self.process = subprocess.Popen(
-        [sys.executable, '-m', FORK_SERVER, *words],
-        env=self._env,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        pass_fds=[end, *self._fds],
-        start_new_session=True,
-      )
+    with contextlib.ExitStack() as unless_started:
+      unless_started.enter_context(ours)
+      with (
+        theirs,
+        open(self.log, 'ab', opener=files.no_follow) as log,
+        _blocking(fork_server.UNHEARD),  # Inherited: in force from its start.
+      ):
+        self.process = subprocess.Popen(
+          [sys.executable, '-m', FORK_SERVER, *words],
+          env=self._env,
+          stdin=subprocess.DEVNULL,
+          stdout=log,
+          stderr=log,
+          pass_fds=[end, *self._fds],
+          start_new_session=True,
+        )
+      unless_started.pop_all()
     return ours
 
   def wait_for_end(self, timeout_secs):

@@ -17,7 +17,8 @@ is one end of a SOCK_SEQPACKET pair; a message is one JSON object:
         {"signal": number, "name": name}
   out:  {"ready": true} or {"error": the last line of the import's traceback}
         {"name": name, "pid": pid}, and when it ends {"name": name, "code": c},
-        where c is the exit code, or -n after signal n
+        where c is the exit code, or -n after signal n; with "reason" if the
+        system has refused the task a process
 
 When the stream ends, the launcher is gone, even by kill -9: all tasks get
 SIGTERM, then SIGKILL. When this process ends, all tasks get SIGKILL, so it
@@ -37,7 +38,7 @@ import time
 import traceback
 import warnings
 
-from distmnist.common import process_title, signals
+from distmnist.common import cli, process_title, signals
 from distmnist.launching import child_process, network_namespace
 from distmnist.launching.forking import forked_task, message_socket
 
@@ -106,7 +107,18 @@ class ForkServer:
   def _start(self, request):
     self._grace_secs = request.get('grace_secs', GRACE_SECS)
     server_pid = os.getpid()
-    pid = os.fork()
+    try:
+      pid = os.fork()
+    except OSError as error:  # The others must not end with this task.
+      self._launcher.send(
+        {
+          'name': request['start'],
+          'code': cli.NOT_STARTED,
+          'reason': f'not started, as this machine refuses a new process '
+          f'({error.strerror}): see ulimit -u, and the limits of its container',
+        }
+      )
+      return
     if pid == 0:
       if not request.get('isolate'):
         self._namespace.close()

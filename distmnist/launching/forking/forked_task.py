@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 
-from distmnist.common import process_title
+from distmnist.common import cli, process_title
 from distmnist.launching import child_process
 
 
@@ -28,7 +28,7 @@ def run(request, namespace, server_files, server_pid, is_imported):
     is_imported: bool, whether the task's module is imported and called here;
       otherwise the task is a new Python process.
   """
-  code = 1
+  code, has_begun = cli.FAILED, False
   try:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -49,7 +49,7 @@ def run(request, namespace, server_files, server_pid, is_imported):
     # What was sent to the task until now comes now, and to its own log.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _, _, module, *flags = request['argv']
-    call = None
+    call, has_begun = None, True
     if is_imported:
       call = getattr(importlib.import_module(module), 'run', None)
     if call:
@@ -61,6 +61,9 @@ def run(request, namespace, server_files, server_pid, is_imported):
     code = 0
   except SystemExit as end:
     code = _exit_code(end)
+  except OSError:  # Its log, say: that may pass.
+    traceback.print_exc()
+    code = cli.FAILED if has_begun else cli.NOT_STARTED
   except BaseException:
     traceback.print_exc()
   finally:

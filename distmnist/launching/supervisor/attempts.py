@@ -5,11 +5,17 @@ restart_policy.py decides what an end means for the run, task_group.py when all
 tasks are to end, and in which order.
 """
 
+import logging
 import time
 
-from distmnist.common import command_line
+from distmnist.common import cli, command_line
 from distmnist.launching.screen import task_logs
 from distmnist.launching.supervisor import restart_policy, task_host
+
+_log = logging.getLogger(__name__)
+
+# The pauses between two tries to make a host ready again.
+_WAITS_SECS = (0.5, 1, 2, 4, 8, 16)
 
 
 class Attempts:
@@ -33,6 +39,7 @@ class Attempts:
     self._logs_dir = logs_dir
     self._on_start = on_start
     self._host_time = time.monotonic()
+    self._to_end = []  # With a task that could not be started.
     self.logs = task_logs.AttemptLogs(logs_dir)
     self.policy = restart_policy.RestartPolicy(limits)
     self.records = self.policy.records
@@ -74,21 +81,24 @@ class Attempts:
         not restart.
     """
     secs = min(secs, self.records.compute_wait_secs(time.monotonic()))
-    to_end = []
+    to_end, self._to_end = self._to_end, []
     try:
       for name, code in self._host.turn(secs):
-        record = self.records[name]
-        record.reason = self._host.reasons.pop(name, '')
-        to_end += self.policy.note_end(
-          record,
-          code,
-          time.monotonic(),
-          is_told,
-          may_restart=not self._host.signals,
-        )
+        reason = self._host.reasons.pop(name, '')
+        to_end += self._note_end(self.records[name], code, reason, is_told)
     except task_host.HostDiedError as error:
       self._note_host_death(error, is_told)
     return to_end
+
+  def _note_end(self, record, code, reason, is_told=False):
+    record.reason = reason
+    return self.policy.note_end(
+      record,
+      code,
+      time.monotonic(),
+      is_told,
+      may_restart=not self._host.signals,
+    )
 
   def _note_host_death(self, error, is_told):
     if is_told:
@@ -101,9 +111,25 @@ class Attempts:
     ):
       raise error
     if self.records.waiting:
-      self._host.restart()
+      self._restart_host()
       self._host_time = time.monotonic()
       self._on_start(self._host.name, self._host.pid, 2)
+
+  def _restart_host(self):
+    """Makes the host ready again, which the system may refuse for a while.
+
+    Raises:
+      cli.PassingError: it still does, or this launcher was told to end.
+    """
+    for secs in (*_WAITS_SECS, None):
+      try:
+        self._host.restart()
+        return
+      except cli.PassingError as error:
+        if secs is None or self._host.signals:
+          raise
+        _log.info(f'{error}: trying again in {secs:g} s')
+        self._host.turn(secs)
 
   def _note_pid(self, name, pid):
     if name in self.records:
@@ -112,7 +138,14 @@ class Attempts:
   def _start(self, record):
     task = record.task
     self.policy.note_start(record, time.monotonic())
-    path = self.logs.begin(task, record.note)
+    try:
+      path = self.logs.begin(task, record.note)
+    except OSError as error:
+      if not cli.is_passing(error):
+        raise
+      reason = f'not started, as its log cannot be written: {error.strerror}'
+      self._to_end += self._note_end(record, cli.NOT_STARTED, reason)
+      return
     folder = command_line.find_value(task.argv, 'logdir') or self._logs_dir
     self._host.start(
       task.name,

@@ -96,4 +96,7 @@ class TaskHost(abc.ABC):
     """Makes it ready for tasks again after a HostDiedError; starts none.
 
     Returns once the old tasks are gone: until then their ports are taken.
+
+    Raises:
+      cli.PassingError: it cannot be made ready now; `turn` still waits.
     """

@@ -3,6 +3,7 @@
 What becomes of real tasks is in fork_server_test.py and task_group_test.py.
 """
 
+import errno
 import json
 import os
 import select
@@ -291,3 +292,20 @@ def test_after_a_death_the_tasks_and_what_they_started_are_gone(
   os.close(task)
   assert has_ended == [task]
   background.assert_gone([child], timeout_secs=30)
+
+
+def test_why_a_task_was_not_started_is_known_with_its_end(make_client, servers):
+  with make_client() as client:
+    servers[0].say(ready=True)
+    servers[0].say(name='a', code=71, reason='no process')
+    assert client.turn(0) == [('a', 71)]
+    assert client.reasons == {'a': 'no process'}
+
+
+def test_a_server_that_the_kernel_refuses_may_pass(make_client, monkeypatch):
+  def refuse(*_, **__):
+    raise OSError(errno.EAGAIN, 'Resource temporarily unavailable')
+
+  monkeypatch.setattr(fork_process.subprocess, 'Popen', refuse)
+  with pytest.raises(cli.PassingError, match='^the fork server cannot be '):
+    make_client().__enter__()

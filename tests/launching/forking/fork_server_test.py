@@ -84,3 +84,44 @@ def test_a_broken_import_is_an_answer_with_its_reason(tmp_path):
     assert server.read() == {'error': 'ZeroDivisionError: division by zero'}
     assert server.process.wait(60) == 1
   assert 'Traceback' in (tmp_path / 'log').read_text()
+
+
+# A fork server to which the kernel refuses the second process.
+REFUSED = """
+import errno, os, sys
+from distmnist.launching.forking import fork_server
+real, asked = os.fork, []
+def fork():
+  asked.append(True)
+  if len(asked) == 2:
+    raise OSError(errno.EAGAIN, 'Resource temporarily unavailable')
+  return real()
+os.fork = fork
+fork_server.main(int(sys.argv[1]), sys.argv[2])
+"""
+
+
+def test_a_process_that_the_kernel_refuses_costs_no_other_task(tmp_path):
+  log = tmp_path / 'server.log'
+  with Server('fake_train', log, ('-c', REFUSED)) as server:
+    assert server.read() == {'ready': True}
+    server.start('a', tmp_path / 'a.log', '--do=worker0:forever')
+    server.read()
+    server.start('b', tmp_path / 'b.log', '--do=worker0:exit=0')
+    refused = server.read()
+    reason = refused.pop('reason')
+    assert refused == {'name': 'b', 'code': 71}
+    assert 'refuses a new process (Resource temporarily unavailable)' in reason
+    server.start('b', tmp_path / 'b.log', '--do=worker0:exit=0')
+    server.read()
+    assert server.read() == {'name': 'b', 'code': 0}
+    server.send(signal=signal.SIGTERM, name='a')
+    assert server.read() == {'name': 'a', 'code': -signal.SIGTERM}
+
+
+def test_a_task_without_a_log_may_start_again(tmp_path):
+  with Server('fake_train', tmp_path / 'server.log') as server:
+    server.read()
+    server.start('a', tmp_path / 'none' / 'a.log')
+    server.read()
+    assert server.read() == {'name': 'a', 'code': 71}

@@ -1,7 +1,10 @@
 """attempts: what a host is asked for, and what comes of an end; no process."""
 
+import errno
+
 import pytest
 
+from distmnist.common import cli
 from distmnist.launching import jobs
 from distmnist.launching.supervisor import attempts as attempts_lib
 from distmnist.launching.supervisor import restart_limits, task_host
@@ -50,3 +53,66 @@ def test_the_start_of_each_attempt_is_told_with_its_number(make):
   host.on_pid('worker 0', 12)
   host.on_pid('no task of ours', 13)
   assert begun == [('worker 0', 12, 1)]
+
+
+def test_a_task_whose_log_cannot_be_written_now_is_restarted_alone(
+  make, monkeypatch
+):
+  host, attempts = make([[('worker 1', 3)]], restart_limits.Limits(3))
+  num_started, fails = len(host.started), [True]
+  real = attempts.logs.begin
+
+  def begin(task, note=''):
+    if fails:
+      fails.pop()
+      raise OSError(errno.EIO, 'Input/output error')
+    return real(task, note)
+
+  monkeypatch.setattr(attempts.logs, 'begin', begin)
+  attempts.turn(0.0, is_told=False)
+  attempts.start_due()
+  assert len(host.started) == num_started
+  record = attempts.records['worker 1']
+  assert (record.code, record.is_running) == (71, False)
+  assert record.failure.reason == (
+    'not started, as its log cannot be written: Input/output error'
+  )
+  attempts.turn(0.0, is_told=False)
+  attempts.start_due()
+  assert host.started[num_started:] == [
+    ('worker 1', {'DISTMNIST_ATTEMPT': '3'})
+  ]
+  assert attempts.policy.failure is None
+
+
+@pytest.mark.parametrize('num_refusals', [1, 6])
+def test_a_host_that_cannot_be_started_again_now_is_tried_again(
+  make, logged, num_refusals
+):
+  death = task_host.HostDiedError('the host has died', 'killed by SIGKILL')
+  host, attempts = make([death], restart_limits.Limits(1))
+  refusals = [cli.PassingError('no fork server')] * num_refusals
+
+  def restart():
+    if refusals:
+      raise refusals.pop()
+
+  host.restart = restart
+  attempts.turn(0.0, is_told=False)
+  attempts.start_due()
+  said = [line for line in logged if line.startswith('no fork server: ')]
+  assert said[0] == 'no fork server: trying again in 0.5 s'
+  assert len(said) == num_refusals
+  assert len(host.started) == 6
+
+
+def test_a_host_that_can_never_be_started_again_is_an_error(make):
+  death = task_host.HostDiedError('the host has died', 'killed by SIGKILL')
+  host, attempts = make([death], restart_limits.Limits(1))
+
+  def restart():
+    raise cli.PassingError('no fork server')
+
+  host.restart = restart
+  with pytest.raises(cli.PassingError, match='no fork server'):
+    attempts.turn(0.0, is_told=False)
