@@ -13,6 +13,7 @@ import json
 import logging
 import math
 import os
+import re
 import time
 
 from distmnist.common import files
@@ -222,13 +223,107 @@ def read_first_time(path):
   return None
 
 
+_TASK = re.compile(r'launcher|(ps|worker|evaluator) \d{1,7}')
+# What a launcher tells of, which may be a part of it, too.
+_PART = re.compile(r'(?!(ps|worker|evaluator)\b)\w[\w ]*|' + _TASK.pattern)
+# By the year 5138, so that any calendar has it.
+_MAX_TIME = 1e11
+
+
+def _is_number(value):
+  return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def _is_text(value):
+  return isinstance(value, str)
+
+
+def _are_texts(value):
+  return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _are_parts(value):
+  return _are_texts(value) and all(map(_PART.fullmatch, value))
+
+
+def _are_numbers(value):
+  """Whether it is a dict of numbers, or of None for those not finite."""
+  return isinstance(value, dict) and all(
+    number is None or _is_number(number) for number in value.values()
+  )
+
+
+def _is_histogram(value):
+  return _are_numbers(value) and all(
+    name.isdecimal() and isinstance(number, int)
+    for name, number in value.items()
+  )
+
+
+def _is_process(value):
+  return isinstance(value, dict) and isinstance(value.get('pid'), int)
+
+
+# The fields that something is computed from, and what each has to be unless it
+# is None. Others may say what they like.
+_FIELDS = {
+  'time': lambda value: _is_number(value) and 0 <= value < _MAX_TIME,
+  'task': lambda value: _is_text(value) and bool(_TASK.fullmatch(value)),
+  'about': lambda value: _is_text(value) and bool(_PART.fullmatch(value)),
+  'tasks': _are_parts,
+  'waiting': _are_texts,
+  'flags': _are_texts,
+  'process': _is_process,
+  'staleness': _is_histogram,
+  'metrics': _are_numbers,
+  **dict.fromkeys(
+    ('kind', 'life', 'state', 'text', 'unit', 'launch', 'event', 'split'),
+    _is_text,
+  ),
+  **dict.fromkeys(
+    (
+      *('attempt', 'code', 'cost', 'cpu_cores', 'cpu_secs', 'every_secs'),
+      *('examples', 'last_step', 'local_steps', 'rss_bytes', 'step'),
+      *('bytes_pulled', 'bytes_pushed', 'received_bytes', 'sent_bytes'),
+      *('examples_per_sec', 'received_bytes_per_sec', 'sent_bytes_per_sec'),
+      'staleness_mean',
+    ),
+    _is_number,
+  ),
+}
+# What each line has to have, and each of a kind, or event, besides.
+_NEEDED = 'time', 'task', 'life', 'kind'
+_NEEDED_BY = {
+  'sample': ('state',),
+  'end': ('ok', 'text'),
+  'event': ('event',),
+  'evaluation': ('split', 'metrics'),
+  'started': ('about',),
+  'ended': ('about', 'code'),
+}
+
+
 def _parse(text):
-  """Returns the dict of one line, or None if it is not one of ours."""
+  """Returns the dict of one line, or None if it is not one of ours.
+
+  The folder is shared: another version, another tool or another user may have
+  written there, and what reads the lines relies on their fields.
+  """
   try:
     line = json.loads(text)
-    is_ours = isinstance(line['time'], (int, float)) and line['task']
-    return line if is_ours and line['kind'] and line['life'] else None
-  except (ValueError, TypeError, KeyError):
+    needed = [
+      *_NEEDED,
+      *_NEEDED_BY.get(line['kind'], ()),
+      *_NEEDED_BY.get(line.get('event'), ()),
+    ]
+    if any(line.get(name) is None for name in needed):
+      return None
+    for name, value in line.items():
+      is_right = _FIELDS.get(name)
+      if is_right and value is not None and not is_right(value):
+        return None
+    return line
+  except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
     return None
 
 

@@ -34,6 +34,7 @@ class TableScreen(log_view.Screen):
     self._console = console or console_lib.Console(force_terminal=True)
     self._run = watched_run.WatchedRun(logdir)
     self._next_draw = 0.0
+    self._has_failed = False
     self._live = live.Live(
       console=self._console,
       auto_refresh=False,
@@ -66,6 +67,19 @@ class TableScreen(log_view.Screen):
     pass  # No line is ever open.
 
   def _draw(self):
+    """Draws the table; one that cannot be drawn ends no run."""
+    try:
+      self._draw_table()
+    except OSError:
+      pass  # A folder that is away for a moment.
+    except Exception as error:
+      if not self._has_failed:
+        self._has_failed = True
+        reason = f'{type(error).__name__}: {error}'
+        self.print_line(f'the table cannot be drawn: {reason}')
+    self._next_draw = time.monotonic() + _DRAW_SECS
+
+  def _draw_table(self):
     with contextlib.suppress(OSError):
       self._run.look()
     num_rows = max(4, self._console.height - _LINES_LEFT)
@@ -75,7 +89,6 @@ class TableScreen(log_view.Screen):
     )
     with terminal.may_close():
       self._live.update(table, refresh=True)
-    self._next_draw = time.monotonic() + _DRAW_SECS
 
   def _show_line(self, line):
     name = '' if '' in self._logs else line.partition('] ')[2]

@@ -100,3 +100,16 @@ def test_a_terminal_shows_the_table(tmp_path):
   assert list((tmp_path / 'run' / 'evaluator_0').glob('events.out.*'))
   assert text.count('memory') == 1, text
   assert text.index('test accuracy') < text.index('memory')
+
+
+def test_a_table_that_cannot_be_drawn_ends_no_run(screen, capsys, monkeypatch):
+  def fail(*_):
+    raise ValueError('odd')
+
+  monkeypatch.setattr(table_screen.live_table, 'make', fail)
+  for _ in range(2):
+    screen._next_draw = 0.0
+    screen.update()
+  assert capsys.readouterr().err == (
+    'distmnist.launch: the table cannot be drawn: ValueError: odd\n'
+  )
