@@ -55,9 +55,9 @@ def test_a_worker_knows_that_its_run_has_ended(
 @pytest.mark.parametrize(
   ('attempt', 'is_first', 'expected'),
   [
-    ('', True, cli.RunError),
-    ('', False, cli.LostError),
-    ('2', True, cli.LostError),
+    ('', True, cli.FAILED),
+    ('', False, cli.LOST),
+    ('2', True, cli.LOST),
   ],
 )
 def test_who_comes_back_takes_the_others_for_late_and_not_for_wrong(
@@ -66,4 +66,5 @@ def test_who_comes_back_takes_the_others_for_late_and_not_for_wrong(
   monkeypatch.delenv(ATTEMPT, raising=False)
   if attempt:
     monkeypatch.setenv(ATTEMPT, attempt)
-  assert shutdown.choose_absence_error(is_first) is expected
+  error = shutdown.choose_absence_error(is_first)('gone')
+  assert error.exit_code == expected

@@ -40,7 +40,7 @@ class Others:
   def __init__(self, stats):
     self.stats, self.waits = stats, []
 
-  def wait_at_end(self, timeout_secs, pause):
+  def wait_at_end(self, timeout_secs, pause, get_on):
     self.waits.append(timeout_secs)
     return self.stats
 

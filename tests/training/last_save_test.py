@@ -89,8 +89,7 @@ def test_an_evaluation_that_fails_costs_no_step(
 def test_a_stop_in_an_evaluation_costs_no_step(start, tasks, tmp_path):
   _, chief = start('--hangs', '--stop_grace_secs=2', '--stall_warn_secs=1')
   wait_for_line(chief, 'a bad line is read')
-  line = wait_for_line(chief, 'has taken')
-  assert line.startswith('the evaluation ')
+  line = wait_for_line(chief, 'the evaluation')
   assert 'waiting for worker' not in line
   tasks.signal(chief, signal.SIGTERM)
   assert tasks.wait(chief) == [143]
