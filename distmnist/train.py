@@ -26,7 +26,7 @@ from absl import flags
 from distmnist.cluster import overview, stop_request
 from distmnist.common import cli
 from distmnist.common import console as console_lib
-from distmnist.common.names import TRAIN
+from distmnist.common.names import LAUNCH_ID, TRAIN
 from distmnist.lifecycle import late_start, ps, shutdown
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
@@ -129,7 +129,7 @@ def run_worker(task, console, start, at_end):
     problem, train_split, choice.plan.slice_size, choice.strategy
   )
   stalls.busy('the reading of the log directory')
-  folder = run_folder.RunFolder(task, choice.plan.last_step, splits)
+  folder = run_folder.RunFolder(task, choice.plan.find_last_step, splits)
   try:
     folder.claim(problem, at_end, choice.plan)
     task.serve()
@@ -138,7 +138,12 @@ def run_worker(task, console, start, at_end):
     history = history_lib.from_flags(
       folder.path, cluster.task_index, task.watchdog.life
     )
-    history.write('start', host=socket.gethostname(), pid=os.getpid())
+    history.write(
+      'start',
+      host=socket.gethostname(),
+      pid=os.getpid(),
+      launch=os.environ.get(LAUNCH_ID),
+    )
     if late_start.has_ended(cluster, folder.restart, stop.wait):
       return end_late(task, choice, judges, folder, start)
   except stop_request.StoppedError:

@@ -53,7 +53,11 @@ class Change(NamedTuple):
 
 
 class ModelState:
-  """How the steps of one worker's graph change the model's own variables."""
+  """How the steps of one worker's graph change the model's own variables.
+
+  Attributes:
+    local_variables: list of tf.Variable, what is made here on the worker.
+  """
 
   def __init__(self, cluster, is_lock_step):
     """
@@ -64,6 +68,7 @@ class ModelState:
     self._cluster = cluster
     self._is_in_rounds = is_lock_step and cluster.num_ps > 0
     self._copies = {}
+    self.local_variables = []
     self._changes = {}
     self._left = {}
     self._taken = None
@@ -164,13 +169,15 @@ class ModelState:
 
   def _make_local(self, value, name):
     with tf.device(self._cluster.compute_device):
-      return tf.Variable(
+      variable = tf.Variable(
         value,
         trainable=False,
         collections=[tf.GraphKeys.LOCAL_VARIABLES],
         name=name,
         use_resource=True,
       )
+    self.local_variables.append(variable)
+    return variable
 
 
 def _exchange_floats(group):

@@ -64,13 +64,15 @@ class ClusterScaffold(tf.train.Scaffold):
     before_restore: callable, called before each session is made.
   """
 
-  def __init__(self, task, restart, saver, hooks):
+  def __init__(self, task, restart, saver, hooks, kept=()):
     """
     Args:
       task: task.Task, which serves.
       restart: restart.Restart, which finds what the chief restores.
       saver: tf.train.Saver.
       hooks: list of SessionRunHook, the first of the attribute.
+      kept: list of tf.Variable, local ones that keep their values in later
+        sessions of this process. The others begin anew in each.
     """
     self._task = task
     self._cluster = cluster = task.cluster
@@ -95,6 +97,8 @@ class ClusterScaffold(tf.train.Scaffold):
         task, restart, self._center_flags, self.hooks
       )
       settings |= {'init_op': tf.no_op(), 'init_fn': first_values.set_in}
+    if kept:
+      settings['local_init_op'] = _build_local_init(kept)
     super().__init__(saver=saver, **settings)
 
   def is_whole(self, session):
@@ -257,6 +261,30 @@ class ClusterScaffold(tf.train.Scaffold):
       except errors.GONE:
         self._task.stop.wait(_RETRY_SECS)
         self._wait_for('ps')
+
+
+def _build_local_init(kept):
+  """Returns the op that begins a session on this worker.
+
+  Local variables are on the worker's own server, which outlives its sessions:
+  those in `kept`, a list, are initialised only if they have no value yet.
+  """
+
+  def initialize_once(variable):
+    return tf.cond(
+      tf.is_variable_initialized(variable),
+      tf.no_op,
+      lambda: tf.group(variable.assign(variable.initial_value)),
+    )
+
+  anew = [
+    v for v in tf.local_variables() if not any(v is other for other in kept)
+  ]
+  return tf.group(
+    tf.variables_initializer(anew),
+    *map(initialize_once, kept),
+    tf.tables_initializer(),
+  )
 
 
 def _has_variables(cluster):

@@ -1,5 +1,7 @@
 """Moves what a run has left in a log directory into a folder there."""
 
+import contextlib
+import json
 import logging
 import os
 import re
@@ -7,6 +9,7 @@ import secrets
 import tempfile
 
 from distmnist.common import cli
+from distmnist.common.names import LAUNCH_ID
 from distmnist.logdir import checkpoint_files, checkpoints
 from distmnist.storage import paths, urls
 
@@ -18,6 +21,8 @@ _OF_A_RUN = (
   r'(worker|ps|evaluator)_\d+$|report\.(json|html)$|timeline\.json$|'
   r'train\.(flags|data)$|problem(_before)?\.py$|model\.keras$|events\.out\.tfevents\.'
 )
+# Which of them the other tasks of a launch begin before its chief looks here.
+_OF_TASKS = r'history$|(worker|ps|evaluator)_\d+$'
 
 
 def move_later(logdir, path):
@@ -37,6 +42,8 @@ def move_later(logdir, path):
 def move(logdir):
   """Moves an earlier run in `logdir` into a folder there.
 
+  What the tasks of this launch have begun to write stays.
+
   Returns:
     The folder (str), or None if there was no run.
 
@@ -46,16 +53,45 @@ def move(logdir):
   names = [
     name for name in paths.list_names(logdir) if re.match(_OF_A_RUN, name)
   ]
-  if not names:
-    return None
+  if all(re.match(_OF_TASKS, name) for name in names):
+    return None  # No chief has been here.
   try:
     target = _make_folder(logdir, 'earlier_')
     for name in names:
-      paths.rename(os.path.join(logdir, name), os.path.join(target, name))
+      for part in _list_earlier(logdir, name):
+        folder = os.path.join(target, os.path.dirname(part))
+        paths.make_folders(folder)
+        paths.rename(os.path.join(logdir, part), os.path.join(target, part))
   except OSError as error:
     raise not_written(logdir, error) from error
   _log.info(f'the earlier run in {logdir} is now in {target}')
   return target
+
+
+def _list_earlier(logdir, name):
+  """Returns which paths of an entry of `logdir` are not of this launch."""
+  if name == 'history':
+    files = paths.list_names(os.path.join(logdir, name))
+    parts = [os.path.join(name, file) for file in files]
+    ours = [p for p in parts if _is_of_launch(os.path.join(logdir, p))]
+    return [p for p in parts if p not in ours] if ours else [name]
+  if not re.match(_OF_TASKS, name):
+    return [name]
+  metrics = os.path.join(logdir, name, 'metrics.jsonl')
+  return [] if _is_of_launch(metrics) else [name]
+
+
+def _is_of_launch(path):
+  """Whether the first line of a file of JSON lines names this launch."""
+  launch = os.environ.get(LAUNCH_ID)
+  with contextlib.suppress(OSError, ValueError, AttributeError):
+    if urls.is_remote(path):
+      first, _, _ = paths.read_text(path).partition('\n')
+    else:
+      with open(path, encoding='utf-8') as file:  # It may have millions.
+        first = file.readline()
+    return bool(launch) and json.loads(first).get('launch') == launch
+  return False
 
 
 def _make_folder(logdir, prefix):
@@ -73,13 +109,17 @@ def find_moved(path, logdir, target):
     logdir: str, where a run was moved aside.
     target: str, where `move` has moved it.
   """
+  inside = find_place(path, logdir)
+  is_moved = inside and re.match(_OF_A_RUN, inside.partition('/')[0])
+  return os.path.join(target, inside) if is_moved else path
+
+
+def find_place(path, logdir):
+  """Returns the path (str) of a checkpoint within `logdir`, or None."""
   folder, name = os.path.split(path)
   place = os.path.join(urls.normalize(folder), name)
   root = urls.normalize(logdir) + '/'
-  inside = place.removeprefix(root)
-  is_inside = place.startswith(root)
-  is_moved = is_inside and re.match(_OF_A_RUN, inside.partition('/')[0])
-  return os.path.join(target, inside) if is_moved else path
+  return place.removeprefix(root) if place.startswith(root) else None
 
 
 def not_written(logdir, error):

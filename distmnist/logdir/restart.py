@@ -44,6 +44,8 @@ class Restart:
 
   Attributes:
     run: str, the same in all lives of one training; empty without a logdir.
+    is_of_other_run: bool, whether `find` found last what --resume names outside
+      the logdir: a run begins there, whose --epochs are still to be made.
   """
 
   def __init__(self, logdir, resume, last_step, on_slice=lambda: None):
@@ -51,17 +53,21 @@ class Restart:
     Args:
       logdir: str or None.
       resume: str, the value of --resume.
-      last_step: int, the global step at which training ends.
+      last_step: int, the global step at which training ends, or a callable
+        (path of a checkpoint, whether it is another run's) -> int.
       on_slice: callable, called before each slice of a checkpoint is read.
     """
     self._on_slice = on_slice
     self._logdir = logdir
     self._find_divergence = lambda path: None
     self._resume = urls.expand(resume)
-    self._last_step = last_step
+    self._find_last_step = (
+      last_step if callable(last_step) else lambda *_: last_step
+    )
     self._given = None
     self._found = None
     self.run = ''
+    self.is_of_other_run = False
 
   def take(self, owner, cluster, pause):
     """Makes this chief the one that writes the log directory.
@@ -172,6 +178,11 @@ class Restart:
     """Returns the checkpoint to restore, or None for the first weights."""
     if not self._found and self._logdir:
       self._found = self._find_usable(self._logdir)
+    self.is_of_other_run = bool(
+      self._given
+      and not self._found
+      and not (self._logdir and aside.find_place(self._given, self._logdir))
+    )
     return self._found or self._given
 
   def looks_finished(self):
@@ -184,7 +195,9 @@ class Restart:
   def is_finished(self):
     """Whether the latest checkpoint is the end of the training."""
     path = self.find()
-    return bool(path) and checkpoints.read_step(path) >= self._last_step
+    return bool(path) and checkpoints.read_step(path) >= self._find_last_step(
+      path, self.is_of_other_run
+    )
 
   def describe_end(self):
     """Returns at which step an earlier run has ended (str), '' if none has."""

@@ -41,6 +41,11 @@ def write(logdir):
     )
 
 
+def are_kept(logdir):
+  """Whether `write` has kept the flags of a run in `logdir`."""
+  return paths.exists(os.path.join(logdir, _FLAGS_FILE))
+
+
 def find_changed(logdir, names):
   """Returns the first flag of `names` that differs from what `write` kept.
 

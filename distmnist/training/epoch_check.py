@@ -14,18 +14,21 @@ from distmnist.nn import schedules
 from distmnist.training.batches import batch_table
 
 
-def check(path, plan):
+def check(path, plan, is_of_other_run=False):
   """Checks what a chief resumes from.
 
   Args:
     path: str, the checkpoint; None at the beginning of a run.
     plan: schedule.Plan.
+    is_of_other_run: bool, whether another run has left it: then all epochs are
+      still to be made.
 
   Raises:
     cli.UsageError: --epochs would end the training too soon or too late, or the
       learning rate would change too soon or too late.
   """
-  if not path or (plan.epochs is None and not schedules.counts_epochs()):
+  counts = plan.epochs is not None and not is_of_other_run
+  if not path or not (counts or schedules.counts_epochs()):
     return
   table, step = checkpoint_files.read(path, _read_table)
   if table is None:
@@ -40,7 +43,7 @@ def check(path, plan):
     f'not all steps of the run in {path} have {plan.images_per_update} images, '
     'as they have now, so its steps do not count epochs'
   )
-  if plan.epochs is None:
+  if not counts:
     per_epoch = plan.images_per_epoch / plan.images_per_update
     raise cli.UsageError(
       f'--lr_schedule_unit=epochs: {why}: give the schedule in global steps '

@@ -66,9 +66,14 @@ def publish(outcome, workers, strategy, num_workers, logdir):
     _log.info(line)
   if path := _find_file():
     report.write(whole, path)
+  made_steps = any(worker.local_steps for worker in workers)
+  if not any(life.local_steps for life in all_lives):
+    _log.info(
+      f'no step is made: the training begins at step {outcome["global_step"]}, '
+      'and --train_steps or --epochs ends it there or before; give more of them'
+    )
   if not logdir:
     return
-  made_steps = any(worker.local_steps for worker in workers)
   if not made_steps and logdirs.has_ended(logdir):
     _log.info(
       f'already finished at step {outcome["global_step"]}: there was nothing '

@@ -50,6 +50,7 @@ from distmnist.training import (
 from distmnist.training.hooks import (
   early_end_hook,
   outlast_hook,
+  own_state_hook,
   own_step_hook,
   save_hook,
   stay_hook,
@@ -108,6 +109,7 @@ class WorkerTask:
         a gradient for none, or this is the second call.
     """
     script_checks.check_builder(build_loss)
+    before = tf.local_variables()
     if self._train_op is not None:
       raise cli.UsageError(
         'minimize() a second time: a task has one step, which an update rule '
@@ -123,6 +125,8 @@ class WorkerTask:
     built = step.build_step_of(
       self._task.cluster, self._strategy, build, placement=self._placement
     )
+    self._own_local = before + built.own_local
+    self._all_local = tf.local_variables()
     self._train_op = built.update.train_op
     return self._train_op, built.loss
 
@@ -181,7 +185,16 @@ class WorkerTask:
     task, strategy, cluster = self._task, self._strategy, self._task.cluster
     last = own_step_hook.OwnStepHook(self._train_op, self.global_step)
     others = shutdown.Others(cluster, task.server, task.watchdog.secs_silent)
-    scaffold = worker_loop.make_scaffold(task, strategy, folder.restart)
+    # What each worker has of its own is kept if a ps is lost.
+    kept = self._own_local + [
+      v
+      for v in tf.local_variables()
+      if not any(v is other for other in self._all_local)
+    ]
+    own_state_hook.keep_tables_and_queues(tf.get_default_graph())
+    scaffold = worker_loop.make_scaffold(
+      task, strategy, folder.restart, kept=kept
+    )
     stop = stop_hook.StopHook(
       *(last, self.global_step, last_step, task.stop),
       *(others.is_stop_for_all, strategy.request_stop),
@@ -190,7 +203,10 @@ class WorkerTask:
     if cluster.is_chief:
       saves = save_hook.make(task, folder, last, scaffold, others)
       outlast = outlast_hook.OutlastHook(task, others, saves, strategy.pause)
-    hooks = worker_loop.order_hooks(task, scaffold, last, stop, saves)
+    own_state = own_state_hook.OwnStateHook(tf.get_default_graph())
+    hooks = worker_loop.order_hooks(
+      task, scaffold, last, stop, saves, [own_state]
+    )
     hooks += early_end_hook.make(task, strategy, others)
     hooks += own_hooks
     if cluster.is_chief:

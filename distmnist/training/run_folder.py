@@ -9,7 +9,13 @@ import os
 
 from distmnist.common import files, store_check
 from distmnist.common import owner as owner_lib
-from distmnist.logdir import logdirs, restart, run_data, run_flags
+from distmnist.logdir import (
+  checkpoints,
+  logdirs,
+  restart,
+  run_data,
+  run_flags,
+)
 from distmnist.training import divergence, epoch_check
 from distmnist.training.problems import problem_source
 
@@ -30,7 +36,7 @@ class RunFolder:
     """
     Args:
       task: task.Task.
-      last_step: int, the global step at which the run ends.
+      last_step: int or callable, where the run ends, see restart.Restart.
       splits: (train, validation), split.Splits; only with a problem.
     """
     self.path = logdirs.from_flags()
@@ -77,7 +83,22 @@ class RunFolder:
       if changed:
         _log.info(changed)
       if plan:
-        epoch_check.check(self.restart.find(), plan)
+        self._check_epochs(plan)
+        if self.path and not run_flags.are_kept(self.path):
+          # At once: others who find the first checkpoint need them.
+          write_run(self.path, self.images, problem)
+
+  def _check_epochs(self, plan):
+    """Checks that epochs can be counted, and says from where."""
+    path = self.restart.find()
+    epoch_check.check(path, plan, self.restart.is_of_other_run)
+    if self.restart.is_of_other_run and plan.epochs is not None:
+      step = checkpoints.read_step(path)
+      end = plan.find_last_step(path, True)
+      _log.info(
+        f'a new run from step {step} of {path}: --epochs={float(plan.epochs):g}'
+        f' from there on, up to step {end}'
+      )
 
   def _check(self, problem):
     """Checks that the run in the folder, if any, can be resumed."""

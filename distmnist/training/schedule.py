@@ -8,6 +8,7 @@ from absl import flags
 
 from distmnist.common import cli
 from distmnist.exchange.steps import fused_steps
+from distmnist.logdir import checkpoint_files
 from distmnist.training.batches import batch_table
 
 _BATCH_SIZE = flags.DEFINE_integer(
@@ -26,16 +27,19 @@ _GRADIENT_ACCUMULATION = flags.DEFINE_integer(
 _TRAIN_STEPS = flags.DEFINE_integer(
   'train_steps',
   None,
-  'Global steps (updates of the center, by all workers) at which training '
-  'ends. With --epochs as well, whichever comes first.',
+  'The global step (updates of the center, by all workers) at which training '
+  'ends, also if --resume begins it at a later one than 0. With --epochs as '
+  'well, whichever comes first.',
   lower_bound=1,
 )
 _EPOCHS = flags.DEFINE_float(
   'epochs',
   None,
   'Passes over the training images, in which each is read exactly once; see '
-  '--epochs_over. The work is shared: a fast worker does more of it. By '
-  'default 1, if --train_steps is not given.',
+  '--epochs_over. The work is shared: a fast worker does more of it. A run '
+  'that is started again makes those that are left; one that --resume begins '
+  'with the checkpoint of another --logdir makes all of them. By default 1, if '
+  '--train_steps is not given.',
   lower_bound=0,
   upper_bound=1e9,
 )
@@ -84,8 +88,24 @@ class Plan:
 
   @property
   def last_step(self):
-    """int, the global step at which training ends."""
+    """int, the global step at which a training ends that begins at step 0."""
     return self.dealing.last_step
+
+  def find_last_step(self, path, is_of_other_run):
+    """Returns the global step (int) at which the training ends.
+
+    Args:
+      path: str, the checkpoint that it begins with or goes on from.
+      is_of_other_run: bool, whether another run has left it.
+    """
+    reader = checkpoint_files.open_reader(path)
+    first_step = 0
+    if is_of_other_run:
+      first_step = int(reader.get_tensor('global_step'))
+    elif reader.has_tensor(batch_table.NAME):
+      table = reader.get_tensor(batch_table.NAME)
+      first_step = batch_table.find_first_step(table)
+    return self.dealing.begun_at(first_step).last_step
 
 
 def make_plan(cluster, strategy, num_images, unit='images'):
@@ -128,7 +148,8 @@ def make_plan(cluster, strategy, num_images, unit='images'):
       f'{unit} than can be counted: give a smaller --communication_period, '
       '--n_push or --replicas_to_aggregate'
     )
-  last_step, epochs = _find_end(images_per_epoch, images_per_update)
+  epochs, epoch_steps = _find_epochs(images_per_epoch, images_per_update)
+  ends = [n for n in (_TRAIN_STEPS.value, epoch_steps) if n is not None]
   return Plan(
     num_images=num_images,
     images_per_epoch=images_per_epoch,
@@ -138,28 +159,29 @@ def make_plan(cluster, strategy, num_images, unit='images'):
       num_workers=cluster.num_workers,
       batch_size=batch_size,
       batches_per_push=strategy.push_period,
-      last_step=last_step,
+      last_step=min(ends),
       is_lock_step=strategy.is_lock_step
       or cluster.num_workers == strategy.pushes_per_step == 1,
       pushes_per_step=strategy.pushes_per_step,
       has_own_streams=has_own_streams,
       steps_per_run=fused_steps.steps_per_run_from_flags(),
+      train_steps=_TRAIN_STEPS.value,
+      epoch_steps=epoch_steps,
     ),
   )
 
 
-def _find_end(images_per_epoch, images_per_update):
-  """Returns (last global step, passes asked for or None), as in Plan."""
-  steps = [] if _TRAIN_STEPS.value is None else [_TRAIN_STEPS.value]
+def _find_epochs(images_per_epoch, images_per_update):
+  """Returns (passes asked for, their global steps); twice None if steps are."""
   epochs = _EPOCHS.value
-  if epochs is None and not steps:
+  if epochs is None:
+    if _TRAIN_STEPS.value is not None:
+      return None, None
     epochs = 1
-  if epochs is not None:
-    # The number as typed, not the nearest float: 1.1 times 10 is 11.
-    epochs = fractions.Fraction(repr(epochs))
-    images = epochs * images_per_epoch
-    steps.append(max(1, math.ceil(images / images_per_update)))
-  return min(steps), epochs
+  # The number as typed, not the nearest float: 1.1 times 10 is 11.
+  epochs = fractions.Fraction(repr(epochs))
+  images = epochs * images_per_epoch
+  return epochs, max(1, math.ceil(images / images_per_update))
 
 
 def check_flags():

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.data import initial_values
 from distmnist.exchange import model_state, sharding
 from distmnist.exchange import strategy as strategy_lib
+from distmnist.exchange.copies import local_copies
 from distmnist.exchange.tables import key_shard, sparse_table, tables_apart
 from distmnist.nn import (
   batch_norm,
@@ -33,6 +34,8 @@ class Step(NamedTuple):
     center: list of tf.Variable, the model's, without the optimizer's.
     averages: list of tf.Variable, from --ema_decay; empty without it.
     table: dispatcher.Table, or None.
+    own_local: list of tf.Variable, the model's local ones, whose values are
+      kept when a session is lost; those of the rule are set back.
   """
 
   update: strategy_lib.Update
@@ -43,6 +46,7 @@ class Step(NamedTuple):
   center: list
   averages: list
   table: dispatcher.Table | None
+  own_local: list
 
 
 def make_global_step(cluster):
@@ -118,8 +122,16 @@ def build_step_of(
     global_step = tf.train.get_global_step()
     state = model_state.ModelState(cluster, strategy.is_lock_step)
     state.activate()
+    before = tf.local_variables()
     with _open_center(cluster, strategy), noted.scope():
       loss, metrics = build_loss(state)
+      of_rule = tf.get_collection(local_copies.VARIABLES)
+      of_rule += before + state.local_variables
+      own_local = [
+        v
+        for v in tf.local_variables()
+        if not any(v is other for other in of_rule)
+      ]
     if strategy.needs_ps:  # Else whatever is trainable is trained.
       noted.check_made(tf.trainable_variables())
     noted.check_trainable()
@@ -155,6 +167,7 @@ def build_step_of(
     center,
     average.variables if average else [],
     table,
+    own_local,
   )
 
 

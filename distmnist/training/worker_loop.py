@@ -81,8 +81,13 @@ class WorkerLoop:
     """
     task, step = self._task, self._graph.step
     cluster, strategy = task.cluster, self._choice.strategy
+    restart = self._folder.restart
     self.scaffold = make_scaffold(
-      task, strategy, self._folder.restart, [step.table.hook()]
+      task,
+      strategy,
+      restart,
+      [step.table.hook(restart)],
+      kept=step.own_local,
     )
     self._others = shutdown.Others(
       cluster, task.server, task.watchdog.secs_silent
@@ -163,7 +168,7 @@ class WorkerLoop:
     hook = stop_hook.StopHook(
       steps,
       self._graph.step.global_step,
-      self._choice.plan.last_step,
+      lambda: self._graph.step.table.dealing.last_step,
       self._task.stop,
       self._others.is_stop_for_all,
       self._choice.strategy.request_stop,
@@ -228,7 +233,7 @@ def order_hooks(task, scaffold, steps, stop, saves, first=()):
   ]
 
 
-def make_scaffold(task, strategy, restart, first=()):
+def make_scaffold(task, strategy, restart, first=(), kept=()):
   """Returns the session.ClusterScaffold of a worker, with a TableSaver.
 
   Its hooks are those of the rule and its center.
@@ -238,6 +243,7 @@ def make_scaffold(task, strategy, restart, first=()):
     strategy: strategy.Strategy.
     restart: restart.Restart.
     first: list of SessionRunHook, which come before those of the rule.
+    kept: list of tf.Variable, see session.ClusterScaffold.
   """
   strategy_hooks = [*first, *rule_checks.make_hooks(strategy, task.stop)]
   strategy_hooks += [key_hook.KeyHook(), touched_hook.TouchedHook()]
@@ -251,4 +257,4 @@ def make_scaffold(task, strategy, restart, first=()):
   saver = table_saver.TableSaver(
     task.cluster.cpu_device, may_mix=not is_of_one_step
   )
-  return session_lib.ClusterScaffold(task, restart, saver, strategy_hooks)
+  return session_lib.ClusterScaffold(task, restart, saver, strategy_hooks, kept)

@@ -32,3 +32,27 @@ def test_a_checkpoint_is_found_where_it_was_moved(tmp_path):
   assert find('./best/model.ckpt-9') == f'{target}/best/model.ckpt-9'
   for path in ('passed_over_1/model.ckpt-9', '../model.ckpt-9'):
     assert find(path) == os.path.join(logdir, path)
+
+
+def test_what_this_launch_has_begun_stays(tmp_path, monkeypatch):
+  monkeypatch.setenv('DISTMNIST_LAUNCH_ID', 'ours')
+
+  def write(name, launch):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(f'{{"launch": "{launch}"}}\n{{}}\n')
+
+  ours = ['ps_0/metrics.jsonl', 'history/worker_1_b.jsonl']
+  for name in ours:
+    write(name, 'ours')
+  assert aside.move(str(tmp_path)) is None  # No chief has been here.
+  theirs = ['worker_1/metrics.jsonl', 'history/worker_1_a.jsonl']
+  for name in theirs:
+    write(name, 'theirs')
+  (tmp_path / 'train.flags').write_text('--model=mlp')
+  target = aside.move(str(tmp_path))
+  there = [p for p in (tmp_path / target).rglob('*') if p.is_file()]
+  assert sorted(str(p.relative_to(target)) for p in there) == sorted(
+    [*theirs, 'train.flags']
+  )
+  for name in ours:
+    assert (tmp_path / name).exists()

@@ -285,3 +285,31 @@ def test_how_a_training_goes_on_may_change(set_flags, tmp_path):
   restart.check(lambda path: None, IMAGES, images.flags_of_meaning())
   restart.prepare()
   assert restart.find() == path
+
+
+def test_the_checkpoint_of_another_folder_is_another_runs(
+  set_flags, tmp_path, tf_session
+):
+  theirs, ours = tmp_path / 'theirs', tmp_path / 'ours'
+  theirs.mkdir()
+  ours.mkdir()
+  path = save(theirs, step=7, w=[2])
+  asked = []
+
+  def find_last_step(*args):
+    asked.append(args)
+    return 9
+
+  set_flags(f'--resume={theirs}')
+  restart = restart_lib.from_flags(str(ours), find_last_step)
+  restart.check(lambda path: None, IMAGES, [])
+  restart.prepare()
+  assert restart.find() == path and restart.is_of_other_run
+  assert not restart.is_finished() and asked == [(path, True)]
+  own = save(ours, step=9, w=[2])
+  assert restart.find() == own and not restart.is_of_other_run
+  assert restart.is_finished() and asked[1:] == [(own, False)]
+  # Its own folder: the training goes on as it would have.
+  assert not list(ours.glob('earlier_*'))
+  restart = make_restart(set_flags, ours, str(ours))
+  assert restart.find() and not restart.is_of_other_run

@@ -114,14 +114,15 @@ def test_workers_in_lock_step_are_one_process(run_script, tmp_path):
   assert abs(found[1] - 1).max() > 0.1
 
 
+def find_step(logdir):
+  path = checkpoints.find_latest(str(logdir)) if logdir.exists() else None
+  return checkpoints.parse_step(path) if path else 0
+
+
 @pytest.mark.slow
 def test_what_is_killed_is_started_again_and_all_reach_the_last_step(tmp_path):
   logdir, shape = tmp_path / 'run', (1, 2)
   flags = '--last_step=3000', '--save_steps=50', f'--logdir={logdir}', *ADAM
-
-  def find_step():
-    path = checkpoints.find_latest(str(logdir)) if logdir.exists() else None
-    return checkpoints.parse_step(path) if path else 0
 
   with runs.Launch(
     tmp_path, shape, flags, ['--max_restarts=5', EXAMPLE]
@@ -129,9 +130,9 @@ def test_what_is_killed_is_started_again_and_all_reach_the_last_step(tmp_path):
     step = 0
     for name in 'ps 0', 'worker 1', 'worker 0':
       wanted = step + 50
-      assert run.wait_until(lambda least=wanted: find_step() >= least)
+      assert run.wait_until(lambda least=wanted: find_step(logdir) >= least)
       assert run.signal(name, signal.SIGKILL)
-      step = find_step() + 50
+      step = find_step(logdir) + 50
     run.end()
     text = run.screen
   for name in 'ps 0', 'worker 1', 'worker 0':
@@ -398,3 +399,65 @@ def test_a_mistake_of_the_script_is_one_line_and_not_started_again(run_script):
   output, errors = run_script(text, num_workers=1, num_ps=0, code=1)
   assert re.search(r'mine\.py:\d+, in train\(\): TypeError', output + errors)
   assert 'Traceback' not in output + errors
+
+
+KEEPER = """
+import distmnist.runtime
+import tensorflow.compat.v1 as tf
+
+def train(task):
+  local = {'collections': [tf.GraphKeys.LOCAL_VARIABLES], 'trainable': False}
+  rows = tf.placeholder(tf.float32, [None])
+  values = tf.data.Dataset.from_tensor_slices(rows).repeat()
+  batches = tf.data.make_initializable_iterator(values)
+  x = batches.get_next()
+  mask = tf.get_variable('mask', [], initializer=tf.zeros_initializer(), **local)
+  runs = tf.get_variable('runs', [], initializer=tf.zeros_initializer(), **local)
+  queue = tf.FIFOQueue(9, tf.float32, [])
+
+  def build_loss():
+    with tf.control_dependencies([runs.assign_add(1.0)]):
+      return (x * tf.get_variable('w', []) - x) ** 2
+
+  train_op, _ = task.minimize(build_loss)
+  put = tf.group(queue.enqueue(1.0), mask.assign(1.0), batches.initializer)
+  with task.session(4000) as session:
+    session.run(put, {rows: [1.0, 2.0]})
+    num_runs, before, has_gone_back = 0, 0, False
+    while not session.should_stop():
+      step = session.run(train_op)
+      num_runs += 1
+      has_gone_back |= step < before
+      before = step
+      if has_gone_back and not session.should_stop():
+        kept = session.run([mask, queue.size(), runs])
+        print('kept', *kept[:2], kept[2] >= num_runs, flush=True)
+        has_gone_back = False
+
+if __name__ == '__main__':
+  distmnist.run_task(train)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', ['async_sgd', 'sync_sgd'])
+def test_what_a_worker_has_of_its_own_outlives_a_lost_ps(
+  tmp_path, monkeypatch, rule
+):
+  (tmp_path / 'mine.py').write_text(KEEPER)
+  monkeypatch.setenv('PYTHONPATH', str(tmp_path))
+  logdir, shape = tmp_path / 'run', (1, 2)
+  flags = [
+    *('--save_steps=200', f'--strategy={rule}', '--learning_rate=0.01'),
+    f'--logdir={logdir}',
+  ]
+  with runs.Launch(
+    tmp_path, shape, flags, ['--max_restarts=5', '--module=mine']
+  ) as run:
+    assert run.wait_until(lambda: find_step(logdir) >= 200)
+    assert run.signal('ps 0', signal.SIGKILL)
+    run.end()
+  for worker in 0, 1:
+    log = (logdir / 'logs' / f'worker_{worker}.log').read_text()
+    assert 'kept 1.0 1 True' in log
+    assert log.count('these begin again, as their session was lost:') == 1

@@ -23,7 +23,7 @@ class BatchSource:
   """Feeds batches to each session.run, and knows how many may be run.
 
   Attributes:
-    dealing: batch_table.Dealing.
+    dealing: batch_table.Dealing; its last step may change with the session.
     worker: int.
     images_per_epoch: int, what all workers read in an epoch.
     tickets: tickets.LockStep or tickets.Leased.
@@ -80,7 +80,8 @@ class BatchSource:
     self._base_step = int(table[0, 0])
     self._index = {}
     if lease is None:
-      self.tickets.begin(global_step, self._base_step)
+      last_step = self.dealing.last_step
+      self.tickets.begin(global_step, self._base_step, last_step)
       return
     self.tickets.begin(global_step, lease)
     size = self.dealing.batch_size

@@ -9,6 +9,8 @@ The rows of the table:
   from 2         the ranges of the rest: first, end, -
                  or, if each worker has a stream, its next place, whether
                  the worker is in this life, -
+                 in row 2 the last is the global step at which the run began:
+                 that of another run's checkpoint, or 0
   from ROWS      number of tickets leased; images in a global step; those in
                  each global step of earlier lives, see step_sizes.py
   from ROWS + 1  for each worker: first ticket not done, end of its lease, how
@@ -33,6 +35,8 @@ from distmnist.training.batches import step_sizes
 NAME = 'stream'
 _ROWS = 512
 RANGES = 2
+# The row and the column of the global step at which the run began.
+FIRST_STEP = RANGES, 2
 
 
 class Dealing(NamedTuple):
@@ -42,12 +46,14 @@ class Dealing(NamedTuple):
     num_workers: int.
     batch_size: int.
     batches_per_push: int, how many batches of one worker a push covers.
-    last_step: int, the global step at which training ends.
+    last_step: int, the global step at which training ends; see `begun_at`.
     is_lock_step: bool, whether one push of each worker makes a global step.
     pushes_per_step: int, R; pushes may be dropped if it is not the number of
       workers. 1 if each push is a global step, or is dropped and replaced.
     has_own_streams: bool, whether each worker reads all images on its own.
     steps_per_run: int, batches of a lease in one session.run.
+    train_steps: int, from --train_steps, or None.
+    epoch_steps: int, how many global steps --epochs makes, or None.
   """
 
   num_workers: int
@@ -58,6 +64,23 @@ class Dealing(NamedTuple):
   pushes_per_step: int = 1
   has_own_streams: bool = False
   steps_per_run: int = 1
+  train_steps: int | None = None
+  epoch_steps: int | None = None
+
+  def begun_at(self, first_step):
+    """Returns the Dealing of a run that began at a global step.
+
+    --epochs are counted from there, and --train_steps is a global step.
+
+    Args:
+      first_step: int.
+    """
+    if self.epoch_steps is None:
+      return self
+    ends = [first_step + self.epoch_steps]
+    if self.train_steps is not None:
+      ends.append(self.train_steps)
+    return self._replace(last_step=min(ends))
 
   @property
   def num_rows(self):
@@ -179,6 +202,25 @@ def count_steps(table, global_step):
   return min(global_step, base_step + done // batches_per_push)
 
 
+def find_first_step(table):
+  """Returns the global step (int) at which the run of a table began."""
+  return int(table[FIRST_STEP])
+
+
+def begin_run(dealing, global_step):
+  """Returns the table of a run that begins with the weights of another.
+
+  It reads the examples from the beginning.
+
+  Args:
+    dealing: Dealing.
+    global_step: int, of the checkpoint that it begins with.
+  """
+  table = make_table(dealing, global_step)
+  table[FIRST_STEP] = global_step
+  return table
+
+
 def fold(table, global_step, dealing, batches_per_update):
   """Returns the table of a life that starts with what the previous one left.
 
@@ -189,6 +231,12 @@ def fold(table, global_step, dealing, batches_per_update):
     batches_per_update: int; if the table does not know the global steps that
       were done, each is taken to be this many batches.
   """
+  folded = _fold(table, global_step, dealing, batches_per_update)
+  folded[FIRST_STEP] = table[FIRST_STEP]
+  return folded
+
+
+def _fold(table, global_step, dealing, batches_per_update):
   base_step, _, batch_size = table[0].tolist()
   batches_per_step, was_own, _ = table[1].tolist()
   num_streams = dealing.num_workers if dealing.has_own_streams else 1

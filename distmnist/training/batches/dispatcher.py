@@ -17,6 +17,8 @@ class Table:
 
   Attributes:
     variable: tf.Variable, int64 [2 * num_rows, 3].
+    dealing: batch_table.Dealing, with the last step of this run once there is a
+      session.
     is_marked: bool, whether pushes are noted or need not be.
   """
 
@@ -28,7 +30,7 @@ class Table:
       worker: int, whose ops are built.
     """
     self._global_step = global_step
-    self._dealing = dealing
+    self._dealing = self.dealing = dealing
     self._worker = worker
     self._device = global_step.device
     self.is_marked = dealing.is_lock_step
@@ -51,6 +53,7 @@ class Table:
       table = self.variable.read_value()
       with tf.control_dependencies([table]):
         self._look = [global_step.read_value(), table]
+      self._first_step = table[batch_table.FIRST_STEP]
     self._new = tf.placeholder(tf.int64, fresh.shape, 'new_stream')
     self._renew = self.variable.assign(self._new, read_value=False)
     self._known_step = tf.placeholder(tf.int64, [], 'known_step')
@@ -123,25 +126,48 @@ class Table:
       )
     )
 
-  def hook(self):
-    """Returns the hook with which the chief starts a new life of the table."""
-    return _FoldHook(self)
+  def hook(self, restart=None):
+    """Returns the hook with which the chief starts a new life of the table.
 
-  def begin_life(self, session):
-    """Adapts a restored table to this life; all other workers wait."""
+    Args:
+      restart: restart.Restart, which tells whether the center is another run's;
+        None if it never is.
+    """
+    return _LifeHook(self, restart)
+
+  def begin_life(self, session, is_of_other_run=False):
+    """Adapts a restored table to this life; all other workers wait.
+
+    Args:
+      session: tf.Session.
+      is_of_other_run: bool, whether another run has left it.
+    """
     dealing = self._dealing
     found, table = self.look(session)
     step = batch_table.count_steps(table, found)
     if step < found:
       session.run(self._go_back, {self._known_step: step})
-    new = batch_table.fold(table, step, dealing, dealing.batches_per_update)
+    if is_of_other_run:
+      new = batch_table.begin_run(dealing, step)
+    else:
+      new = batch_table.fold(table, step, dealing, dealing.batches_per_update)
     if (new != table).any():
       session.run(self._renew, {self._new: new})
 
+  def find_end(self, session):
+    """Finds the last step of the run, which may have begun at any step."""
+    first_step = int(session.run(self._first_step))
+    self.dealing = self._dealing.begun_at(first_step)
 
-class _FoldHook(strategy.CenterHook):
-  def __init__(self, table):
+
+class _LifeHook(strategy.CenterHook):
+  def __init__(self, table, restart):
     self._table = table
+    self._restart = restart
 
   def on_new_center(self, session):
-    self._table.begin_life(session)
+    is_of_other_run = bool(self._restart and self._restart.is_of_other_run)
+    self._table.begin_life(session, is_of_other_run)
+
+  def after_create_session(self, session, coord):
+    self._table.find_end(session)

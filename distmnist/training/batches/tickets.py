@@ -22,8 +22,15 @@ class LockStep:
     if dealing.has_own_streams:
       self._stride, self._offset = 1, 0
 
-  def begin(self, global_step, base_step):
-    """Begins a session, at the first local step of a global step."""
+  def begin(self, global_step, base_step, last_step=None):
+    """Begins a session, at the first local step of a global step.
+
+    Args:
+      global_step, base_step: int.
+      last_step: int, if it is not the dealing's.
+    """
+    if last_step is not None:
+      self._last_step = last_step
     self._step = global_step
     self._next = (global_step - base_step) * self._unit
     self._again = collections.deque()

@@ -43,7 +43,8 @@ class BatchHook(tf.train.SessionRunHook):
     self._last_run = time.monotonic()
 
   def after_create_session(self, session, coord):
-    source, dealing = self._source, self._source.dealing
+    source, dealing = self._source, self._table.dealing
+    source.dealing = dealing
     step, table = self._table.look(session)
     if dealing.is_lock_step:
       source.begin(step, table)

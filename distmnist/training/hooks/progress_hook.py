@@ -36,7 +36,7 @@ class ProgressHook(tf.train.SessionRunHook):
     self._constants = constants
     self._stats = stats
     self._stats.batch_size = source.dealing.batch_size
-    self._source, self._dealing = source, source.dealing
+    self._source = source
     self._console = console
     self._summaries = summaries
     self._unit = unit
@@ -77,7 +77,7 @@ class ProgressHook(tf.train.SessionRunHook):
     self.final_cost = values['cost']
     self.final_step = values['global_step']
     stats.local_steps += 1
-    stats.images += self._dealing.batch_size
+    stats.images += self._source.dealing.batch_size
     stats.bytes_pulled += values['bytes_pulled']
     stats.bytes_pushed += values['bytes_pushed']
     # A step that pushed nothing has a staleness of -1, but may still have sent
@@ -101,16 +101,21 @@ class ProgressHook(tf.train.SessionRunHook):
       self._print(time.monotonic(), self.final_step)
     self._summaries.close(self._stats, self.final_step)
 
+  @property
+  def last_step(self):
+    """int, the global step at which the training ends."""
+    return self._source.dealing.last_step
+
   def images_per_sec(self):
     """Returns the rate of all workers over the loop; None for one step."""
     if self.final_step is None or self.final_step == self.first_step:
       return None
     num_steps = self.final_step - self.first_step
-    images = num_steps * self._dealing.images_per_step
+    images = num_steps * self._source.dealing.images_per_step
     return images / max(1e-9, self._stats.train_secs)
 
   def _print(self, now, step):
-    dealing = self._dealing
+    dealing = self._source.dealing
     epochs = self._source.count_images(step) / self._source.images_per_epoch
     then, last_step, last_local = self._mark
     self._mark = (now, step, self._stats.local_steps)

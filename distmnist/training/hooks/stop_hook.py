@@ -44,7 +44,8 @@ class StopHook(tf.train.SessionRunHook):
     Args:
       steps: fused_steps.Steps, with the `global_step` after each.
       global_step: int64 scalar variable.
-      last_step: int, the global step at which training ends.
+      last_step: int, the global step at which training ends, or a callable ->
+        int, called within a session.
       stop: stop_request.StopRequest of this process.
       is_stop_for_all: callable -> bool, called at the start of each session and
         every half second.
@@ -53,7 +54,9 @@ class StopHook(tf.train.SessionRunHook):
     """
     self._steps = steps
     self._global_step = global_step
-    self._last_step = last_step
+    self._find_last_step = (
+      last_step if callable(last_step) else lambda: last_step
+    )
     self._stop = stop
     self._is_stop_for_all = is_stop_for_all
     self._request_stop = request_stop
@@ -73,7 +76,7 @@ class StopHook(tf.train.SessionRunHook):
       _log.info(text)
       own_metrics.write('event', event='recovered', step=step, text=text)
     self.sessions.append([step, step])
-    if step >= self._last_step or self._look():
+    if step >= self._find_last_step() or self._look():
       coord.request_stop()
     elif self._stop.is_requested:
       # While the session was made. The others may have stopped already, and a
@@ -86,7 +89,7 @@ class StopHook(tf.train.SessionRunHook):
     # A worker that waited while the center was set back is released with the
     # step of that time.
     self.sessions[-1][1] = max(self.sessions[-1][1], step)
-    if step >= self._last_step:
+    if step >= self._find_last_step():
       run_context.request_stop()
     elif self._stop.is_requested:
       self._request_stop(run_context)

@@ -103,7 +103,6 @@ def follow_worker(task, stats, progress, choice):
       progress,
       task.watchdog.stalls,
       task.watchdog.warn_secs,
-      choice.plan.last_step,
       choice.problem,
     ).collect
   )

@@ -10,21 +10,19 @@ from distmnist.logdir import report
 class WorkerMetrics:
   """Collects the numbers of a worker, in the sampler's thread."""
 
-  def __init__(self, stats, progress, stalls, warn_secs, last_step, problem):
+  def __init__(self, stats, progress, stalls, warn_secs, problem):
     """
     Args:
       stats: report.WorkerStats, which its steps change meanwhile.
       progress: progress_hook.ProgressHook.
       stalls: stalls.Stalls.
       warn_secs: float, a worker without a step for this long is waiting.
-      last_step: int, the global step at which the training ends.
       problem: problem.Problem.
     """
     self._stats = stats
     self._progress = progress
     self._stalls = stalls
     self._warn_secs = warn_secs
-    self._last_step = last_step
     self._unit = problem.unit
     self._shown_staleness = collections.Counter()
     self._mark = None  # (time, examples) at the last sample.
@@ -39,7 +37,7 @@ class WorkerMetrics:
     return {
       'state': self._find_state(),
       'step': self._find_step(),
-      'last_step': self._last_step,
+      'last_step': self._progress.last_step,
       'local_steps': stats.local_steps,
       'examples': stats.images,
       'unit': self._unit,

@@ -101,3 +101,23 @@ def test_a_step_counts_as_it_is_where_the_table_cannot_tell():
     make_dealing(2, 4, pushes_per_step=2),
   ):
     assert batch_table.count_steps(make_leased(other, 20, rows), 9) == 9
+
+
+def test_a_run_that_begins_with_the_weights_of_another_reads_all_anew():
+  dealing = make_dealing(2, last_step=8, epoch_steps=8)
+  assert dealing.begun_at(0) == dealing
+  assert dealing.begun_at(30).last_step == 38
+  # --train_steps is a global step wherever the run begins.
+  assert dealing._replace(train_steps=35).begun_at(30).last_step == 35
+  without = dealing._replace(epoch_steps=None, train_steps=8)
+  assert without.begun_at(30).last_step == 8
+  table = batch_table.begin_run(dealing, 30)
+  assert batch_table.read_rest(table).next_place == 0
+  assert batch_table.count_images_read(table, 30, dealing) == 0
+  # It is known in all later lives.
+  table[batch_table.leased_row(table), 0] = 3
+  table[batch_table.worker_row(table, 1), :2] = 3, 3
+  table = batch_table.fold(table, 33, dealing, 1)
+  assert batch_table.find_first_step(table) == 30
+  assert batch_table.count_images_read(table, 33, dealing) == 3 * BATCH
+  assert not batch_table.has_mixed_steps(table, 33, dealing)

@@ -14,6 +14,7 @@ class FakeTable:
 
   def __init__(self, dealing, others=()):
     self.values = batch_table.make_table(dealing)
+    self.dealing = dealing
     self.step = 0
     self._others = iter(others)
     self.num_refused = 0

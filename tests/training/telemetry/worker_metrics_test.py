@@ -24,7 +24,7 @@ def worker(monkeypatch):
     time=100.0,
     stats=report.WorkerStats(1),
     progress=types.SimpleNamespace(
-      final_step=None, final_cost=None, last_values={}
+      final_step=None, final_cost=None, last_values={}, last_step=500
     ),
     stalls=Stalls(),
   )
@@ -33,7 +33,6 @@ def worker(monkeypatch):
     worker.progress,
     worker.stalls,
     10,
-    500,
     types.SimpleNamespace(unit='images'),
   )
   return worker

@@ -1,0 +1,100 @@
+"""What a script's own graph keeps on its worker when a session is lost.
+
+A lost ps breaks the session of every worker, and a new one follows. Resources
+that have a name on the worker's server outlive it: local variables, and what
+`keep_tables_and_queues` names. Others belong to their session. An iterator
+cannot be kept: a read that is cut off leaves it at its end.
+"""
+
+import logging
+
+import tensorflow.compat.v1 as tf
+from tensorflow.core.framework import attr_value_pb2
+
+_log = logging.getLogger(__name__)
+
+_QUEUES = (
+  *('FIFOQueueV2', 'PaddingFIFOQueueV2'),
+  *('PriorityQueueV2', 'RandomShuffleQueueV2'),
+)
+_TABLES = (
+  'MutableHashTableV2',
+  'MutableHashTableOfTensorsV2',
+  'MutableDenseHashTableV2',
+)
+_ONE_SHOT = 'OneShotIterator'
+_STARTS = 'MakeIterator'
+
+
+def keep_tables_and_queues(graph):
+  """Gives mutable tables and queues of this worker a name on its server.
+
+  Not a queue with a QueueRunner, which closes it with its session.
+  """
+  for op in graph.get_operations():
+    is_here = tf.DeviceSpec.from_string(op.device).job != 'ps'
+    is_kept = op.type in _TABLES or (
+      op.type in _QUEUES and op.name not in _find_run_queues(graph)
+    )
+    if is_here and is_kept and not op.get_attr('shared_name'):
+      name = attr_value_pb2.AttrValue(s=op.name.encode())
+      op._set_attr('shared_name', name)
+
+
+def _find_run_queues(graph):
+  runners = graph.get_collection(tf.GraphKeys.QUEUE_RUNNERS)
+  return {runner.name for runner in runners}
+
+
+class OwnStateHook(tf.train.SessionRunHook):
+  """Begins iterators again in a new session, as the script has begun them.
+
+  What an initializer was fed with is kept: with a placeholder it is data.
+  """
+
+  def __init__(self, graph):
+    """
+    Args:
+      graph: tf.Graph, all of the script's.
+    """
+    self._graph = graph
+    self._set_back = sorted(
+      [op.name for op in graph.get_operations() if op.type == _ONE_SHOT]
+      + [*_find_run_queues(graph)]
+    )
+    self._starts = {}  # What is fetched: the initializers that it runs.
+    self._begun = {}  # Initializer: the feed that it ran with last.
+    self._is_first = True
+
+  def after_create_session(self, session, coord):
+    if self._is_first:
+      self._is_first = False
+      return
+    # Those of one call are independent of each other.
+    for op, feed in self._begun.items():
+      session.run(op, feed)
+    names = sorted(op.inputs[1].op.name for op in self._begun)
+    if names := names + self._set_back:
+      _log.info(
+        f'these begin again, as their session was lost: {", ".join(names)} '
+        '(docs/own_loop.md says what is kept)'
+      )
+
+  def before_run(self, run_context):
+    given = run_context.original_args
+    for fetched in tf.nest.flatten(given.fetches, expand_composites=True):
+      element = self._graph.as_graph_element(fetched)
+      for op in self._find_starts(getattr(element, 'op', element)):
+        self._begun[op] = given.feed_dict
+
+  def _find_starts(self, op):
+    """Returns the list of initializers of iterators that running `op` runs."""
+    if op not in self._starts:
+      seen, left = {op}, [op]
+      while left:
+        last = left.pop()
+        before = {x.op for x in last.inputs} | {*last.control_inputs}
+        left += before - seen
+        seen |= before
+      self._starts[op] = [x for x in seen if x.type == _STARTS]
+    return self._starts[op]
