@@ -411,8 +411,9 @@ def train(task):
   values = tf.data.Dataset.from_tensor_slices(rows).repeat()
   batches = tf.data.make_initializable_iterator(values)
   x = batches.get_next()
-  mask = tf.get_variable('mask', [], initializer=tf.zeros_initializer(), **local)
-  runs = tf.get_variable('runs', [], initializer=tf.zeros_initializer(), **local)
+  local['initializer'] = tf.zeros_initializer()
+  mask = tf.get_variable('mask', [], **local)
+  runs = tf.get_variable('runs', [], **local)
   queue = tf.FIFOQueue(9, tf.float32, [])
 
   def build_loss():

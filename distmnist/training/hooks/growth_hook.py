@@ -42,6 +42,10 @@ class GrowthHook(tf.train.SessionRunHook):
     if self._summary_dir and self._counts:
       self._writer = summaries.Writer(self._summary_dir)
 
+  def after_create_session(self, session, coord):
+    if self._writer:
+      self._writer.begin_session()  # The worker's summaries say from where.
+
   def after_run(self, run_context, run_values):
     now = time.monotonic()
     if self._counts and now >= self._next_look:

@@ -51,6 +51,11 @@ class ProgressHook(tf.train.SessionRunHook):
   def begin(self):
     self._summaries.begin()
 
+  def after_create_session(self, session, coord):
+    # stop_hook.StopHook comes before, and has noted the session.
+    if self._stats.sessions:
+      self._summaries.begin_session(self._stats.sessions[-1][0])
+
   def after_run(self, run_context, run_values):
     now, stats = time.monotonic(), self._stats
     has_summary = self._summaries.is_due(stats.local_steps)

@@ -76,8 +76,11 @@ class ValidationHook(strategy.CenterHook):
     # A live center may have workers in a step, who wait for one of ours.
     self._has_stopped = self._is_new_center and self._is_over
     self._is_new_center = False
+    step = int(session.run(self._global_step))
+    if self._writer:
+      self._writer.begin_session(step)
     if self._has_stopped:
-      self._say_why(int(session.run(self._global_step)))
+      self._say_why(step)
       coord.request_stop()
 
   @property

@@ -43,6 +43,22 @@ class Writer:
     self._is_empty = True
     self._has_failed = False
     self._next_try = 0.0
+    self._forgotten_from = None
+
+  def begin_session(self, step=None):
+    """Begins another file; TensorBoard forgets what comes after `step`.
+
+    It forgets it in all files of the folder that it has read before, and reads
+    them in the order of their names: one writer of a folder says from where,
+    and the others only begin another file, too.
+
+    Args:
+      step: int, the global step to which the training has gone back; None if
+        another writer of the folder says it.
+    """
+    self.close()
+    self._path = ''
+    self._forgotten_from = None if step is None else step + 1
 
   def write_scalars(self, scalars, step):
     """Writes {tag: number} as one summary at `step`."""
@@ -100,6 +116,13 @@ class Writer:
     self._records = tf.io.TFRecordWriter(self._path)
     version = tf.Event(wall_time=time.time(), file_version='brain.Event:2')
     self._records.write(version.SerializeToString())
+    if self._forgotten_from is not None:
+      start = tf.SessionLog(status=tf.SessionLog.START)
+      event = tf.Event(
+        wall_time=time.time(), step=self._forgotten_from, session_log=start
+      )
+      self._records.write(event.SerializeToString())
+      self._forgotten_from = None
 
   def _write(self, values, step):
     self._write_event(tf.Event(summary=tf.Summary(value=values), step=step))

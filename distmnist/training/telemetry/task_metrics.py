@@ -156,6 +156,8 @@ class Curves:
     if run not in self._writers:
       folder = metrics_file.folder_of(self._logdir, run)
       self._writers[run] = summaries.Writer(folder)
+      # An earlier life may have been further, or have written this very step.
+      self._writers[run].begin_session(step - 1)
     self._writers[run].write_scalars(scalars, step)
 
   def close(self):

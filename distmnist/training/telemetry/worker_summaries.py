@@ -45,6 +45,7 @@ class WorkerSummaries:
     self._learning_rate = learning_rate
     self._metrics = list(metrics)
     self._next = 0
+    self._is_new_session = True
     self._mark = None  # (time, local steps) of the last summary.
     self._shown_staleness = collections.Counter()
     self._writer = None
@@ -53,9 +54,19 @@ class WorkerSummaries:
     if self._folder:
       self._writer = summaries.Writer(self._folder)
 
+  def begin_session(self, step):
+    """Begins a session at a global step, which may have gone back."""
+    self._is_new_session = True
+    if self._writer:
+      self._writer.begin_session(step)
+
   def is_due(self, local_steps):
-    """Whether the step after `local_steps` steps needs a summary."""
-    return self._writer is not None and local_steps >= self._next
+    """Whether the step after `local_steps` steps needs a summary.
+
+    The first of each session does: what TensorBoard is to forget is told then.
+    """
+    is_due = self._is_new_session or local_steps >= self._next
+    return self._writer is not None and is_due
 
   def write(self, values, stats, session, now):
     """Writes the summary of a step.
@@ -66,7 +77,9 @@ class WorkerSummaries:
       session: tf.Session, to read the learning rate.
       now: float, from time.monotonic().
     """
-    self._next += self._every_steps
+    if stats.local_steps > self._next:
+      self._next += self._every_steps
+    self._is_new_session = False
     shown = {name: values[name] for name in ('cost', *self._metrics)}
     # Fetching it with the step would make another graph to prepare.
     shown['learning_rate'] = session.run(self._learning_rate)

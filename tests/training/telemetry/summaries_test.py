@@ -5,6 +5,7 @@ import time
 
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorboard.backend.event_processing import event_accumulator
 
 from distmnist.training.telemetry import summaries
 
@@ -123,3 +124,34 @@ def test_the_graph_is_written(tmp_path, logged):
   graph = tf.GraphDef.FromString(event.graph_def)
   assert [node.name for node in graph.node] == ['one']
   assert logged == []
+
+
+def read_steps(folder):
+  """Returns {tag: list of steps} as TensorBoard shows a run."""
+  run = event_accumulator.EventAccumulator(str(folder)).Reload()
+  return {
+    tag: [event.step for event in run.Scalars(tag)]
+    for tag in run.Tags()['scalars']
+  }
+
+
+def test_what_comes_after_the_step_that_is_gone_back_to_is_forgotten(tmp_path):
+  leader, other = (summaries.Writer(str(tmp_path)) for _ in range(2))
+  for first, last in (0, 50), (30, 60):  # A ps is lost at step 50.
+    leader.begin_session(first)
+    other.begin_session()
+    for step in range(first + 10, last + 1, 10):
+      leader.write_scalars({'cost': 1}, step)
+      other.write_scalars({'rows': 1}, step)
+  leader.close()
+  other.close()
+  assert read_steps(tmp_path) == {
+    'cost': [10, 20, 30, 40, 50, 60],
+    'rows': [10, 20, 30, 40, 50, 60],
+  }
+  # Another process, which begins with the checkpoint of step 40.
+  again = summaries.Writer(str(tmp_path))
+  again.begin_session(40)
+  again.write_scalars({'cost': 2}, 41)
+  again.close()
+  assert read_steps(tmp_path)['cost'] == [10, 20, 30, 40, 41]
