@@ -2,8 +2,10 @@
 
 A report covers a whole run, and a run may take many processes: it is resumed,
 or a worker is killed and started again. So each process keeps its sums in a
-file of its own, which the chief reads at the end. A killed process loses what
-it did after its last write, some seconds of work.
+file of its own, which the chief reads at the end. They are written with each
+line of metrics.jsonl, and are those of that line: what a report sums up is what
+`status` has shown. A killed process loses what it did after its last line, some
+seconds of work.
 """
 
 import concurrent.futures
@@ -11,6 +13,7 @@ import json
 import logging
 import os
 import re
+import threading
 import time
 
 import tensorflow.compat.v1 as tf
@@ -18,17 +21,20 @@ import tensorflow.compat.v1 as tf
 from distmnist.common import files
 from distmnist.logdir import logdirs, report
 from distmnist.storage import paths
+from distmnist.watching import own_metrics
 
 _log = logging.getLogger(__name__)
 
+# Where no metrics are kept: in a store.
 _WRITE_SECS = 5.0
+_CLOSE_SECS = 10.0
 
 
 class LifeHook(tf.train.SessionRunHook):
   """Keeps the sums of this life; to come after the hooks that fill them in.
 
-  It writes in a thread of its own: where workers wait for each
-  other, one worker's slow disk would slow them all.
+  They are written in another thread, the sampler's if metrics are kept: where
+  workers wait for each other, one worker's slow disk would slow them all.
   """
 
   def __init__(self, stats, logdir):
@@ -44,14 +50,27 @@ class LifeHook(tf.train.SessionRunHook):
     self._next_write = 0.0
     self._has_failed = False
     self._closing_text = None
+    self._writing = threading.Lock()
 
   def after_run(self, run_context, run_values):
     now = time.monotonic()
     if not self._path or now < self._next_write:
       return
+    if own_metrics.are_kept():
+      self._next_write = float('inf')
+      own_metrics.sample()  # The first one; others follow at intervals.
+      return
     if self._last_write is None or self._last_write.done():
       self._next_write = now + _WRITE_SECS
       self._last_write = self._writer.submit(self._write, self._encode())
+
+  def keep(self):
+    """Writes the sums as they are now; returns them, a report.WorkerStats."""
+    with self._writing:
+      sums = self._stats.copy()
+      if self._path and sums.local_steps and not sums.has_ended:
+        self._write(json.dumps(sums.to_message()))
+      return sums
 
   def end(self, session):
     self._stats.has_ended = True
@@ -63,7 +82,13 @@ class LifeHook(tf.train.SessionRunHook):
     text = self._encode()
     if self._path and self._stats.local_steps and text != self._closing_text:
       self._closing_text = text
-      self._write(text)
+      # The sampler's thread may wait for its disk.
+      is_free = self._writing.acquire(timeout=_CLOSE_SECS)
+      try:
+        self._write(text)
+      finally:
+        if is_free:
+          self._writing.release()
 
   def _encode(self):
     return json.dumps(self._stats.to_message())

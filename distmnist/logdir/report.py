@@ -4,6 +4,8 @@ import collections
 import dataclasses
 import itertools
 import json
+import threading
+from typing import ClassVar
 
 from distmnist.common import cli, files
 from distmnist.logdir import row_report
@@ -53,6 +55,9 @@ class WorkerStats:
       its steps; see ROWS in common/names.py.
   """
 
+  # Held while a step is counted, and while all is copied in another thread.
+  lock: ClassVar[threading.Lock] = threading.Lock()
+
   worker: int
   local_steps: int = 0
   images: int = 0
@@ -80,6 +85,16 @@ class WorkerStats:
   def step_secs(self):
     """Mean seconds of a local step."""
     return self.train_secs / max(1, self.timed_steps)
+
+  def copy(self):
+    """Returns the sums as they are now, between two steps."""
+    with self.lock:
+      return dataclasses.replace(
+        self,
+        staleness=self.staleness.copy(),
+        rows=self.rows.copy(),
+        sessions=[list(session) for session in self.sessions],
+      )
 
   def to_message(self):
     """Returns a dict that JSON can hold; its keys are strings there."""
@@ -148,6 +163,7 @@ def compose(settings, outcome, lives, max_staleness):
       max(0, len(stats.sessions) - 1) for stats in lives if stats.worker == 0
     ),
     'steps_lost': sum_steps_lost(lives),
+    'is_complete': _is_complete(lives),
     **{name: sum(getattr(s, name) for s in lives) for name in SUMMED},
     'staleness_mean': mean,
     'staleness_max': largest,
@@ -156,6 +172,15 @@ def compose(settings, outcome, lives, max_staleness):
       _compose_row(mine, max_staleness) for mine in _group(lives).values()
     ],
   }
+
+
+def _is_complete(lives):
+  """Whether no life has been killed: of such a one the last steps are missing.
+
+  Args: see `sum_steps_lost`.
+  """
+  earlier = [stats for mine in _group(lives).values() for stats in mine[:-1]]
+  return all(stats.has_ended for stats in earlier)
 
 
 def _group(lives):

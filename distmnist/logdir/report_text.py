@@ -16,6 +16,8 @@ def format_metrics(metrics):
 
 def format_lines(report):
   """Returns the last lines of a run, a list of str."""
+  # Of a life that was killed the last seconds are not known.
+  least = '' if report.get('is_complete', True) else 'at least '
   lines = []
 
   def add(label, text):
@@ -38,8 +40,8 @@ def format_lines(report):
     add('counted', f'from global step {report["first_step"]} on')
   add(
     'work',
-    f'{report["global_step"]} global steps, {report["local_steps"]} local '
-    f'steps, {report["images"]:,} {report["unit"]}',
+    f'{report["global_step"]} global steps, {least}{report["local_steps"]} '
+    f'local steps, {report["images"]:,} {report["unit"]}',
   )
   add(
     'traffic',
@@ -55,10 +57,11 @@ def format_lines(report):
       f'{report["bytes_sent"] / 1e6:,.1f} MB sent, '
       f'{report["bytes_received"] / 1e6:,.1f} MB received by the workers',
     )
-  if report['recoveries']:
+  if report['recoveries'] or report['steps_lost']:
     add(
       'recoveries',
-      f'{report["recoveries"]}, {report["steps_lost"]} global steps lost',
+      f'{report["recoveries"]}, {least}{report["steps_lost"]} global steps '
+      'lost',
     )
   if report['staleness_mean'] is not None:
     add(

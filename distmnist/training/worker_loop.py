@@ -107,7 +107,7 @@ class WorkerLoop:
         task, self._folder, steps, self.scaffold, self._others
       )
     self.hooks = self._make_hooks(source, steps, at_end, saves)
-    task_metrics.follow_worker(task, self._stats, self._progress, self._choice)
+    task_metrics.follow_worker(task, self._life, self._progress, self._choice)
     if cluster.is_chief:
       kept = step.center + step.averages
       self._chief = chief_lib.Chief(
@@ -115,7 +115,7 @@ class WorkerLoop:
       )
       self.hooks += self._chief.hooks(steps, self.scaffold, self._others, saves)
     self.hooks += stay_hook.make(
-      *(task, strategy, self._others, self._choice.plan.last_step),
+      *(task, strategy, self._others, self._find_last_step),
       saves and saves.end,
     )
     server_lib.log_placement(tf.get_default_graph())
@@ -123,7 +123,7 @@ class WorkerLoop:
   def _make_hooks(self, source, steps, at_end, saves):
     """Returns the list of hooks that every worker has."""
     task = self._task
-    life = contextlib.closing(lives.LifeHook(self._stats, self._folder.path))
+    self._life = lives.LifeHook(self._stats, self._folder.path)
     first = startup_hook.make(self._choice, self._graph, task, self._others)
     if self._graph.warmup:
       first = [*first, self._graph.warmup.hook(steps)]
@@ -142,7 +142,7 @@ class WorkerLoop:
       ),
       self._make_progress_hook(steps, source),
       nonfinite.NonfiniteHook(self._stats),
-      at_end.enter_context(life),
+      at_end.enter_context(contextlib.closing(self._life)),
     ]
     if self._choice.traced_steps:
       hooks.append(
@@ -164,11 +164,15 @@ class WorkerLoop:
       _NAN_ADVICE,
     )
 
+  def _find_last_step(self):
+    """Returns the global step (int) at which the training ends."""
+    return self._graph.step.table.dealing.last_step
+
   def _make_stop_hook(self, steps):
     hook = stop_hook.StopHook(
       steps,
       self._graph.step.global_step,
-      lambda: self._graph.step.table.dealing.last_step,
+      self._find_last_step,
       self._task.stop,
       self._others.is_stop_for_all,
       self._choice.strategy.request_stop,

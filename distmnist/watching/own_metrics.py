@@ -44,6 +44,16 @@ def write(kind, **fields):
     _of_process.write(kind, **fields)
 
 
+def are_kept():
+  """Whether there are samples of this process."""
+  return bool(_of_process)
+
+
+def sample():
+  """Has a sample written now; does not wait."""
+  write('sample')
+
+
 def collect_by(collect):
   """Adds what `collect`, a callable() -> dict, returns to the samples."""
   if _of_process:

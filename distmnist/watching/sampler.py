@@ -88,7 +88,7 @@ class Sampler:
     return self
 
   def write(self, kind, **fields):
-    """Has a line of a kind other than `sample` written; does not wait."""
+    """Has a line written, a `sample` as it is then; does not wait."""
     if not self._is_closed:
       with contextlib.suppress(queue.Full):
         self._lines.put_nowait((kind, {'time': time.time(), **fields}))
@@ -122,8 +122,10 @@ class Sampler:
       try:
         secs = max(0.0, next_sample - time.monotonic())
         kind, fields = self._lines.get(timeout=secs)
-        if kind == 'end':
+        if kind in ('end', 'sample'):
           self.sample()
+        if kind == 'sample':
+          continue
         # A sample may have come between what happened and its line.
         fields['time'] = max(fields['time'], self._last_time)
         self._give(self._writer.write(kind, **fields))

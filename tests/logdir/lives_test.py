@@ -130,3 +130,15 @@ def test_what_is_damaged_or_of_another_version_is_left_out(tmp_path):
   for i, text in enumerate(['', '[]', '{}', '{"staleness": {}, "new": 1}']):
     (folder / f'worker_1_{i}.json').write_text(text)
   assert [s.worker for s in lives.read(str(tmp_path))] == [0]
+
+
+def test_what_is_kept_is_what_a_line_of_metrics_says(tmp_path):
+  stats = make_stats()
+  hook = make_hook(tmp_path, stats)
+  kept = hook.keep()
+  stats.local_steps += 1
+  stats.sessions[-1][1] += 1
+  assert lives.read(str(tmp_path)) == [kept]
+  assert (kept.local_steps, kept.sessions) == (3, [[0, 3]])
+  hook.close()
+  assert lives.read(str(tmp_path)) == [stats]

@@ -11,6 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.logdir import checkpoints
+from distmnist.watching import metrics_file
 from tests.support import programs
 from tests.support.runner import SMALL, read_report, wait_for_step
 
@@ -86,3 +87,23 @@ def test_a_chief_that_is_killed_knows_where_its_run_ends(
   path = checkpoints.find_latest(str(logdir))
   assert np.asarray(tf.train.load_variable(path, 'stream'))[2, 2] == 50
   assert not list(logdir.glob('earlier_*'))
+
+
+@pytest.mark.slow
+def test_a_report_sums_what_the_last_lines_of_killed_lives_say(tasks, tmp_path):
+  logdir = tmp_path / 'run'
+  flags = [*BOTH, '--train_steps=3000', '--log_secs=1', f'--logdir={logdir}']
+  task = tasks.start(tmp_path / 'killed', *flags)
+  wait_for_step(task, 300)
+  tasks.signal(task, signal.SIGKILL)
+  tasks.wait(task)
+  metrics = [x for x in metrics_file.read(str(logdir)) if x['kind'] == 'sample']
+  known = metrics[-1]['local_steps']
+  again = tasks.run(tmp_path / 'again', *flags)
+  assert again.code == 0, again.output
+  report = read_report(logdir)
+  killed, last = report['workers'][0]['lives']
+  assert killed['local_steps'] == known > 0
+  assert report['local_steps'] == known + last['local_steps']
+  assert f'at least {report["local_steps"]} local steps' in again.output
+  assert report['steps_lost'] == killed['last_step'] - last['first_step']

@@ -59,9 +59,10 @@ class ProgressHook(tf.train.SessionRunHook):
   def after_run(self, run_context, run_values):
     now, stats = time.monotonic(), self._stats
     has_summary = self._summaries.is_due(stats.local_steps)
-    for fetched in self._steps.done:
-      values = fetched | self._constants
-      self._count(values)
+    with stats.lock:
+      for fetched in self._steps.done:
+        values = fetched | self._constants
+        self._count(values)
     self.last_values = values
     if self._start is None:
       self._start, self.first_step = now, self.final_step

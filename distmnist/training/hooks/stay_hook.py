@@ -42,14 +42,17 @@ class StayHook(tf.train.SessionRunHook):
       others: shutdown.Others.
       task: task.Task, already serving; a worker asked to stop does not stay.
       pause: callable(session), see strategy.Strategy.pause.
-      last_step: int, the global step at which the training ends.
+      last_step: int, the global step at which the training ends, or a callable
+        -> int, called within a session.
       save: callable(session) that saves, on the chief; None on the others.
     """
     self._others, self._stop = others, task.stop
     self._is_alone = task.cluster.num_workers == 1
     self._stalls = task.watchdog.stalls
     self._pause, self._save = pause, save
-    self._last_step = last_step
+    self._find_last_step = (
+      last_step if callable(last_step) else lambda: last_step
+    )
 
   def begin(self):
     self._global_step = tf.train.get_global_step()
@@ -58,7 +61,7 @@ class StayHook(tf.train.SessionRunHook):
     """Whether the training has ended, and not only the loop of this worker."""
     if self._stop.is_requested:
       return False
-    is_last = session.run(self._global_step) >= self._last_step
+    is_last = session.run(self._global_step) >= self._find_last_step()
     return is_last or self._is_alone or self._others.is_stop_for_all()
 
   def after_create_session(self, session, coord):

@@ -88,18 +88,18 @@ class _Serving:
     return {'state': 'serving', 'waiting': self._waiting.find()}
 
 
-def follow_worker(task, stats, progress, choice):
+def follow_worker(task, life, progress, choice):
   """Makes the samples of this process report its steps.
 
   Args:
     task: task.Task of a worker.
-    stats: report.WorkerStats.
+    life: lives.LifeHook, with the sums of this worker.
     progress: progress_hook.ProgressHook.
     choice: flag_checks.Choice.
   """
   own_metrics.collect_by(
     worker_metrics.WorkerMetrics(
-      stats,
+      life,
       progress,
       task.watchdog.stalls,
       task.watchdog.warn_secs,

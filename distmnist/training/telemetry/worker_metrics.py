@@ -10,16 +10,16 @@ from distmnist.logdir import report
 class WorkerMetrics:
   """Collects the numbers of a worker, in the sampler's thread."""
 
-  def __init__(self, stats, progress, stalls, warn_secs, problem):
+  def __init__(self, life, progress, stalls, warn_secs, problem):
     """
     Args:
-      stats: report.WorkerStats, which its steps change meanwhile.
+      life: lives.LifeHook, with the sums of this worker.
       progress: progress_hook.ProgressHook.
       stalls: stalls.Stalls.
       warn_secs: float, a worker without a step for this long is waiting.
       problem: problem.Problem.
     """
-    self._stats = stats
+    self._life = life
     self._progress = progress
     self._stalls = stalls
     self._warn_secs = warn_secs
@@ -29,14 +29,15 @@ class WorkerMetrics:
 
   def collect(self):
     """Returns the fields of a sample, a dict."""
-    stats, values = self._stats, self._progress.last_values
+    # The same sums as in LOGDIR/lives, from which the report is made.
+    stats, values = self._life.keep(), self._progress.last_values
     known = {
       *('global_step', 'cost', 'staleness', 'bytes_pulled', 'bytes_pushed'),
       *row_counts.choose(values),
     }
     return {
-      'state': self._find_state(),
-      'step': self._find_step(),
+      'state': self._find_state(stats),
+      'step': self._find_step(stats),
       'last_step': self._progress.last_step,
       'local_steps': stats.local_steps,
       'examples': stats.images,
@@ -46,21 +47,21 @@ class WorkerMetrics:
       'metrics': {n: x for n, x in values.items() if n not in known},
       'bytes_pulled': stats.bytes_pulled,
       'bytes_pushed': stats.bytes_pushed,
-    } | self._collect_staleness()
+    } | self._collect_staleness(stats)
 
-  def _find_state(self):
-    if self._stats.has_ended:
+  def _find_state(self, stats):
+    if stats.has_ended:
       return 'ending'
     if self._progress.final_step is None:
       return 'starting'
     is_late = self._stalls.secs() >= self._warn_secs
     return 'waiting' if is_late else 'training'
 
-  def _find_step(self):
+  def _find_step(self, stats):
     """Returns the last global step that was seen (int); None if none was."""
-    if self._progress.final_step is not None or not self._stats.sessions:
+    if self._progress.final_step is not None or not stats.sessions:
       return self._progress.final_step
-    return self._stats.sessions[-1][1]
+    return stats.sessions[-1][1]
 
   def _compute_rate(self, examples):
     """Returns examples per second since the last sample; None if unknown."""
@@ -69,9 +70,9 @@ class WorkerMetrics:
       return None
     return (examples - then[1]) / max(1e-9, self._mark[0] - then[0])
 
-  def _collect_staleness(self):
+  def _collect_staleness(self, stats):
     """Returns the staleness of the pushes since the last sample."""
-    now = self._stats.staleness.copy()
+    now = stats.staleness
     new = now - self._shown_staleness
     self._shown_staleness = now
     return {

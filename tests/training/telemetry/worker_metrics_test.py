@@ -29,7 +29,7 @@ def worker(monkeypatch):
     stalls=Stalls(),
   )
   worker.metrics = worker_metrics.WorkerMetrics(
-    worker.stats,
+    types.SimpleNamespace(keep=worker.stats.copy),
     worker.progress,
     worker.stalls,
     10,
