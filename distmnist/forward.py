@@ -43,7 +43,7 @@ def main():
   module.check()
   is_told = threading.Event()
   end_when_told(is_told)
-  run = watched_run.WatchedRun(logdir)
+  run = watched_run.WatchedRun(logdir, has_all=True)
   console.print_logs(console.print_to_stderr)
   # Its server may take minutes to answer.
   _log.info(
@@ -83,7 +83,7 @@ def forward(run, make_logger, is_told):
       logger = make_logger()
     if not has_begun and _has_begun(run.state):
       # The chief has moved an earlier run aside, if it is to begin anew.
-      has_begun, run = True, watched_run.WatchedRun(run.logdir)
+      has_begun, run = True, watched_run.WatchedRun(run.logdir, True)
       lines = run.read_new()
     for task, time, step, numbers in forwarding.find_numbers(
       lines if has_begun else []

@@ -14,7 +14,12 @@ from absl import flags
 from distmnist.common import cli, files
 from distmnist.logdir import find_run
 from distmnist.storage import urls
-from distmnist.watching import run_state, stop_file, table_text
+from distmnist.watching import (
+  metrics_file,
+  run_state,
+  stop_file,
+  table_text,
+)
 
 _TIMEOUT_SECS = flags.DEFINE_float(
   'timeout_secs',
@@ -29,16 +34,26 @@ _LOOK_SECS = 0.2
 def main():
   """Asks the run to end, and waits for the end of all tasks.
 
-  It does not wait for those that say nothing: they may be gone.
+  It asks before it looks, which may take a while. It does not wait for those
+  that say nothing: they may be gone.
   """
-  found = find_run.from_flags()
-  logdir = found.logdir
+  logdir = find_run.folder_from_flags()
+  request, refusal = None, None
+  if metrics_file.find(logdir):
+    try:
+      request = ask(logdir)
+    except cli.RunError as error:
+      refusal = error
+  found = find_run.look(logdir)
   rows = found.state.make_rows()
   if found.find_left() or any(row.is_silent for row in rows):
-    ask(logdir)
-    print(f'asked the run in {urls.tidy(logdir)} to save and end')
+    if refusal:
+      raise refusal
+    print(f'asked the run in {urls.tidy(logdir)} to save and end', flush=True)
     wait(found, _TIMEOUT_SECS.value)
   else:
+    if request:
+      stop_file.withdraw(logdir, request)
     check_seen(logdir, found.state)
   if _TIMEOUT_SECS.value:
     print(table_text.describe_run(logdir, found.state))
@@ -63,13 +78,13 @@ def check_seen(logdir, state):
 
 
 def ask(logdir):
-  """Leaves the request in `logdir`.
+  """Leaves the request in `logdir`; returns it, a dict.
 
   Raises:
     cli.RunError: it cannot be written there.
   """
   try:
-    stop_file.write(logdir)
+    return stop_file.write(logdir)
   except OSError as error:
     why = files.describe_refusal(error, 'stop the run as its owner')
     raise cli.RunError(f'--logdir={logdir} cannot be written: {why}') from error

@@ -21,6 +21,8 @@ from distmnist.watching import html_report, metrics_file, stop_file, timeline
 
 _log = logging.getLogger(__name__)
 
+# The most that the end of a launch waits for its report.
+_DRAW_SECS = 60.0
 _of_process = None
 
 
@@ -129,7 +131,8 @@ class RunRecord:
   def close(self):
     """Writes the end of the launch, and ends the companions.
 
-    The launch has its code: a signal now does no more than kill them.
+    The launch has its code: a signal now does no more than kill them, and end
+    the drawing of the report.
     """
     self._is_over.set()
     with self._folder, signals.collecting([]):
@@ -142,7 +145,23 @@ class RunRecord:
       except signals.SignalError as error:
         _log.info(f'{error.name}: what ran beside the tasks was killed')
       if self._writer and not self.loss:
-        self._draw()
+        self._draw_report()
+
+  def _draw_report(self):
+    # In a thread, as the disk may not answer.
+    drawing = threading.Thread(target=self._draw, daemon=True)
+    why = f'it takes longer than {_DRAW_SECS:g} s'
+    try:
+      with signals.raising():
+        drawing.start()
+        drawing.join(_DRAW_SECS)
+    except signals.SignalError as error:
+      why = error.name
+    if drawing.is_alive():
+      _log.info(
+        f'no {html_report.NAME} of {self.logdir} ({why}): python -m '
+        f'distmnist.report --logdir={self.logdir} draws it'
+      )
 
   def _draw(self):
     try:

@@ -9,7 +9,7 @@ from distmnist.storage import paths, urls
 from distmnist.watching import metrics_file, watched_run
 
 
-def _folder_from_flags():
+def folder_from_flags():
   """Returns the folder of the run, a str: a path or the address of a store.
 
   Raises:
@@ -23,13 +23,20 @@ def _folder_from_flags():
 
 
 def from_flags():
-  """Returns the watched_run.WatchedRun of --logdir.
+  """Returns the watched_run.WatchedRun of --logdir; see `look`.
 
   Raises:
-    cli.UsageError: see `_folder_from_flags`.
+    cli.UsageError: see `folder_from_flags`.
+  """
+  return look(folder_from_flags())
+
+
+def look(logdir):
+  """Returns the watched_run.WatchedRun of a folder, which has looked.
+
+  Raises:
     cli.RunError: no run has written there.
   """
-  logdir = _folder_from_flags()
   found = watched_run.WatchedRun(logdir)
   state = found.look()
   if not state.tasks and not state.launcher:

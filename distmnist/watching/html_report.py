@@ -13,6 +13,7 @@ from distmnist.watching import (
   run_history,
   run_state,
   table_text,
+  watched_run,
 )
 
 NAME = 'report.html'
@@ -39,29 +40,32 @@ def write(logdir):
   Raises:
     OSError: it cannot be written.
   """
-  follower = metrics_file.Follower(logdir)
+  follower = metrics_file.Follower(logdir, has_all=False)
   lines = follower.iterate_new()
   first = next(lines, None)
   if not first:
     return None
   lines = itertools.chain([first], lines)
   path = os.path.join(logdir, NAME)
+  flags, ahead = _read_flags(logdir), watched_run.measure_clock(logdir)
+  page = make(logdir, lines, flags, follower.written, ahead)
   with files.replacing(path) as file:
-    file.write(make(logdir, lines, _read_flags(logdir), follower.written))
+    file.write(page)
   return path
 
 
-def make(logdir, lines, flags, written=None):
+def make(logdir, lines, flags, written=None, clock_ahead=None):
   """Returns the page (str).
 
   Args:
     logdir: str.
-    lines: iterable of dict by time, from metrics_file.iterate; not empty.
+    lines: iterable of dict by time, from metrics_file.Follower; not empty.
     flags: str, the flags of the run, one a line.
-    written: {task: time}, as run_state.RunState has it.
+    written: {task: time}, and
+    clock_ahead: float, as run_state.RunState has them.
   """
   state = run_state.RunState()
-  state.written = written or {}
+  state.written, state.clock_ahead = written or {}, clock_ahead
 
   def take():
     for line in lines:

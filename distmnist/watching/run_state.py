@@ -1,5 +1,6 @@
 """What is known of each task of a run, from the lines of metrics.jsonl."""
 
+import statistics
 import time
 from typing import NamedTuple
 
@@ -54,7 +55,10 @@ class RunState:
     has_left: bool, whether it has left its tasks to another system.
     evaluations: {split: the last line (dict) of an evaluation on it}.
     written: {task: when its file was written last}, seconds since 1970 by one
-      clock for all; by default each task's own clock counts.
+      clock for all, the file server's; by default each task's own clock counts.
+    clock_ahead: float, by how many seconds the clock of this host is ahead of
+      the file server's. None: not measured, and taken from the tasks of several
+      hosts: most of their clocks are like ours.
   """
 
   def __init__(self):
@@ -64,6 +68,7 @@ class RunState:
     self.has_left = False
     self.evaluations = {}
     self.written = {}
+    self.clock_ahead = None
     self._over = set()  # The lives of tasks that are of earlier launches.
 
   def take(self, lines):
@@ -170,6 +175,18 @@ class RunState:
       is_live,
     )
 
+  def _find_clock_ahead(self):
+    """Returns by how many seconds the clocks of hosts are ahead (float)."""
+    if self.clock_ahead is not None:
+      return self.clock_ahead
+    found = {}
+    for name, task in self.tasks.items():
+      if name in self.written and task.start and task.last:
+        host = task.start.get('host')
+        found[host] = task.last['time'] - self.written[name]
+    # Of one host, it may be its own clock that is wrong.
+    return statistics.median(found.values()) if len(found) > 1 else 0.0
+
   def _find_state(self, name, task, now):
     """Returns (what a task does, whether it runs)."""
     if task.end:
@@ -185,7 +202,9 @@ class RunState:
     if process and owner_file.is_known_dead(process):
       return 'gone', False
     last = task.last or task.start
-    secs = now - self.written.get(name, last['time'])
+    secs = now - last['time']
+    if name in self.written:
+      secs = now - self._find_clock_ahead() - self.written[name]
     if secs > max(_SILENT_SECS, _SILENT_SAMPLES * task.every_secs):
       return f'{_SILENT} {_format_secs(secs)}', False
     return last.get('state', 'starting'), True

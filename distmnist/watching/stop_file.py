@@ -7,6 +7,7 @@ launcher may turn out to be gone. A request that is older than the run is
 ignored.
 """
 
+import contextlib
 import json
 import os
 import secrets
@@ -15,7 +16,7 @@ import threading
 import time
 
 from distmnist.common import files
-from distmnist.storage import urls
+from distmnist.storage import paths, urls
 
 _FILE = 'stop_request.json'
 _LOOK_SECS = 0.5
@@ -23,7 +24,7 @@ _STORE_LOOK_SECS = 5.0  # Each look is a paid request.
 
 
 def write(logdir):
-  """Leaves the request.
+  """Leaves the request; returns it, a dict.
 
   Raises:
     OSError: the folder cannot be written.
@@ -36,6 +37,14 @@ def write(logdir):
   }
   with files.replacing(os.path.join(logdir, _FILE)) as file:
     json.dump(request, file)
+  return request
+
+
+def withdraw(logdir, request):
+  """Takes back what `write` has returned, unless a later one has come."""
+  if read(logdir) == request:
+    with contextlib.suppress(OSError):
+      paths.remove(os.path.join(logdir, _FILE))
 
 
 def confirm(logdir):

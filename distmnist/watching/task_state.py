@@ -3,6 +3,11 @@
 import collections
 
 
+def has_begun(sample):
+  """Whether work can be counted from a sample (dict) on."""
+  return bool(sample.get('examples')) or sample.get('state') == 'serving'
+
+
 class TaskState:
   """The last life of a task.
 
@@ -31,7 +36,7 @@ class TaskState:
     self.every_secs = line.get('every_secs', 0.0)
 
   def take_sample(self, line):
-    if line.get('examples') or line['state'] == 'serving':
+    if has_begun(line):
       self.first = self.first or line
     self.last = line
     for staleness, n in line.get('staleness', {}).items():

@@ -1,6 +1,9 @@
 """A run as its log directory shows it, for programs that only watch it."""
 
-from distmnist.common import owner_file
+import time
+
+from distmnist.common import files, owner_file
+from distmnist.storage import urls
 from distmnist.watching import metrics_file, run_state
 
 
@@ -12,10 +15,18 @@ class WatchedRun:
     state: run_state.RunState.
   """
 
-  def __init__(self, logdir):
+  def __init__(self, logdir, has_all=False):
+    """
+    Args:
+      logdir: str.
+      has_all: bool, whether `read_new` is to return every line; see
+        metrics_file.Follower.
+    """
     self.logdir = logdir
     self.state = run_state.RunState()
-    self._follower = metrics_file.Follower(logdir)
+    self._has_all = has_all
+    self._follower = metrics_file.Follower(logdir, has_all)
+    self._clock_ahead = None
 
   def look(self):
     """Takes in the lines since the last look; returns `state`."""
@@ -31,8 +42,13 @@ class WatchedRun:
   def _take(self, lines):
     self.state.take(lines)
     if self._follower.has_lost:
-      self.state = run_state.RunState().take(metrics_file.iterate(self.logdir))
+      again = metrics_file.Follower(self.logdir, self._has_all)
+      self.state = run_state.RunState().take(again.iterate_new())
     self.state.written = self._follower.written
+    is_silent = any(row.is_silent for row in self.state.make_rows())
+    if is_silent and self._clock_ahead is None:
+      self._clock_ahead = measure_clock(self.logdir)
+    self.state.clock_ahead = self._clock_ahead
 
   @property
   def is_good(self):
@@ -57,3 +73,18 @@ class WatchedRun:
       if left or is_starting or is_here:
         left.append('the launcher')
     return left
+
+
+def measure_clock(logdir):
+  """Returns by how much the clock of this host is ahead of the file server's.
+
+  Returns:
+    float, seconds; None if this process may not write there.
+  """
+  if urls.is_remote(logdir):
+    return None
+  try:
+    server = files.see_now(logdir)
+  except OSError:
+    return None
+  return time.time() - server

@@ -176,6 +176,29 @@ def test_a_signal_at_the_end_kills_what_runs_beside_and_nothing_else(
   assert (tmp_path / html_report.NAME).exists()
 
 
+@pytest.mark.parametrize('why', ['SIGINT', 'it takes longer than 0.2 s'])
+def test_the_end_waits_for_no_report(tmp_path, monkeypatch, logged, why):
+  """Of a run of weeks, say, or on a disk that hangs."""
+  is_over = threading.Event()
+
+  def draw(logdir):
+    if why == 'SIGINT':
+      os.kill(os.getpid(), signal.SIGINT)
+    is_over.wait(60)
+
+  monkeypatch.setattr(html_report, 'write', draw)
+  secs = 60.0 if why == 'SIGINT' else 0.2
+  monkeypatch.setattr(run_record, '_DRAW_SECS', secs)
+  with open_record(tmp_path) as mine:
+    run_record.begin(TASKS, 'logs')
+    mine.code = 0
+  is_over.set()
+  assert logged == [
+    f'no report.html of {tmp_path} ({why}): python -m distmnist.report '
+    f'--logdir={tmp_path} draws it'
+  ]
+
+
 def test_a_store_takes_no_lines():
   assert run_record.find_folder(['--logdir=s3://bucket/run']) is None
   assert run_record.find_folder(['--model=cnn']) is None

@@ -1,5 +1,6 @@
 """metrics.jsonl: whole lines, appended over lives, as the schema has them."""
 
+import itertools
 import json
 import math
 import os
@@ -180,3 +181,83 @@ def test_deep_nests_are_left_out_as_well(tmp_path):
   with open(tmp_path / 'worker_1' / 'metrics.jsonl', 'a') as file:
     file.write('[' * 100_000 + '\n')
   assert len(metrics_file.read(str(tmp_path))) == 1
+
+
+def test_no_file_grows_for_ever(tmp_path, monkeypatch):
+  monkeypatch.setattr(metrics_file, 'MAX_BYTES', 20_000)
+  clock = itertools.count(1.7e9)
+  monkeypatch.setattr(metrics_file.time, 'time', lambda: next(clock))
+  follower = metrics_file.Follower(str(tmp_path))
+  seen, num_steps = [], 1000
+  for life in 'ab':
+    writer = metrics_file.Writer(str(tmp_path), 'ps 0', life, host='h', pid=1)
+    for step in range(num_steps):
+      counts = {str(step % 3): 2} if life == 'a' else {}
+      fields = {'state': 'serving', 'step': step, 'staleness': counts}
+      writer.write('sample', **fields)
+      seen += follower.read_new()
+    writer.write('evaluation', split='test', step=num_steps, metrics={})
+  path = metrics_file.path_of(str(tmp_path), 'ps 0')
+  assert os.path.getsize(path) <= 20_000 + 200
+  lines = metrics_file.read(str(tmp_path))
+  assert [x['life'] for x in lines if x['kind'] == 'start'] == ['a', 'b']
+  kept = [x for x in lines if x['kind'] == 'sample']
+  assert kept[-1]['step'] == num_steps - 1
+  ends = [i for i, x in enumerate(lines) if x['kind'] == 'evaluation']
+  assert [lines[i - 1]['step'] for i in ends] == [num_steps - 1] * 2
+  counted = [sum(x['staleness'].values()) for x in kept]
+  assert sum(counted) == 2 * num_steps
+  # One that follows has had each line once.
+  seen += follower.read_new()
+  assert len(seen) == 2 * (num_steps + 2) and not follower.has_lost
+
+
+def test_a_large_file_is_known_by_its_summary_and_a_part(tmp_path, monkeypatch):
+  clock = itertools.count(1.7e9)
+  monkeypatch.setattr(metrics_file.time, 'time', lambda: next(clock))
+  for life in 'abc':
+    writer = make(tmp_path, life=life)
+    for step in range(2000):
+      writer.write('sample', state='serving', step=step)
+    writer.write('evaluation', split='test', step=step, metrics={})
+    if life != 'b':  # It is killed.
+      writer.write('end', ok=True, text='')
+  for name in '_PART_BYTES', '_LEAST_BYTES', '_PART_LINES':
+    monkeypatch.setattr(metrics_file, name, 1000)
+  follower = metrics_file.Follower(str(tmp_path), has_all=False)
+  lines = follower.read_new()
+  assert len(lines) < 1500 and lines == sorted(lines, key=lambda x: x['time'])
+  kinds = [(x['life'], x['kind']) for x in lines if x['kind'] != 'sample']
+  assert kinds == [
+    *(('a', 'start'), ('a', 'evaluation'), ('a', 'end'), ('b', 'start')),
+    *(('b', 'evaluation'), ('c', 'start'), ('c', 'evaluation'), ('c', 'end')),
+  ]
+  for life in 'abc':
+    steps = [x['step'] for x in lines if x['life'] == life and 'state' in x]
+    assert (steps[0], steps[-1]) == (0, 1999)
+    gaps = [b - a for a, b in itertools.pairwise(steps)]
+    assert max(gaps) < 20
+  writer.write('event', event='late')
+  assert [x['kind'] for x in follower.read_new()] == ['event']
+
+
+def test_what_another_life_has_appended_stays(tmp_path, monkeypatch):
+  """Ours did not fit on the disk; theirs came between write and look."""
+  writer, other = make(tmp_path), make(tmp_path, life='b')
+  writer.write('sample', state='serving')
+  write = os.write
+
+  def write_half(fd, data):
+    monkeypatch.setattr(os, 'write', write)
+    written = write(fd, data[: len(data) // 2])
+    other.write('sample', state='serving')
+    return written
+
+  monkeypatch.setattr(os, 'write', write_half)
+  writer.write('sample', state='serving')
+  writer.write('end', ok=True, text='')
+  lines = metrics_file.read(str(tmp_path))
+  assert [(x['life'], x['kind']) for x in lines] == [
+    *(('a', 'start'), ('a', 'sample'), ('b', 'start'), ('b', 'sample')),
+    ('a', 'end'),
+  ]

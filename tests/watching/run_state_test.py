@@ -15,7 +15,7 @@ def line(task, kind, time, life='a', **fields):
 
 
 def start(task, time=0.0, life='a', **fields):
-  return line(task, 'start', time, life, host='h', pid=1, **fields)
+  return line(task, 'start', time, life, **{'host': 'h', 'pid': 1, **fields})
 
 
 def sample(task, time, life='a', **fields):
@@ -108,6 +108,25 @@ def test_a_task_whose_clock_is_wrong_is_as_alive_as_its_file():
   assert state.make_rows(now=120.0)[0].state == 'silent 20 s'
   state.written = {'worker 0': -900.0}  # A clock that is ahead.
   assert state.make_rows(now=0.0)[0].is_silent
+
+
+def test_the_clock_of_the_file_server_makes_nobody_silent():
+  state = run_state.RunState().take(
+    [
+      *(start('worker 0', host='a'), start('worker 1', host='b')),
+      *(sample('worker 0', 0.0, **TRAINING), sample('ps 0', 0.0)),
+      sample('worker 1', 0.0, **TRAINING),
+    ]
+  )
+  # It is an hour behind. Measured, and as those of most hosts have it.
+  state.written = dict.fromkeys(['worker 0', 'worker 1'], -3600.0)
+  for state.clock_ahead in 3600.0, None:
+    rows = {row.task: row for row in state.make_rows(now=2.0)}
+    assert rows['worker 0'].state == rows['worker 1'].state == 'training'
+    rows = {row.task: row for row in state.make_rows(now=60.0)}
+    assert rows['worker 0'].state == rows['worker 1'].state == 'silent 60 s'
+  state.clock_ahead = 0.0
+  assert state.make_rows(now=2.0)[1].is_silent
 
 
 def test_a_new_life_begins_anew_and_the_old_one_has_no_say():

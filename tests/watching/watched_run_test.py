@@ -1,5 +1,8 @@
 """What is left of a run, and what comes."""
 
+import os
+import time
+
 from distmnist.common import owner_file
 from distmnist.watching import metrics_file, watched_run
 
@@ -52,3 +55,20 @@ def test_a_run_that_is_moved_aside_is_forgotten(tmp_path):
   worker.write('sample', state='training', step=1)
   assert [line['kind'] for line in found.read_new()] == ['start', 'sample']
   assert (found.state.step, found.state.evaluations) == (1, {})
+
+
+def test_a_file_server_whose_clock_is_wrong_makes_nobody_silent(
+  tmp_path, monkeypatch
+):
+  ps = metrics_file.Writer(str(tmp_path), 'ps 0', 'a', host='h', pid=1)
+  ps.write('sample', state='serving')
+  hour_ago = time.time() - 3600
+  monkeypatch.setattr(watched_run.files, 'see_now', lambda folder: hour_ago)
+  path = metrics_file.path_of(str(tmp_path), 'ps 0')
+  os.utime(path, (hour_ago, hour_ago))
+  found = watched_run.WatchedRun(str(tmp_path))
+  found.look()
+  assert found.find_left() == ['ps 0']
+  os.utime(path, (hour_ago - 60, hour_ago - 60))
+  found.look()
+  assert found.find_left() == []
