@@ -80,6 +80,14 @@ DAILY = {
   'house/adding_a_strategy_test.py': {
     'test_its_own_test_and_those_of_all_rules_pass': ('some',),
   },
+  'house/configs_test.py': {
+    'test_a_small_net_learns_with_a_recipe': (
+      *('imagenet_inception_v3.flags', 'imagenet_resnet50.flags'),
+      *('dnn_vertical.flags', 'quickstart.flags', 'schlag.flags'),
+      *('strategies/easgd.flags', 'strategies/sagn.flags'),
+      *('strategies/sync_sgd_rates.flags', 'strategies/ring_allreduce.flags'),
+    ),
+  },
   'lifecycle/session_test.py': {
     'test_early_stopping_ends_all_workers': ('sync_sgd-10',),
     'test_a_signal_saves_and_the_next_start_resumes': ('rule1-15',),
