@@ -34,11 +34,11 @@ def draw_by_name(getter, name, *args, **kwargs):
   initializer, shape = kwargs.get('initializer'), kwargs.get('shape')
   if initializer is None and dtype.is_floating:
     initializer = tf.glorot_uniform_initializer()  # TensorFlow's own choice.
-  if inspect.isclass(initializer):
-    initializer = initializer()
   if tf.is_tensor(initializer):
     initializer = _key_draws(initializer, name)
-  elif callable(initializer) and shape is not None:
+  elif inspect.isclass(initializer) or (
+    callable(initializer) and shape is not None
+  ):
     initializer = make_initializer(initializer, name)
   elif callable(initializer):
     initializer = _make_whole_initializer(initializer, name)
@@ -49,10 +49,12 @@ def make_initializer(initializer, name):
   """Returns an initializer for tf.get_variable that draws by (seed, name).
 
   Args:
-    initializer: callable, as tf.get_variable takes it. If it draws nothing, it
-      is called as it would be.
+    initializer: callable or class, as tf.get_variable takes it. If it draws
+      nothing, it is called as it would be.
     name: str, of the variable.
   """
+  if inspect.isclass(initializer):
+    initializer = initializer()
   initializer, is_seeded = _seed_keras(initializer, name)
   takes_part = 'partition_info' in inspect.signature(initializer).parameters
   whole = {}
@@ -160,9 +162,11 @@ def make_row_initializer(initializer, name):
   """Returns an initializer for a table, like `make_initializer`.
 
   Args:
-    initializer: callable; UNIFORM, NORMAL and TRUNCATED are drawn by row.
+    initializer: as there; UNIFORM, NORMAL and TRUNCATED are drawn by row.
     name: str, of the variable, [rows, width].
   """
+  if inspect.isclass(initializer):
+    initializer = initializer()
   if not isinstance(initializer, UNIFORM | NORMAL | TRUNCATED):
     return make_initializer(initializer, name)
   seed = seeds.derive(seeds.derive_first(name), initializer.seed)

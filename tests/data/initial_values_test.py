@@ -45,6 +45,8 @@ def build_variables(num_more=0):
   layers.embedding(ids, 130, 3, 'table')
   stddev = tf.truncated_normal_initializer(stddev=0.1)
   layers.embedding(ids, 130, 3, 'other_table', initializer=stddev)
+  scaled = tf.glorot_uniform_initializer
+  layers.embedding(ids, 130, 3, 'scaled_table', initializer=scaled)
 
 
 def draw(num_shards=0, num_more=0, seed=3):

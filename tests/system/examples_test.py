@@ -84,6 +84,24 @@ def test_workers_in_lock_step_reach_the_loss_of_one_process(tmp_path, problem):
     )
 
 
+# Without penalties ftrl is adagrad, also for rows that are made.
+@pytest.mark.slow
+def test_the_ranking_example_learns_with_ftrl_as_with_adagrad(tmp_path):
+  words = '--problem=examples/ranking.py', f'--files={tmp_path}/ads'
+  programs.run_forked('train', *words, '--download_only')
+  found = []
+  for optimizer in 'adagrad', 'ftrl':
+    logdir = tmp_path / optimizer
+    programs.run_forked(
+      *('train', *words, f'--optimizer={optimizer}', '--learning_rate=0.02'),
+      *('--epochs=2', f'--logdir={logdir}'),
+    )
+    report = json.loads((logdir / 'report.json').read_text())
+    found.append(report['test_metrics']['loss'])
+  assert found[0] < 0.66  # A guess has log 2.
+  assert found[1] == pytest.approx(found[0], abs=1e-4)
+
+
 # The loss is well below that of a guess; under a rule with copies, too.
 @pytest.mark.slow
 @pytest.mark.parametrize(

@@ -139,6 +139,37 @@ def test_batch_norm_moves_its_averages_slice_by_slice(set_flags):
   np.testing.assert_allclose(found, [expected], rtol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['async_sgd', 'sync_sgd'])
+def test_batch_norm_moves_its_averages_once_for_all_towers(set_flags, name):
+  set_flags()
+
+  def build_model(images, is_training):
+    normed = batch_norm.batch_norm(images, 'norm', is_training)
+    weights = tf.get_variable('weights', [64, 3])
+    return tf.reshape(normed, [-1, 64]) @ weights
+
+  with tf.Graph().as_default():
+    member = towers.make_member(towers.Towers)
+    rule = registry.load(STRATEGIES, name).make(member)
+    images, labels = towers.IMAGES[0], towers.LABELS[0]
+    place = tf.identity(tf.constant(0, tf.int64))
+    batch = tf.constant(images), tf.constant(labels)
+    one = input_pipeline.Slice(batch, place, place.op)
+    problem = problems.of_images(build_model)
+    step = step_lib.build_step(member, rule, problem, [one])
+    hooks = rule.hooks(in_process.NoStop())
+    moving = [v for v in step.center if '/moving_' in v.op.name]
+    creator = tf.train.ChiefSessionCreator(config=towers.CONFIG)
+    with tf.train.MonitoredSession(creator, hooks) as session:
+      session.run(step.update.train_op)
+      mean, variance = session.run(moving)
+  parts = np.split(images, towers.NUM_TOWERS)
+  np.testing.assert_allclose(mean, [0.1 * images.mean()], rtol=1e-5)
+  of_parts = np.mean([part.var(ddof=1) for part in parts])
+  np.testing.assert_allclose(variance, [0.9 + 0.1 * of_parts], rtol=1e-5)
+
+
 def test_towers_take_their_part_of_each_slice(set_flags):
   set_flags('--num_gpus=0')
   build_model = registry.load('distmnist.models', 'softmax').make(3)
