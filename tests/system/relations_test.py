@@ -2,8 +2,9 @@
 
 A cluster in this process, with real servers, trains by the program's own graph,
 batches and hooks; one process trains the same by --gradient_accumulation. What
-they have in common is drawn: the optimizer, clipping, weight decay, averages,
-the schedule, the steps of a run, and the number of ps.
+they have in common is drawn: the net, the optimizer, clipping, weight decay,
+averages, the schedule; and, for the cluster, the steps of a run and the number
+of ps.
 
 RELATIONS_SECS=600 takes more than the usual sample, and RELATIONS_SEED=N begins
 with draw N, with RELATIONS_SECS=0 that one alone.
@@ -35,15 +36,18 @@ from distmnist.training import (
 from distmnist.training.hooks import batch_hook, stop_hook
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
-from tests.support import in_process, problems
+from tests.support import in_process, kinds, problems
 
 SECS = float(os.environ.get('RELATIONS_SECS', '15'))
 FIRST_SEED = int(os.environ.get('RELATIONS_SEED', '0'))
-FLAGS = (
+FLAGS = '--batch_size=4', '--train_steps=7'
+IMAGES = (
   *problems.FEW_IMAGES,
   *('--model=mlp', '--hidden_units=6', '--initializer=glorot'),
-  *('--batch_size=4', '--train_steps=7'),
 )
+PROBLEM = f'--problem={kinds.__name__}'
+# Without those whose averages depend on how a batch is cut.
+KINDS = [name for name in kinds.NETS if name not in ('average', 'update_op')]
 SEED, LARGEST = 3, 1e-5
 
 
@@ -120,7 +124,10 @@ def draw(seed):
   if optimizer != 'ftrl':
     words += choose([], ['--weight_decay=0.5'])
   words += choose([], ['--ema_decay=0.8'])
-  words += choose([], ['--random_shift=2'])
+  words += choose(
+    [*IMAGES, *choose([], ['--random_shift=2'])],
+    [PROBLEM, f'--kinds={",".join(rng.choice(KINDS, 3, replace=False))}'],
+  )
   words += choose(*map(str.split, SCHEDULES))
   if STILL in relation.words:  # Only the process has several batches at once.
     words.append('--lr_scale=2')
