@@ -50,22 +50,54 @@ def move(logdir):
   Raises:
     cli.RunError: the logdir cannot be written.
   """
-  names = [
-    name for name in paths.list_names(logdir) if re.match(_OF_A_RUN, name)
-  ]
-  if all(re.match(_OF_TASKS, name) for name in names):
-    return None  # No chief has been here.
+  names = find_names(logdir)
+  if not names:
+    return None
   try:
-    target = _make_folder(logdir, 'earlier_')
-    for name in names:
-      for part in _list_earlier(logdir, name):
-        folder = os.path.join(target, os.path.dirname(part))
-        paths.make_folders(folder)
-        paths.rename(os.path.join(logdir, part), os.path.join(target, part))
+    target = make_folder(logdir)
+    move_into(target, logdir, names)
   except OSError as error:
     raise not_written(logdir, error) from error
-  _log.info(f'the earlier run in {logdir} is now in {target}')
   return target
+
+
+def find_names(logdir, path=None):
+  """Returns what an earlier run has left, a list of paths within `logdir`.
+
+  What the tasks of this launch have begun to write is left out.
+
+  Args:
+    logdir: str.
+    path: str, the checkpoint that is still needed: its index comes last.
+  """
+  last = f'{os.path.basename(path)}.index' if path else None
+  names = [n for n in paths.list_names(logdir) if re.match(_OF_A_RUN, n)]
+  if all(re.match(_OF_TASKS, name) for name in names):
+    return []  # No chief has been here.
+  parts = [part for name in names for part in _list_earlier(logdir, name)]
+  return sorted(parts, key=lambda part: (part == last, part))
+
+
+def make_folder(logdir):
+  """Returns the path (str) of a folder to move an earlier run to."""
+  return _make_folder(logdir, 'earlier_')
+
+
+def move_into(target, logdir, names):
+  """Moves what is there of `names`; may be repeated after it was cut short.
+
+  Raises:
+    OSError: the logdir cannot be written.
+  """
+  for name in names:
+    source, place = (os.path.join(x, name) for x in (logdir, target))
+    # What has come again belongs to the run that begins. A store moves a folder
+    # object by object.
+    is_moved = not urls.is_remote(logdir) and paths.exists(place)
+    if paths.exists(source) and not is_moved:
+      paths.make_folders(os.path.dirname(place))
+      paths.rename(source, place)
+  _log.info(f'the earlier run in {logdir} is now in {target}')
 
 
 def _list_earlier(logdir, name):

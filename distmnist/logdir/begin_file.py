@@ -1,20 +1,26 @@
 """Which launch has begun a run that --resume asked for, and from what.
 
 A chief that is killed and started again learns here whether the one before it
-had done what --resume says.
+had done what --resume says. Before an earlier run is moved aside, the file says
+what is moved where, and what the new run begins with: whoever is killed amid
+the move, the next one completes it.
 """
 
+import contextlib
 import json
 import os
 
 from distmnist.common import files
 from distmnist.common.names import LAUNCH_ID
+from distmnist.storage import paths
 
 _FILE = 'begin.json'
 
 
 def write(logdir, path):
-  """Notes that this launch has begun its run; without a launcher, nothing.
+  """Notes that this launch has begun its run, and no move is left to do.
+
+  Without a launcher no file is left.
 
   Args:
     logdir: str.
@@ -24,10 +30,49 @@ def write(logdir, path):
     OSError: the file cannot be written.
   """
   launch = os.environ.get(LAUNCH_ID)
-  if not launch:  # Then nobody starts this process again.
+  if launch:
+    _write(logdir, {'launch': launch, 'from': path})
     return
+  # Nobody starts this process again.
+  with contextlib.suppress(FileNotFoundError):
+    paths.remove(os.path.join(logdir, _FILE))
+
+
+def write_move(logdir, move):
+  """Notes what is about to be moved aside.
+
+  Args:
+    logdir: str.
+    move: dict: `resume`, the value of --resume; `from`, the path, after the
+      move, of the checkpoint that the run begins with, or None; `names`, a list
+      of str, in order; `to`, the name of a folder there.
+
+  Raises:
+    OSError: the file cannot be written.
+  """
+  _write(logdir, {'move': move})
+
+
+def _write(logdir, found):
   with files.replacing(os.path.join(logdir, _FILE)) as file:
-    json.dump({'launch': launch, 'from': path}, file)
+    json.dump(found, file)
+
+
+def forget_move(logdir):
+  """Drops a move that was cut short: the run goes on with what is left."""
+  if read(logdir).get('move'):
+    paths.remove(os.path.join(logdir, _FILE))
+
+
+def find_move(logdir, resume):
+  """Returns the move (dict) that was cut short, or None.
+
+  Args:
+    logdir: str.
+    resume: str, the value of --resume; a move for another one does not count.
+  """
+  move = read(logdir).get('move')
+  return move if move and move.get('resume') == resume else None
 
 
 def read(logdir):

@@ -122,6 +122,9 @@ class Restart:
         _check_is_same_run(self._logdir, images, flags_of_meaning)
       if self._resume != 'auto':
         self._given = begin_file.read(self._logdir).get('from')
+    elif move := self._find_move():
+      # It was checked before, and may be at either place by now.
+      self._given = move['from']
     elif self._resume != 'never':
       self._given = self._find_given()
 
@@ -132,15 +135,42 @@ class Restart:
       cli.RunError: the logdir cannot be written.
     """
     if not self.is_new_run:
+      if self._logdir and self._resume == 'auto':
+        begin_file.forget_move(self._logdir)
       self._forget_earlier()
     elif self._logdir:
-      moved_to = aside.move(self._logdir)
-      if self._given and moved_to:
-        self._given = aside.find_moved(self._given, self._logdir, moved_to)
       try:
+        if move := self._find_move() or self._begin_move():
+          target = os.path.join(self._logdir, move['to'])
+          aside.move_into(target, self._logdir, move['names'])
+          self._given = move['from']
         begin_file.write(self._logdir, self._given)
       except OSError as error:
         raise aside.not_written(self._logdir, error) from error
+
+  def _find_move(self):
+    """Returns the move (dict) that the chief before this one did not end."""
+    if not self._logdir:
+      return None
+    return begin_file.find_move(self._logdir, self._resume)
+
+  def _begin_move(self):
+    """Notes what is to be moved aside (dict), if anything is; returns it."""
+    names = aside.find_names(self._logdir, self._given)
+    if not names:
+      return None
+    target = aside.make_folder(self._logdir)
+    given = self._given
+    if given:
+      given = aside.find_moved(given, self._logdir, target)
+    move = {
+      'resume': self._resume,
+      'from': given,
+      'names': names,
+      'to': os.path.basename(target),
+    }
+    begin_file.write_move(self._logdir, move)
+    return move
 
   def write_again(self):
     """Notes in a new logdir that the run has begun; may raise OSError."""

@@ -9,6 +9,7 @@ from distmnist.common import cli
 from distmnist.logdir import checkpoints, run_data, run_flags, saving
 from distmnist.logdir import restart as restart_lib
 from distmnist.problems import images
+from distmnist.storage import paths
 from tests.logdir.checkpoints_test import save, truncate
 
 
@@ -132,6 +133,68 @@ def test_what_resume_says_holds_until_the_run_has_begun(
   monkeypatch.setenv('DISTMNIST_LAUNCH_ID', 'third')
   if resume == 'never':
     assert make_restart(set_flags, tmp_path, resume).find() is None
+
+
+class Killed(BaseException):
+  """Stands for kill -9."""
+
+
+def kill_after(num_calls, monkeypatch):
+  """Has the chief killed in place of a rename."""
+  left, real = [True] * num_calls, paths.rename
+
+  def rename(*names):
+    if not left:
+      raise Killed
+    left.pop()
+    real(*names)
+
+  monkeypatch.setattr(paths, 'rename', rename)
+
+
+@pytest.mark.parametrize('by_launcher', [False, True])
+@pytest.mark.parametrize('num_moved', range(7))
+def test_a_move_that_a_kill_cuts_short_is_completed(
+  set_flags, tmp_path, monkeypatch, num_moved, by_launcher
+):
+  for step in (100, 900, 1000):
+    save(tmp_path, step=step, w=[2])
+  (tmp_path / 'worker_1').mkdir()
+  (tmp_path / 'worker_1' / 'before').touch()
+  if by_launcher:
+    monkeypatch.setenv('DISTMNIST_LAUNCH_ID', 'second')
+  with monkeypatch.context() as patch, pytest.raises(Killed):
+    kill_after(num_moved, patch)
+    make_restart(set_flags, tmp_path, tmp_path)
+  if by_launcher:
+    monkeypatch.setenv('DISTMNIST_ATTEMPT', '2')
+  # Another task of this launch has begun to write.
+  (tmp_path / 'worker_1').mkdir(exist_ok=True)
+  restart = make_restart(set_flags, tmp_path, tmp_path)
+  [aside] = tmp_path.glob('earlier_*')
+  assert restart.find() == str(aside / 'model.ckpt-1000')
+  assert checkpoints.find_damage(restart.find()) is None
+  assert len(list(aside.glob('model.ckpt-*.index'))) == 3
+  assert not list(tmp_path.glob('model.ckpt-*'))
+  assert (aside / 'worker_1' / 'before').exists()
+  # Once it is complete, the same command by hand begins another run.
+  if not by_launcher:
+    save(tmp_path, step=1100, w=[2])
+    again = make_restart(set_flags, tmp_path, tmp_path)
+    assert checkpoints.read_step(again.find()) == 1100
+
+
+def test_a_move_that_was_cut_short_does_not_count_for_another_start(
+  set_flags, tmp_path, monkeypatch
+):
+  for step in (100, 900):
+    save(tmp_path, step=step, w=[2])
+  with monkeypatch.context() as patch, pytest.raises(Killed):
+    kill_after(1, patch)
+    make_restart(set_flags, tmp_path, tmp_path)
+  found = make_restart(set_flags, tmp_path, 'auto').find()
+  assert found == str(tmp_path / 'model.ckpt-900')
+  assert not (tmp_path / 'begin.json').exists()
 
 
 @pytest.mark.parametrize('is_folder', [False, True])
