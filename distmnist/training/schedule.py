@@ -97,14 +97,19 @@ class Plan:
     Args:
       path: str, the checkpoint that it begins with or goes on from.
       is_of_other_run: bool, whether another run has left it.
+
+    Raises:
+      cli.RunError: it cannot be read.
     """
-    reader = checkpoint_files.open_reader(path)
-    first_step = 0
-    if is_of_other_run:
-      first_step = int(reader.get_tensor('global_step'))
-    elif reader.has_tensor(batch_table.NAME):
-      table = reader.get_tensor(batch_table.NAME)
-      first_step = batch_table.find_first_step(table)
+
+    def find_first_step(reader):
+      if is_of_other_run:
+        return int(reader.get_tensor('global_step'))
+      if not reader.has_tensor(batch_table.NAME):
+        return 0
+      return batch_table.find_first_step(reader.get_tensor(batch_table.NAME))
+
+    first_step = checkpoint_files.read(path, find_first_step)
     return self.dealing.begun_at(first_step).last_step
 
 
