@@ -19,7 +19,7 @@ from absl import flags
 
 from distmnist.common import cli, signals
 from distmnist.common.names import FIRST_PORT
-from distmnist.launching.screen import screens, task_logs
+from distmnist.launching.screen import endings, screens, task_logs
 from distmnist.spark import context as context_lib
 from distmnist.spark import executors, training
 
@@ -96,10 +96,12 @@ def launch(job):
     _log.info(f'error: {error}')
     return error.exit_code
   except signals.SignalError as error:
-    _log.info(f'stopped by {error.name}, logs in {logs_dir}')
+    endings.say_stopped(error.name, logs_dir)
+    endings.end_logs(error.exit_code, logs_dir)
     return error.exit_code
   finally:
     screen.finish()
+  endings.end_logs(0, logs_dir)
   return 0
 
 

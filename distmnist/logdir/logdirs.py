@@ -47,6 +47,21 @@ def make(logdir):
     ) from error
 
 
+def remove_abandoned(logdir):
+  """Removes the drafts of files that killed processes left in a run's folders.
+
+  To be called by the one chief that writes there; other tasks may write, too.
+  """
+  if urls.is_remote(logdir):
+    return
+  with contextlib.suppress(OSError):
+    files.remove_abandoned(logdir)
+    with os.scandir(logdir) as entries:
+      folders = [x.path for x in entries if x.is_dir(follow_symlinks=False)]
+    for folder in folders:
+      files.remove_abandoned(folder)
+
+
 def sign(logdir, life):
   """Leaves the chief's `life`, a str, for the workers that share the folder."""
   path = os.path.join(logdir, _SIGNATURE_FILE)

@@ -170,7 +170,10 @@ def _run_on(sc, program, num_ps, num_workers, feed, options):
   )
   launch = dict(spec['env'])[LAUNCH_ID]
   max_restarts = options.max_restarts
-  return _run(host, tasks, logs_dir, max_restarts, options.say, launch)
+  report = _run(host, tasks, logs_dir, max_restarts, options.say, launch)
+  if not options.logs_dir:  # A launcher's own has more than these logs.
+    task_logs.remove_if_temporary(logs_dir)
+  return report
 
 
 def _make_program(program, args, feed, module):

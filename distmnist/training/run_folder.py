@@ -77,6 +77,7 @@ class RunFolder:
         self.restart.take(
           at_end.enter_context(self.owner), task.cluster, task.stop.wait
         )
+        logdirs.remove_abandoned(self.path)
     if task.cluster.is_chief:
       self.restart.prepare()
       changed = problem_source.find_change(problem, self.path, True)

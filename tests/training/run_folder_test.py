@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import cli
+from distmnist.common import cli, owner_file
 from distmnist.common.names import LAUNCH_ID
 from distmnist.logdir import begin_file, logdirs
 from distmnist.training import run_folder
@@ -42,6 +42,19 @@ def test_without_a_logdir_nobody_owns_anything(make):
   folder.sign()
   assert (folder.path, folder.owner) == (None, None)
   assert 'checksum' in folder.images
+
+
+def test_the_chief_removes_the_drafts_of_killed_processes(make, tmp_path):
+  machine, pid, start = owner_file.make_tag().split('-')
+  for folder in tmp_path / 'run', tmp_path / 'run' / 'lives':
+    folder.mkdir()
+    for ticks in int(start) - 1, start:
+      name = f'a.json.{machine}-{pid}-{ticks}-01234567.new'
+      (folder / name).write_text('')
+  make(CHIEF, f'--logdir={tmp_path}/run')
+  left = sorted((tmp_path / 'run').rglob('*.new'))
+  assert [path.parent.name for path in left] == ['run', 'lives']
+  assert {path.name for path in left} == {name}
 
 
 def test_the_chief_has_the_folder_to_itself(make, tmp_path):

@@ -87,8 +87,30 @@ def report_signal(group, signum, logs_dir):
     int, 128 + n after signal n; 75 if the chief could not save, or was killed
     before it said that it had.
   """
-  _log.info(f'stopped by {signal.Signals(signum).name}, logs in {logs_dir}')
-  return report_saved(group, signum)
+  say_stopped(signal.Signals(signum).name, logs_dir)
+  code = report_saved(group, signum)
+  end_logs(code, logs_dir)
+  return code
+
+
+def say_stopped(name, logs_dir):
+  """Says which signal has stopped the run, and where its logs will stay."""
+  is_kept = not task_logs.is_temporary(logs_dir)
+  where = f', logs in {logs_dir}' if is_kept else ''
+  _log.info(f'stopped by {name}{where}')
+
+
+def end_logs(code, logs_dir):
+  """Removes a temporary folder of logs, unless something was not saved.
+
+  Args:
+    code: int, the exit code of a run that has ended well or was stopped.
+    logs_dir: str.
+  """
+  if code != cli.NOT_SAVED:
+    task_logs.remove_if_temporary(logs_dir)
+  elif task_logs.is_temporary(logs_dir):
+    _log.info(f'logs in {logs_dir}')
 
 
 def report_saved(group, signum):

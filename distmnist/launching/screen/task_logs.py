@@ -2,16 +2,18 @@
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 
-from distmnist.common import cli, files, store_check
+from distmnist.common import cli, files, owner_file, store_check
 from distmnist.launching import run_record
 from distmnist.storage import mirror, urls
 
 # Logs of earlier runs in the same folder: worker_0.log.1 is the latest.
 NUM_KEPT = 3
 _temporary = set()  # the folders that no --logs_dir asked for
+_PREFIX = 'distmnist_logs_'
 
 
 def make_logs_dir(logs_dir, logdir):
@@ -29,7 +31,8 @@ def make_logs_dir(logs_dir, logdir):
     store_check.check('logdir', logdir)
     run_record.take(urls.expand(logdir))
   if not logs_dir and (not logdir or urls.is_remote(logdir)):
-    folder = tempfile.mkdtemp(prefix='distmnist_logs_')
+    _remove_earlier_temporary()
+    folder = tempfile.mkdtemp(prefix=f'{_PREFIX}{owner_file.make_tag()}_')
     _temporary.add(folder)
     if logdir:
       mirror.follow(folder, os.path.join(logdir, 'logs'))
@@ -59,6 +62,31 @@ def remove_if_temporary(logs_dir):
     _temporary.remove(logs_dir)
     mirror.close(logs_dir)
     shutil.rmtree(logs_dir, ignore_errors=True)
+
+
+def is_temporary(logs_dir):
+  """Whether `make_logs_dir` made a folder as a temporary one."""
+  return logs_dir in _temporary
+
+
+def _remove_earlier_temporary():
+  """Removes what launchers of this user left that have failed or were killed.
+
+  The logs of the last NUM_KEPT stay.
+  """
+  left = []
+  with os.scandir(tempfile.gettempdir()) as entries:
+    for entry in entries:
+      match = re.fullmatch(rf'{_PREFIX}(\w+-\d+-\w+?)_\w+', entry.name)
+      if not match or not owner_file.is_tag_dead(match[1]):
+        continue
+      with contextlib.suppress(OSError):
+        status = entry.stat(follow_symlinks=False)
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if is_folder and status.st_uid == os.geteuid():
+          left.append((status.st_mtime, entry.path))
+  for _, path in sorted(left)[:-NUM_KEPT]:
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def rotate(logs_dir, tasks):

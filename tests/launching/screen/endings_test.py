@@ -6,7 +6,7 @@ import pytest
 
 from distmnist.common import console, files
 from distmnist.launching import jobs
-from distmnist.launching.screen import endings, log_view
+from distmnist.launching.screen import endings, log_view, task_logs
 from distmnist.launching.supervisor import failures, restart_limits, task_record
 
 PS, CHIEF, WORKER = jobs.make_tasks(['x:1'], ['x:2', 'x:3'], [])
@@ -95,6 +95,21 @@ def test_a_signal_is_named(capsys, chief_code, code, more):
     f'{SAID}stopped by SIGTERM, logs in /logs',
     *more,
   ]
+
+
+@pytest.mark.parametrize('code', [143, 75])
+def test_the_logs_that_nobody_asked_for_stay_only_if_something_is_lost(
+  tmp_path, monkeypatch, capsys, code
+):
+  monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
+  folder = task_logs.make_logs_dir(None, None)
+  group = Group(lines=['not saved'], codes=[(CHIEF, code)])
+  assert endings.report_signal(group, 15, folder) == code
+  assert os.path.exists(folder) == (code == 75)
+  more = ['not saved', f'{SAID}logs in {folder}'] if code == 75 else []
+  said = capsys.readouterr().err.splitlines()
+  assert said == [f'{SAID}stopped by SIGTERM', *more]
+  task_logs.remove_if_temporary(folder)
 
 
 def test_the_exit_code_stays_where_nothing_can_be_printed(monkeypatch):

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from distmnist.common import cli
+from distmnist.common import cli, owner_file
 from distmnist.launching import jobs
 from distmnist.launching.screen import task_logs
 
@@ -23,6 +23,24 @@ def test_without_a_folder_the_logs_go_to_a_new_one(tmp_path, monkeypatch):
   for path in paths:
     task_logs.remove_if_temporary(path)
   assert not any(os.path.exists(path) for path in paths)
+
+
+def test_of_launchers_that_are_gone_the_last_logs_are_kept(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
+  machine, pid, start = owner_file.make_tag().split('-')
+  dead = f'distmnist_logs_{machine}-{pid}-{int(start) - 1}'
+  kept = {'distmnist_logs_01234567-1-1_x', 'other', f'{dead}_9', f'{dead}_8'}
+  names = kept | {f'{dead}_{i}' for i in range(8)}
+  for name in names:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'worker_0.log').write_text('')
+    age = int(name[-1]) if name[-1].isdigit() else 0
+    os.utime(tmp_path / name, (age, age))
+  mine = os.path.basename(task_logs.make_logs_dir(None, None))
+  assert {*os.listdir(tmp_path)} == kept | {f'{dead}_7', mine}
+  task_logs.remove_if_temporary(str(tmp_path / mine))
 
 
 def test_a_folder_that_was_asked_for_stays(tmp_path):
