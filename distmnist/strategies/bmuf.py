@@ -109,8 +109,10 @@ class Bmuf(strategy.Strategy):
     for mean, shard, delta in zip(means, shards, deltas, strict=True):
       with tf.device(shard.device):
         moved = self._momentum * delta + self._learning_rate * sums.widen(mean)
-        change = tf.cast(delta.assign(moved), shard.dtype.base_dtype)
-        change = nonfinite.check_mean(change, self.cluster.task_index)
+        change = delta.assign(moved)
+        if change.dtype.base_dtype != shard.dtype.base_dtype:
+          change = tf.cast(change, shard.dtype.base_dtype)
+          change = nonfinite.check_mean(change, self.cluster.task_index)
         updates.append(shard.assign_add(change, read_value=False))
     return tf.group(*updates)
 
