@@ -14,6 +14,12 @@ import tensorflow.compat.v1 as tf
 from distmnist.data import fed_rows
 from distmnist.exchange import transport
 
+# Types of ops that call functions of the graph.
+_CALLS = {
+  *('While', 'If', 'Case', 'PartitionedCall', 'StatefulPartitionedCall'),
+  *('StatelessWhile', 'StatelessIf', 'StatelessCase'),
+}
+
 
 class Step(NamedTuple):
   """One step's tensors: of every step, of a run's last only, and the count."""
@@ -150,8 +156,12 @@ class Copier:
         ends = _Ends(before)
       for op in found[len(wanted) :]:
         # A variable or a queue belongs to no single step.
-        is_first = all(x.dtype == tf.resource for x in op.inputs)
-        if is_first and not op.control_inputs:
+        are_states = [x.dtype == tf.resource for x in op.inputs]
+        is_first = all(are_states) and not op.control_inputs
+        # TensorFlow puts the body of a function or a loop in the place of its
+        # call: a variable is then read there as soon as the call may begin,
+        # whichever of its other inputs are still missing.
+        if is_first or (any(are_states) and op.type in _CALLS):
           op._add_control_inputs(ends.find(op))
     step, copies = self._first, iter(found)
     return Step(
@@ -194,7 +204,9 @@ class Copier:
       # An op's place is decided; what it is colocated with may be elsewhere.
       node.attr.pop('_class', None)
       outputs = graph.get_operation_by_name(node.name).outputs
-      if any(output.dtype == tf.resource for output in outputs):
+      # A loop gives back the variables that it reads, beside what it computes.
+      has_state = any(output.dtype == tf.resource for output in outputs)
+      if has_state and node.op not in _CALLS:
         shared |= {output.name: output for output in outputs}
     return part, wanted, shared
 

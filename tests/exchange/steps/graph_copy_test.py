@@ -19,6 +19,18 @@ def test_an_op_is_repeated_in_turn(tf_session):
   assert taken.tolist() == [2, 4, 8, 16, 32, 64]
 
 
+def test_a_loop_that_reads_a_variable_is_copied(tf_session):
+  number = tf.get_variable('number', initializer=1.0, use_resource=True)
+  _, total = tf.while_loop(
+    lambda i, total: i < 2, lambda i, total: (i + 1, total + number), [0, 0.0]
+  )
+  doubled = number.assign(total, read_value=False)
+  thrice = graph_copy.repeat(doubled, 3, '/device:CPU:0')
+  tf_session.run(tf.global_variables_initializer())
+  tf_session.run(thrice)
+  assert tf_session.run(number) == 8
+
+
 def test_of_a_copy_the_original_is_found(tf_session):
   op = tf.no_op('step')
   # In a scope, as a run of several steps is.
