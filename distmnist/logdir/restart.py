@@ -1,6 +1,5 @@
 """What a training begins with, and goes back to when a ps is lost."""
 
-import contextlib
 import functools
 import logging
 import os
@@ -217,14 +216,14 @@ class Restart:
     return self._found or self._given
 
   def looks_finished(self):
-    """Like `is_finished`, by the name of the latest checkpoint, not checked."""
+    """Like `is_finished`, by the name of the latest checkpoint, unread."""
     path = self._logdir and checkpoints.find_latest(self._logdir)
     if not path or self.is_new_run:
       return False
-    with contextlib.suppress(cli.RunError):  # It is not whole.
-      end = self._find_last_step(path, False)
-      return checkpoints.parse_step(path) >= end
-    return False
+    try:
+      return checkpoints.parse_step(path) >= self._find_last_step(path, False)
+    except Exception:  # Broken bytes raise errors of many kinds.
+      return False  # An earlier one will be used.
 
   def is_finished(self):
     """Whether the latest checkpoint is the end of the training."""

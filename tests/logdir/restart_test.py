@@ -376,3 +376,38 @@ def test_the_checkpoint_of_another_folder_is_another_runs(
   assert not list(ours.glob('earlier_*'))
   restart = make_restart(set_flags, ours, str(ours))
   assert restart.find() and not restart.is_of_other_run
+
+
+@pytest.mark.parametrize(('last_step', 'looks_so'), [(7, True), (8, False)])
+def test_a_run_looks_finished_by_the_name_of_its_last_checkpoint(
+  tmp_path, last_step, looks_so
+):
+  assert not restart_lib.Restart(str(tmp_path), 'auto', 7).looks_finished()
+  (tmp_path / 'model.ckpt-7.index').touch()
+  (tmp_path / 'model.ckpt-7.data-00000-of-00001').touch()
+  found = restart_lib.Restart(str(tmp_path), 'auto', lambda *_: last_step)
+  assert found.looks_finished() == looks_so
+  # The run that begins here moves that one aside.
+  assert not restart_lib.Restart(str(tmp_path), 'never', 7).looks_finished()
+
+
+def test_the_end_of_a_run_is_told_by_its_report(tmp_path):
+  found = restart_lib.Restart(str(tmp_path), 'auto', 9)
+  assert found.describe_end() == ''
+  (tmp_path / 'report.json').write_text('{"global_step": 7}')
+  said = f'the run in --logdir={tmp_path} has ended at step 7'
+  assert found.describe_end() == said
+
+
+def test_a_run_does_not_look_finished_if_its_last_checkpoint_is_damaged(
+  tmp_path,
+):
+  (tmp_path / 'model.ckpt-7.index').write_bytes(b'?')
+  (tmp_path / 'model.ckpt-7.data-00000-of-00001').touch()
+
+  def find_last_step(path, is_of_other_run):
+    del is_of_other_run
+    return checkpoints.read_step(path)
+
+  found = restart_lib.Restart(str(tmp_path), 'auto', find_last_step)
+  assert not found.looks_finished()
