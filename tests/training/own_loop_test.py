@@ -424,6 +424,7 @@ def train(task):
 
   train_op, _ = task.minimize(build_loss)
   put = tf.group(queue.enqueue(1.0), mask.assign(1.0), batches.initializer)
+  size = queue.size()
   with task.session(4000) as session:
     session.run(put, {rows: [1.0, 2.0]})
     num_runs, before, has_gone_back = 0, 0, False
@@ -433,7 +434,7 @@ def train(task):
       has_gone_back |= step < before
       before = step
       if has_gone_back and not session.should_stop():
-        kept = session.run([mask, queue.size(), runs])
+        kept = session.run([mask, size, runs])
         print('kept', *kept[:2], kept[2] >= num_runs, flush=True)
         has_gone_back = False
 
