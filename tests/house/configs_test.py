@@ -84,7 +84,7 @@ def build_optimizer(set_flags):
     set_flags(*read_recipe(FOLDER / name), '--model=mlp')
     epoch = tf.placeholder(tf.int64, [])
     # As if an update were an epoch.
-    make, rate = optimizers.from_flags(epoch, num_workers=1)
+    make, rate = optimizers.from_flags(epoch)
     return make(), rate, epoch
 
   return build
