@@ -158,9 +158,13 @@ class StopRequest:
       self._requested.wait()
 
   def give_up(self, error):
-    """Stops because of `error`, a cli.RunError, as if a signal had come."""
+    """Stops because of `error`, a cli.RunError, as if a signal had come.
+
+    What may pass ends this task with 3: it is amid its work.
+    """
     if not self.is_requested:
-      self.error = error
+      is_passing = isinstance(error, cli.PassingError)
+      self.error = cli.LostError(str(error)) if is_passing else error
       self._writer.send(bytes([_GIVEN_UP]))
 
   def end_at_once(self, error):

@@ -20,6 +20,8 @@ for line in sys.stdin:
     stop.request(signal.SIGTERM)
   elif line == 'g\\n':
     stop.give_up(cli.LostError('worker 1 is gone'))
+  elif line == 'p\\n':
+    stop.give_up(cli.PassingError('ps 0 does not answer'))
   elif line == 'u\\n':
     stop.find_unsaved = lambda: 'step 9 is not saved'
   elif line == 'b\\n':
@@ -301,3 +303,12 @@ def test_a_descriptor_that_the_user_s_code_took_is_taken_back(start):
   read_until(process, 'signal.set_wakeup_fd was called')
   tell(process, 'x')
   read_until(process, LINE)
+
+
+def test_what_may_pass_amid_the_work_is_worth_a_restart(start):
+  process = start()
+  tell(process, 'p')
+  read_until(process, 'giving up: saving and stopping')
+  read_until(process, 'called back')
+  tell(process, 'e')
+  assert process.wait(60) == 3
