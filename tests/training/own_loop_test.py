@@ -462,6 +462,6 @@ def test_what_a_worker_has_of_its_own_outlives_a_lost_ps(
     assert run.signal('ps 0', signal.SIGKILL)
     run.end()
   for worker in 0, 1:
-    log = (logdir / 'logs' / f'worker_{worker}.log').read_text()
+    log = (run.logs_dir / f'worker_{worker}.log').read_text()
     assert 'kept 1.0 1 True' in log
     assert log.count('these begin again, as their session was lost:') == 1
