@@ -4,9 +4,11 @@ import re
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist.serving import saved_model
 from distmnist.training import divergence
+from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_checks, problem_data
 from tests.support import problems, programs
 from tests.support.runner import read_report
@@ -50,14 +52,18 @@ def net(tmp_path):
   return problems.write(tmp_path / 'net.py', NET)
 
 
-def test_each_graph_of_a_problem_has_the_global_step(net, set_flags):
+def test_each_graph_of_a_problem_has_the_global_step(net, set_flags, tmp_path):
   problem = problems.load(net, set_flags)
   train, _ = problem_data.load_training_splits(problem)
   problem_checks.check_graph(problem, train, batch_size=4)
-  check = divergence.CostCheck(problem, train)
-  graph = check._build()
-  assert [v.op.name for v in check._variables] == ['global_step', 'w']
-  assert graph is not None
+  with problem_lib.open_graph():
+    problem.build(tf.zeros([1, 2]), is_training=False)
+    variables = tf.global_variables()
+    assert [v.op.name for v in variables] == ['global_step', 'w']
+    with tf.Session() as session:
+      session.run(tf.global_variables_initializer())
+      path = tf.train.Saver().save(session, str(tmp_path / 'model.ckpt'), 5)
+  assert divergence.CostCheck(problem, train).find(path) is None
 
 
 @pytest.mark.slow

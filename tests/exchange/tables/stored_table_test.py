@@ -84,7 +84,7 @@ def test_rows_by_number_are_those_of_the_whole_table(tmp_path):
 
 
 def test_rows_by_key_are_those_of_the_whole_table(tmp_path):
-  with tf.Session() as session:
+  with tf.Graph().as_default(), tf.Session() as session:
     texts = session.run(
       key_hash.find_fingerprints(tf.strings.as_string(IDS[:, 1:]))
     )
