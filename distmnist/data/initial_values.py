@@ -50,12 +50,13 @@ def make_initializer(initializer, name):
 
   Args:
     initializer: callable or class, as tf.get_variable takes it. If it draws
-      nothing, it is called as it would be.
+      nothing, it is called as it would be. A seed of its own counts as well.
     name: str, of the variable.
   """
   if inspect.isclass(initializer):
     initializer = initializer()
   initializer, is_seeded = _seed_keras(initializer, name)
+  own_seed = getattr(initializer, 'seed', None)
   takes_part = 'partition_info' in inspect.signature(initializer).parameters
   whole = {}
 
@@ -65,7 +66,7 @@ def make_initializer(initializer, name):
 
   def initialize(shape, dtype=tf.float32, partition_info=None):
     if partition_info is None:
-      return _key_draws(call(shape, dtype), name)
+      return _key_draws(call(shape, dtype), name, own_seed)
     graph = tf.get_default_graph()
     if graph not in whole:
       if not is_seeded:
@@ -73,7 +74,7 @@ def make_initializer(initializer, name):
         if not _find_draws(part):
           return part
       full_shape = list(partition_info.full_shape)
-      whole[graph] = _key_draws(call(full_shape, dtype), name)
+      whole[graph] = _key_draws(call(full_shape, dtype), name, own_seed)
     return tf.slice(whole[graph], partition_info.var_offset, shape)
 
   return initialize
@@ -113,15 +114,19 @@ def _find_draws(value):
   return found
 
 
-def _key_draws(value, name):
+def _key_draws(value, name, own_seed=None):
   """Returns a first value whose draws depend on (seed, name) alone.
 
   Args:
     value: tensor.
     name: str, of its variable.
+    own_seed: int, the initializer's own, or None.
   """
+  first = seeds.derive_first(name)
+  if own_seed is not None:
+    first = seeds.derive(first, own_seed)
   for i, op in enumerate(_find_draws(value)):
-    key = [seeds.derive_first(name), i]
+    key = [first, i]
     with tf.device(op.device), tf.control_dependencies(None):
       drawn = _draw_again(op, key)
     if drawn is None:

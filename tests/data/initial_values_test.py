@@ -81,6 +81,19 @@ def test_another_seed_or_name_gives_others():
   assert (ours['own'][1:] == 1).all() and (ours['own'] != theirs['own']).any()
 
 
+@pytest.mark.parametrize(
+  'kind', [tf.random_normal_initializer, tf.keras.initializers.HeNormal]
+)
+def test_a_seed_of_the_initializer_counts(tf_session, kind):
+  seeds.set_seed(1)
+  first, same, other = (
+    tf_session.run(initial_values.make_initializer(given, 'name')([3, 2]))
+    for given in (kind(seed=4), kind(seed=4), kind(seed=5))
+  )
+  np.testing.assert_array_equal(first, same)
+  assert (first != other).all()
+
+
 # The bounds are five standard errors of a mean of 100,000 numbers and more.
 @pytest.mark.parametrize(
   ('initializer', 'mean', 'stddev', 'most'),
