@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import packing
+from distmnist.exchange import packing, sums
 
 _COPIES = 'distmnist/model_state'
 
@@ -265,7 +265,8 @@ def _build_kept(new, copy):
 def _build_mean(values):
   """Returns the mean of the towers' values; of whole numbers, the first."""
   if len(values) > 1 and values[0].dtype.is_floating:
-    return tf.add_n(values) / len(values)
+    total = tf.add_n([sums.widen(value) for value in values])
+    return tf.cast(total / len(values), values[0].dtype)
   return values[0]
 
 

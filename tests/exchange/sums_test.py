@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.exchange import sharding, sums
+from distmnist.exchange import model_state, sharding, sums
 from distmnist.exchange.center import center_average
 from distmnist.nn import gradient_accumulation, optimizers
 from distmnist.strategies import agn, bmuf, dc_asgd, easgd, sagn, sync_sgd
@@ -141,6 +141,20 @@ def test_slices_are_added_up_in_32_bits(tf_session):
   assert gradient.dtype == tf.float16
   tf_session.run(tf.global_variables_initializer())
   np.testing.assert_allclose(tf_session.run(gradient), [4e4], rtol=1e-3)
+
+
+def test_what_towers_leave_in_a_variable_is_added_up_in_32_bits(tf_session):
+  state = model_state.ModelState(cluster_lib.Cluster(), is_lock_step=False)
+  state.activate()
+  average = tf.get_variable(
+    'average', [1], tf.float16, tf.zeros_initializer(), trainable=False
+  )
+  for value in 4e4, 5e4:
+    model_state.change(average, tf.constant([value], tf.float16))
+  state.build_updates()
+  tf_session.run(tf.global_variables_initializer())
+  tf_session.run(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
+  np.testing.assert_allclose(tf_session.run(average), [4.5e4], rtol=1e-3)
 
 
 @pytest.mark.parametrize('dtype', [tf.float16, tf.bfloat16])
