@@ -5,12 +5,13 @@ With g taken at x + delta v, delta being the momentum and v the velocity:
   v <- delta v - eta g(x + delta v);  x <- x + v
 
 The copies hold x + delta v, where the model computes g; x itself is
-computed from them. delta = 0 is a plain local step, with any optimizer.
+computed from them. delta = 0 is a plain local step, with any optimizer. The v
+of weights of 16 bits has 32, as the sum over steps that it is (sums.py).
 """
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import variable_lists
+from distmnist.exchange import sums, variable_lists
 from distmnist.exchange.copies import local_copies
 
 
@@ -40,7 +41,7 @@ class NesterovCopies(local_copies.LocalCopies):
     """
     gradients = self.compute_gradients(optimizer, loss)
     if self._momentum:
-      self._velocities = self.make_zeros('velocity')
+      self._velocities = self.make_zeros('velocity', are_sums=True)
     # The copies hold x + delta v, which the model has read for g.
     with tf.control_dependencies(gradients):
       positions = self._read_positions()
@@ -53,7 +54,7 @@ class NesterovCopies(local_copies.LocalCopies):
     if not self._momentum:
       return values
     return [
-      value - self._momentum * velocity.read_value()
+      value - tf.cast(self._momentum * velocity.read_value(), value.dtype)
       for value, velocity in zip(values, self._velocities, strict=True)
     ]
 
@@ -69,6 +70,7 @@ class NesterovCopies(local_copies.LocalCopies):
     gradients = [tf.identity(g) for g in gradients]
     if not self._momentum:
       return self.local_step(optimizer, gradients)
+    gradients = [sums.widen(g) for g in gradients]
     before = [v.read_value() for v in self._velocities]
     with tf.control_dependencies(before):
       shrunk = variable_lists.assign_all(

@@ -30,6 +30,24 @@ def build(tf_session):
   return build
 
 
+def test_the_velocity_of_bfloat16_reaches_its_limit(tf_session):
+  copies = nesterov_copies.NesterovCopies(cluster_lib.Cluster(), 0.99)
+  with copies.scope():
+    w = tf.get_variable('w', [1], tf.bfloat16, tf.zeros_initializer())
+  optimizer = optimizers.make_optimizer('sgd', 0.01)
+  gradients, _, step = copies.begin_step(
+    optimizer, tf.reduce_sum(tf.cast(w, tf.float32))
+  )
+  with tf.control_dependencies([step]):
+    moved = copies.end_step(optimizer, gradients)
+  tf_session.run(tf.global_variables_initializer())
+  tf_session.run(tf.local_variables_initializer())
+  for _ in range(1000):
+    tf_session.run(moved)
+  [velocity] = [v for v in tf.local_variables() if 'velocity' in v.name]
+  assert tf_session.run(velocity) == pytest.approx([-1], abs=0.001)
+
+
 def test_the_copies_look_ahead_and_x_is_read_off_them(tf_session, build):
   copies, fetches = build(0.5)
   [velocity] = [v for v in tf.local_variables() if 'velocity' in v.name]
