@@ -43,7 +43,22 @@ def find_heeded():
 
 
 def _find_free_notices():
-  return [n for n in NOTICES if signal.getsignal(n) == signal.SIG_DFL]
+  caught = _find_caught()
+  return [
+    n
+    for n in NOTICES
+    if signal.getsignal(n) == signal.SIG_DFL and n not in caught
+  ]
+
+
+def _find_caught():
+  """Returns the numbers (set) of the signals that have a handler.
+
+  Python knows nothing of those of C, such as faulthandler.register's.
+  """
+  with open('/proc/self/status', encoding='ascii', errors='replace') as file:
+    [mask] = [line.split()[1] for line in file if line.startswith('SigCgt:')]
+  return {n for n in signal.valid_signals() if int(mask, 16) >> (n - 1) & 1}
 
 
 def choose_passed_on(signum):
@@ -145,9 +160,13 @@ def waking(signals):
 
 
 class Reader:
-  """The signals of this process, read from a socket instead of handled."""
+  """The signals of this process, read from a socket instead of handled.
+
+  As of those that are collected, NOTICES are left out after the first stop.
+  """
 
   def __init__(self, *signums):
+    self._is_stopped = False
     self.reader, self._writer = socket.socketpair()
     self._writer.setblocking(False)
     for signum in signums:
@@ -159,4 +178,9 @@ class Reader:
 
   def read(self):
     """Returns the numbers of the signals that came, a list of int."""
-    return list(self.reader.recv(4096))
+    found = []
+    for signum in self.reader.recv(4096):
+      if not (self._is_stopped and signum in NOTICES):
+        found.append(signum)
+      self._is_stopped |= signum in STOPS
+    return found

@@ -1,3 +1,4 @@
+import faulthandler
 import signal
 import socket
 
@@ -148,17 +149,46 @@ def test_who_was_woken_before_is_woken_again(pair):
   assert signal.set_wakeup_fd(-1) == writer.fileno()
 
 
-def test_a_reader_reads_the_numbers(earlier):
-  reader = signals.Reader(signal.SIGTERM, signal.SIGUSR1)
+@pytest.fixture
+def reader():
+  handlers = [(n, signal.getsignal(n)) for n in signals.STOPS]
+  reader = signals.Reader(*signals.STOPS)
+  yield reader
+  for signum, handler in handlers:
+    signal.signal(signum, handler)
+  # Until then its writer is the process's wakeup fd.
+  signal.set_wakeup_fd(-1)
+  reader.reader.close()
+  reader._writer.close()
+
+
+def test_a_reader_reads_the_numbers(earlier, reader):
   assert reader.fileno() == reader.reader.fileno()
   signal.raise_signal(signal.SIGUSR1)
   signal.raise_signal(signal.SIGTERM)
   assert reader.read() == [signal.SIGUSR1, signal.SIGTERM]
   assert earlier == []
-  # Until then its writer is the process's wakeup fd.
-  signal.set_wakeup_fd(-1)
-  reader.reader.close()
-  reader._writer.close()
+
+
+def test_a_notice_that_comes_again_is_not_passed_on_as_a_second_stop(
+  earlier, reader
+):
+  signal.raise_signal(signal.SIGUSR1)
+  assert reader.read() == [signal.SIGUSR1]
+  for signum in (signal.SIGUSR2, signal.SIGTERM, signal.SIGXCPU):
+    signal.raise_signal(signum)
+  assert reader.read() == [signal.SIGTERM]
+
+
+def test_a_signal_that_c_code_handles_is_the_user_s():
+  signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+  faulthandler.register(signal.SIGUSR1)
+  try:
+    assert signal.SIGUSR1 not in signals.find_heeded()
+    assert signal.SIGUSR2 in signals.find_heeded()
+  finally:
+    faulthandler.unregister(signal.SIGUSR1)
+  assert signal.SIGUSR1 in signals.find_heeded()
 
 
 def test_a_ctrl_c_ends_the_process_until_it_is_raised_again():
