@@ -135,15 +135,20 @@ def choose_error(cause, final=RunError, passing=PassingError):
 
 @contextlib.contextmanager
 def amid_run():
-  """Lets a PassingError end even a first attempt with 3: work may be lost.
+  """Lets what may pass end even a first attempt with 3: work may be lost.
 
   Raises:
-    LostError: in place of it.
+    LostError: in place of a PassingError, or of such an OSError of a file.
   """
   try:
     yield
   except PassingError as error:
     raise LostError(str(error)) from error
+  except OSError as error:
+    what = _explain_os_error(error)
+    if what and is_passing(error):
+      raise LostError(what) from error
+    raise
 
 
 class NotSavedError(RunError):
@@ -228,7 +233,8 @@ def _end_output(program, code):
   try:
     output.is_read()
   except OSError as error:
-    code = code or _report_unwritten(program, error)
+    what = f'its output cannot be written: {error.strerror}'
+    code = code or _report(program, what, choose_error(error)().exit_code)
     output.discard(sys.stdout, sys.stderr)
   return code
 
@@ -239,20 +245,21 @@ def _print_help(program, module_name, first_flags):
 
 
 def _report_os_error(program, error):
-  code = choose_error(error)().exit_code
+  if what := _explain_os_error(error):
+    return _report(program, what, choose_error(error)().exit_code)
+  return _report_unexpected(program, error)
+
+
+def _explain_os_error(error):
+  """Returns what an OSError means (str), None if it is a mistake of ours."""
   if error.filename is None and error.errno in files.FULL:
-    return _report_unwritten(program, error)
+    return f'its output cannot be written: {error.strerror}'
   if error.errno in _TOO_MANY:
-    return _report(program, f'{error.strerror}: see ulimit -n', code)
+    return f'{error.strerror}: see ulimit -n'
   is_theirs = error.filename and error.errno not in _OF_OURS
-  if not (is_theirs or urls.is_remote(str(error.filename))):
-    return _report_unexpected(program, error)
-  return _report(program, f'{error.filename}: {error.strerror}', code)
-
-
-def _report_unwritten(program, error):
-  what = f'its output cannot be written: {error.strerror}'
-  return _report(program, what, choose_error(error)().exit_code)
+  if is_theirs or urls.is_remote(str(error.filename)):
+    return f'{error.filename}: {error.strerror}'
+  return None
 
 
 def _explain_unknown(program, error, passthrough, is_for_train):

@@ -267,12 +267,16 @@ def raise_passing():
 def test_what_may_pass_is_final_only_before_anything_has_begun(
   run, monkeypatch
 ):
-  def amid_run():
+  def amid_run(main):
     with cli.amid_run():
-      raise_passing()
+      main()
 
   assert run(raise_passing)[0] == 1
-  assert run(amid_run)[0] == 3
+  assert run(lambda: amid_run(raise_passing))[0] == 3
+  for number in (errno.EIO, errno.EACCES):
+    code, _, err = run(lambda n=number: amid_run(fail_with(n, '/data/x')))
+    assert code == (3 if number in PASSING else 1)
+    assert err.count('\n') == 1
   monkeypatch.setenv('DISTMNIST_ATTEMPT', '2')
   assert run(raise_passing)[0] == 3
 
