@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli
+from distmnist.storage import urls
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +71,9 @@ def trying(path, read, in_session=False):
         raise DamageError(
           f'checkpoint {path} cannot be read: {reason}'
         ) from error
-      if wait_secs is None:
+      # A request to a store was repeated before; see storage/retries.py.
+      is_of_store = urls.is_remote(str(getattr(error, 'filename', '')))
+      if wait_secs is None or is_of_store:
         raise cli.PassingError(
           f'checkpoint {path} cannot be read: {reason}; it may be whole, and '
           'is left as it is'

@@ -54,7 +54,9 @@ def list_checkpoints(logdir):
   be older than the folder, or lost. A checkpoint that lacks a file is listed,
   one that lacks all is not.
   """
-  there = checkpoint_reads.trying(logdir, lambda: paths.list_names(logdir))
+  there = checkpoint_reads.trying(
+    f'{prefix(logdir)}-*', lambda: paths.list_names(logdir)
+  )
   names = [name[:-6] for name in there if name.endswith('.index')]
   # The list is damaged if the parser fails; a store needs none.
   with contextlib.suppress(ValueError, tf.errors.OpError):

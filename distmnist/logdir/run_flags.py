@@ -43,7 +43,7 @@ def write(logdir):
 
 def are_kept(logdir):
   """Whether `write` has kept the flags of a run in `logdir`."""
-  return paths.exists(os.path.join(logdir, _FLAGS_FILE))
+  return paths.exists(path_in(logdir))
 
 
 def find_changed(logdir, names):

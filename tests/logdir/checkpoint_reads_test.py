@@ -98,6 +98,18 @@ def test_what_cannot_be_read_is_not_passed_over(
   assert caught.value.exit_code == 3
 
 
+def test_what_was_tried_again_in_a_store_is_not_tried_again_here(
+  waits, monkeypatch
+):
+  def ask(*_):
+    raise OSError(errno.EIO, 'Reduce your request rate', 's3://bucket/run')
+
+  monkeypatch.setattr(checkpoints.paths, 'list_names', ask)
+  with pytest.raises(cli.PassingError, match='Reduce your request rate'):
+    checkpoints.list_checkpoints('s3://bucket/run')
+  assert waits == []
+
+
 DAMAGE = (
   make_error('DataLossError', 'x'),
   make_error('OutOfRangeError', 'x'),
