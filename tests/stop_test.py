@@ -10,6 +10,7 @@ import pytest
 
 from distmnist import stop
 from distmnist.common import cli
+from distmnist.storage import paths, stores
 from distmnist.watching import metrics_file, stop_file, watched_run
 from tests.support import programs
 from tests.support.background import Running
@@ -22,6 +23,14 @@ def ps(tmp_path, set_flags):
   ps = metrics_file.Writer(str(tmp_path), 'ps 0', 'a', host='h', pid=1)
   ps.write('sample', state='serving')
   return ps
+
+
+def test_of_a_run_in_a_store_nobody_is_asked(store, set_flags):
+  stores.write(f'{store.url}/run/train.flags', b'')
+  set_flags(f'--logdir={store.url}/run')
+  with pytest.raises(cli.RunError, match=r'no run in --logdir=s3:'):
+    stop.main()
+  assert paths.list_names(f'{store.url}/run') == ['train.flags']
 
 
 def test_a_run_that_does_not_end_is_told(ps, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """metrics.jsonl: what a task reports about itself, one JSON object a line.
 
-Each task has its own, LOGDIR/TASK/metrics.jsonl, which all its lives append to.
+Each task has its own, LOGDIR/TASK/metrics.jsonl, which all its lives append to;
+a run in a store has none, as nothing can be appended there.
 metrics.schema.json defines the fields. A line is written in one write; one that
 cannot be written does not end the training, and one that is cut off, by a full
 disk, is ignored.
@@ -14,7 +15,6 @@ newest lines, and of the others an evenly spread part.
 import contextlib
 import glob
 import heapq
-import io
 import json
 import logging
 import math
@@ -23,8 +23,6 @@ import re
 import time
 
 from distmnist.common import files
-from distmnist.storage import mirror, urls
-from distmnist.storage import paths as storage_paths
 from distmnist.watching import task_state
 
 _log = logging.getLogger(__name__)
@@ -54,11 +52,7 @@ def path_of(logdir, task):
 
 def find(logdir):
   """Returns {task name: path} of the files in `logdir`."""
-  if urls.is_remote(logdir):
-    folders = storage_paths.list_names(logdir)
-    paths = [os.path.join(logdir, folder, NAME) for folder in folders]
-  else:
-    paths = glob.glob(os.path.join(glob.escape(logdir), '*', NAME))
+  paths = glob.glob(os.path.join(glob.escape(logdir), '*', NAME))
   return {
     os.path.basename(os.path.dirname(path)).replace('_', ' '): path
     for path in sorted(paths)
@@ -78,7 +72,7 @@ class Writer:
       start: fields of the first line.
     """
     self._logdir = logdir
-    self.path = os.path.join(mirror.localize(folder_of(logdir, task)), NAME)
+    self.path = path_of(logdir, task)
     self._own = {'task': task, 'life': life}
     self._start = {'kind': 'start', 'time': time.time(), **start}
     self._has_failed = False
@@ -106,7 +100,7 @@ class Writer:
     return clean(self._own | line, _shorten)
 
   def _append(self, line):
-    if not urls.is_remote(self._logdir) and not os.path.isdir(self._logdir):
+    if not os.path.isdir(self._logdir):
       return
     lines = [line]
     # The file may have been moved away: each new one gets a start line.
@@ -245,7 +239,7 @@ class Follower:
 
   Attributes:
     written: {task: when its file was written last}, seconds since 1970 by the
-      clock of the file server; without files in a store.
+      clock of the file server.
     has_lost: bool, whether the last `read_new` found a file gone, moved aside
       with an earlier run, say: its lines count no more.
   """
@@ -287,26 +281,22 @@ class Follower:
   def _open(self, task, path, num_files):
     """Returns an iterator over the lines of a file that are not read."""
     place = self._places.get(path)
-    if urls.is_remote(path):
-      file = io.BytesIO(storage_paths.read_bytes(path))
-      place = self._places.setdefault(path, _Place(None))
-    else:
-      file = open(path, 'rb')  # noqa: SIM115 (closed when it is used up)
-      status = os.fstat(file.fileno())
-      self.written[task] = status.st_mtime
-      if place and (place.inode != status.st_ino or status.st_size < place.end):
-        is_thinned = place.first and file.readline() == place.first
-        self.has_lost |= not is_thinned
-        place = _Place(status.st_ino, place if is_thinned else None)
-      elif not place:
-        place = _Place(status.st_ino)
-        share = max(_LEAST_BYTES, _PART_BYTES // num_files)
-        if not self._has_all and status.st_size > share:
-          self._places[path] = place
-          with file:
-            count = max(_LEAST_LINES, _PART_LINES // num_files)
-            return iter(_read_part(file, status.st_size, place, count))
-      self._places[path] = place
+    file = open(path, 'rb')  # noqa: SIM115 (closed when it is used up)
+    status = os.fstat(file.fileno())
+    self.written[task] = status.st_mtime
+    if place and (place.inode != status.st_ino or status.st_size < place.end):
+      is_thinned = place.first and file.readline() == place.first
+      self.has_lost |= not is_thinned
+      place = _Place(status.st_ino, place if is_thinned else None)
+    elif not place:
+      place = _Place(status.st_ino)
+      share = max(_LEAST_BYTES, _PART_BYTES // num_files)
+      if not self._has_all and status.st_size > share:
+        self._places[path] = place
+        with file:
+          count = max(_LEAST_LINES, _PART_LINES // num_files)
+          return iter(_read_part(file, status.st_size, place, count))
+    self._places[path] = place
     file.seek(place.end)
     return _iterate(file, place)
 

@@ -16,11 +16,10 @@ import threading
 import time
 
 from distmnist.common import files
-from distmnist.storage import paths, urls
+from distmnist.storage import paths
 
 _FILE = 'stop_request.json'
 _LOOK_SECS = 0.5
-_STORE_LOOK_SECS = 5.0  # Each look is a paid request.
 
 
 def write(logdir):
@@ -83,10 +82,7 @@ class Watch:
     self._is_closed.set()
 
   def _run(self):
-    is_remote = urls.is_remote(self._logdir)
-    while not self._is_closed.wait(
-      _STORE_LOOK_SECS if is_remote else _LOOK_SECS
-    ):
+    while not self._is_closed.wait(_LOOK_SECS):
       found = read(self._logdir)
       token = found.get('token')
       if token not in (None, self._old):

@@ -3,7 +3,6 @@
 import time
 
 from distmnist.common import files, owner_file
-from distmnist.storage import urls
 from distmnist.watching import metrics_file, run_state
 
 
@@ -81,8 +80,6 @@ def measure_clock(logdir):
   Returns:
     float, seconds; None if this process may not write there.
   """
-  if urls.is_remote(logdir):
-    return None
   try:
     server = files.see_now(logdir)
   except OSError:

@@ -7,7 +7,6 @@ import os
 
 import pytest
 
-from distmnist.storage import mirror, stores
 from distmnist.watching import metrics_file
 
 
@@ -124,16 +123,6 @@ def test_the_first_time_is_that_of_the_first_line(tmp_path):
   path = metrics_file.path_of(str(tmp_path), 'ps 0')
   first = metrics_file.read_first_time(path)
   assert first == read_lines(tmp_path)[0]['time']
-
-
-def test_in_a_store_they_are_read_as_they_are_put_there(store, tmp_path):
-  logdir = f'{store.url}/{tmp_path.name}'
-  metrics_file.Writer(logdir, 'ps 0', 'a').write('event', event='one')
-  mirror.close()
-  stores.write(f'{logdir}/train.flags', b'no metrics')
-  follower = metrics_file.Follower(logdir)
-  assert [x['kind'] for x in follower.read_new()] == ['start', 'event']
-  assert follower.read_new() == []
 
 
 GOOD = {'task': 'worker 1', 'kind': 'sample', 'life': 'a', 'time': 1.5}

@@ -125,7 +125,7 @@ class Curves:
     self._first = None, 0.0  # (the file's inode, the time of its first line).
 
   def __call__(self, line):
-    if not (urls.is_remote(self._logdir) or os.path.isdir(self._logdir)):
+    if not os.path.isdir(self._logdir):
       return
     is_evaluator = line['task'].startswith('evaluator')
     if line['kind'] == 'sample' and line['task'].startswith('ps'):
