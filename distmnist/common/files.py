@@ -19,8 +19,8 @@ from distmnist.storage import copies, paths, urls
 _log = logging.getLogger(__name__)
 
 ABANDONED_SECS = 600.0
-# What `_name_draft` returns, with the tag of the process.
-_DRAFT = re.compile(r'.+\.([0-9a-f]+(?:-\d+-\w+)?)(?:-[0-9a-f]+)?\.new')
+# What `_name_draft` returns, with the tag of the process; no file of a user's.
+_DRAFT = re.compile(r'.+\.([0-9a-f]{8}-\d+-\w+)-[0-9a-f]{8}\.new')
 _NO_LINKS = errno.EPERM, errno.ENOTSUP, errno.ENOSYS
 # What a write to a full disk fails with.
 FULL = errno.ENOSPC, errno.EDQUOT

@@ -208,13 +208,14 @@ def test_the_draft_of_a_killed_process_is_removed_and_no_other(tmp_path):
   argv = [sys.executable, '-c', KILLED_WHILE_IT_WRITES, path]
   assert subprocess.run(argv).returncode == -9
   assert len(os.listdir(tmp_path)) == 1
-  # Of another machine, or of no known process.
-  old, new = 'a.01234567-1-1-89abcdef.new', 'b.01234567.new'
-  for name in (old, new, 'mine.new'):
+  # Of another machine.
+  old, new = (f'{x}.01234567-1-1-89abcdef.new' for x in 'ab')
+  mine = ['mine.2024.new', 'mine.new']
+  for name in (old, new, *mine):
     (tmp_path / name).write_text('')
-  os.utime(tmp_path / old, (1e9, 1e9))
-  os.utime(tmp_path / 'mine.new', (1e9, 1e9))
+  for name in (old, *mine):
+    os.utime(tmp_path / name, (1e9, 1e9))
   with files.replacing(path):
     files.remove_abandoned(str(tmp_path))
-    assert len(os.listdir(tmp_path)) == 3
-  assert sorted(os.listdir(tmp_path)) == [new, 'mine.new', 'report.json']
+    assert len(os.listdir(tmp_path)) == 4
+  assert sorted(os.listdir(tmp_path)) == [new, *mine, 'report.json']
