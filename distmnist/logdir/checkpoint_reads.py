@@ -16,12 +16,10 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli
-from distmnist.storage import urls
+from distmnist.storage import retries, urls
 
 _log = logging.getLogger(__name__)
 
-# The pauses between two tries.
-WAITS_SECS = (0.5, 1, 2, 4, 8, 16)
 _DAMAGE = (
   *(tf.errors.DataLossError, tf.errors.OutOfRangeError),
   tf.errors.NotFoundError,
@@ -58,7 +56,7 @@ def trying(path, read, in_session=False):
     DamageError: the checkpoint is not as it was written.
     cli.PassingError: it cannot be read; nobody knows whether it is whole.
   """
-  for wait_secs in (*WAITS_SECS, None):
+  for wait_secs in (*retries.WAITS_SECS, None):
     try:
       return read()
     except (cli.RunError, cli.UsageError, MemoryError):

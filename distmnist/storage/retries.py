@@ -16,7 +16,7 @@ from distmnist.storage import answer_times, hdfs, urls
 _log = logging.getLogger(__name__)
 _times = answer_times.AnswerTimes()
 
-# The pauses between two tries of a request.
+# The pauses between two tries of a request, and of all else that may pass.
 WAITS_SECS = (0.5, 1, 2, 4, 8, 16)
 # A store that says nothing for this long does not answer.
 _ANSWER_SECS = 20

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
 from distmnist.logdir import checkpoint_reads, checkpoints, restart
+from distmnist.storage import retries
 from tests.logdir.checkpoints_test import save
 from tests.support.runner import import_benchmark
 
@@ -92,7 +93,7 @@ def test_what_cannot_be_read_is_not_passed_over(
   run = restart.Restart(str(tmp_path), 'auto', 10)
   with pytest.raises(cli.PassingError, match='it may be whole') as caught:
     run.find()
-  assert tuple(waits) == checkpoint_reads.WAITS_SECS
+  assert tuple(waits) == retries.WAITS_SECS
   assert sorted(os.listdir(tmp_path)) == before
   monkeypatch.setenv('DISTMNIST_ATTEMPT', '2')
   assert caught.value.exit_code == 3

@@ -11,11 +11,9 @@ import time
 from distmnist.common import cli, command_line
 from distmnist.launching.screen import task_logs
 from distmnist.launching.supervisor import restart_policy, task_host
+from distmnist.storage import retries
 
 _log = logging.getLogger(__name__)
-
-# The pauses between two tries to make a host ready again.
-_WAITS_SECS = (0.5, 1, 2, 4, 8, 16)
 
 
 class Attempts:
@@ -121,7 +119,7 @@ class Attempts:
     Raises:
       cli.PassingError: it still does, or this launcher was told to end.
     """
-    for secs in (*_WAITS_SECS, None):
+    for secs in (*retries.WAITS_SECS, None):
       try:
         self._host.restart()
         return
