@@ -100,7 +100,9 @@ def _link(new, path):
     return True
   except FileExistsError:
     # NFS says so, too, if the first answer to our own request was lost.
-    return os.path.exists(path) and os.path.samefile(new, path)
+    with contextlib.suppress(FileNotFoundError):  # Gone by now.
+      return os.path.samefile(new, path)
+    return False
   except OSError as error:
     if error.errno not in _NO_LINKS:
       raise

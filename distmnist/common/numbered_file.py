@@ -88,14 +88,18 @@ class NumberedFile:
     numbers = self._list_numbers()
     # The number was free as two others have come and one has gone since.
     if max(numbers, default=0) > number:
-      paths.remove(place)
+      self._remove(number)
       return False
     self._mine = self._highest = number
     for lower in numbers:
       if lower < number:
-        with contextlib.suppress(FileNotFoundError):
-          paths.remove(self._find_place(lower))
+        self._remove(lower)
     return True
+
+  def _remove(self, number):
+    # One that has taken over meanwhile does so, too.
+    with contextlib.suppress(FileNotFoundError):
+      paths.remove(self._find_place(number))
 
   def rewrite(self, found):
     """Makes our own file say something else."""

@@ -39,6 +39,24 @@ def test_one_that_waited_while_two_others_came_has_nothing(both, tmp_path):
   assert os.listdir(tmp_path) == ['owner.json.00000004']
 
 
+def test_what_another_has_removed_by_then_is_no_error(both, monkeypatch):
+  slow, fast = both
+  assert slow.read() is None
+  for _ in range(2):
+    fast.read()
+    assert fast.create({})
+  list_numbers = slow._list_numbers
+
+  def list_and_be_slow():
+    found = list_numbers()
+    fast.read()
+    assert fast.create({})
+    return found
+
+  monkeypatch.setattr(slow, '_list_numbers', list_and_be_slow)
+  assert not slow.create({})
+
+
 @pytest.mark.parametrize('text', ['', '{', '"x"'])
 def test_a_damaged_file_says_nothing(both, tmp_path, text):
   (tmp_path / 'owner.json.00000001').write_text(text)
