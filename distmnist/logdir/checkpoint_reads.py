@@ -7,9 +7,9 @@ and then the task ends, and leaves all checkpoints where they are. All that
 reads checkpoints goes through this module.
 """
 
+import errno
 import logging
 import os
-import re
 import time
 
 import tensorflow.compat.v1 as tf
@@ -26,9 +26,8 @@ _DAMAGE = (
 )
 # What broken bytes raise in Python: too few of them is an IndexError.
 _BROKEN = IndexError, ValueError, TypeError, KeyError, NotImplementedError
-# TensorFlow ends the words for a failed call with those of the system.
-_OF_THE_SYSTEM = re.compile(r'^\S*/\S+; ([^;]+)$', re.MULTILINE)
-_ABSENT = os.strerror(2)
+_OF_THE_SYSTEM = {os.strerror(number) for number in errno.errorcode}
+_ABSENT = os.strerror(errno.ENOENT)
 
 
 class DamageError(cli.RunError):
@@ -125,5 +124,10 @@ def _find_words_of_the_system(error):
     return error.strerror
   if not isinstance(error, tf.errors.OpError):
     return None
-  found = _OF_THE_SYSTEM.search(error.message)
-  return found and found[1]
+  # TensorFlow says 'PATH; WORDS', with more lines, or after a colon more words.
+  for line in error.message.splitlines():
+    path, _, words = line.rpartition('; ')
+    words = words.partition(':')[0]
+    if '/' in path and words in _OF_THE_SYSTEM:
+      return words
+  return None

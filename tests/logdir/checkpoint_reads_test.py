@@ -64,6 +64,7 @@ PASSING = (
   make_error('PermissionDeniedError', 'x'),
   make_error('InternalError', 'x'),
   tf.errors.OpError(None, None, '/d/model.ckpt-3.index; Stale file handle', 2),
+  tf.errors.OpError(None, None, '/my runs/model.ckpt-3; Permission denied', 2),
   OSError(errno.EIO, os.strerror(errno.EIO)),
 )
 
