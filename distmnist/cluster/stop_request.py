@@ -163,8 +163,9 @@ class StopRequest:
     What may pass ends this task with 3: it is amid its work.
     """
     if not self.is_requested:
-      is_passing = isinstance(error, cli.PassingError)
-      self.error = cli.LostError(str(error)) if is_passing else error
+      if isinstance(error, cli.PassingError):
+        error.is_amid_run = True
+      self.error = error
       self._writer.send(bytes([_GIVEN_UP]))
 
   def end_at_once(self, error):

@@ -106,11 +106,16 @@ class PassingError(RunError):
   a run (`amid_run`). A first attempt that has not begun ends with 1: nothing is
   lost, whoever started it looks on, and at the very start a wrong address,
   port or folder is the likelier cause, which would recur.
+
+  Attributes:
+    is_amid_run: bool, whether work may be lost.
   """
+
+  is_amid_run = False
 
   @property
   def exit_code(self):
-    return LOST if ATTEMPT in os.environ else FAILED
+    return LOST if self.is_amid_run or ATTEMPT in os.environ else FAILED
 
 
 def is_passing(cause):
@@ -138,12 +143,13 @@ def amid_run():
   """Lets what may pass end even a first attempt with 3: work may be lost.
 
   Raises:
-    LostError: in place of a PassingError, or of such an OSError of a file.
+    LostError: in place of an OSError of a file that may pass.
   """
   try:
     yield
   except PassingError as error:
-    raise LostError(str(error)) from error
+    error.is_amid_run = True
+    raise
   except OSError as error:
     what = _explain_os_error(error)
     if what and is_passing(error):

@@ -68,10 +68,11 @@ def _say_done(cluster, server, error):
   """
   # An error that is not the user's may be over when the worker starts again.
   is_final = isinstance(error, (cli.RunError, cli.UsageError, type(None)))
+  is_lost = isinstance(error, cli.RunError) and error.exit_code == cli.LOST
   message = {
     'done': cluster.name,
     'ok': error is None,
-    'comes_back': not is_final or isinstance(error, cli.LostError),
+    'comes_back': not is_final or is_lost,
   }
   for i in range(cluster.num_ps):
     with (

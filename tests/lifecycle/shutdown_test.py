@@ -1,12 +1,19 @@
 """The end: what workers say to the ps."""
 
+import contextlib
 import time
+import types
 
 import pytest
 
 from distmnist.cluster import probing
+from distmnist.common import cli
+from distmnist.common.names import ATTEMPT
 from distmnist.lifecycle import shutdown
 from distmnist.logdir import report as report_lib
+from distmnist.logdir import saving
+
+CLUSTER = types.SimpleNamespace(name='worker 0', num_ps=1)
 
 
 @pytest.mark.slow
@@ -31,3 +38,60 @@ def test_what_a_worker_has_sent_is_heard_after_it_is_gone(
     for box in (each._stop_queue, each._end_queue, each._save_queue):
       if box:
         box.close()
+
+
+class Box:
+  """Takes what a worker says to its ps."""
+
+  def __init__(self):
+    self.messages = []
+
+  def send(self, message, timeout_secs):
+    self.messages.append(message)
+
+
+@pytest.fixture
+def box(monkeypatch):
+  box = Box()
+  monkeypatch.setattr(
+    shutdown, 'open_done_queue', lambda *args: contextlib.nullcontext(box)
+  )
+  return box
+
+
+@pytest.mark.parametrize(
+  'attempt, amid, comes_back',
+  [
+    ('', contextlib.nullcontext, False),
+    ('2', contextlib.nullcontext, True),
+    ('', cli.amid_run, True),
+  ],
+)
+def test_a_ps_stays_for_a_worker_whose_exit_code_starts_it_again(
+  box, monkeypatch, attempt, amid, comes_back
+):
+  if attempt:
+    monkeypatch.setenv(ATTEMPT, attempt)
+  stop = types.SimpleNamespace(is_requested=False)
+  with (
+    pytest.raises(cli.PassingError) as caught,
+    shutdown.reporting_end_to_ps(CLUSTER, None, stop),
+    amid(),
+  ):
+    raise cli.PassingError('the checkpoint cannot be read')
+  assert (caught.value.exit_code == cli.LOST) == comes_back
+  [message] = box.messages
+  assert (message['ok'], message['comes_back']) == (False, comes_back)
+
+
+def test_a_save_that_fails_after_a_signal_ends_with_not_saved(box):
+  stop = types.SimpleNamespace(
+    is_requested=True, find_unsaved=lambda: 'step 9 is not saved'
+  )
+  with (
+    pytest.raises(cli.NotSavedError, match='disk is full; step 9 is not saved'),
+    shutdown.reporting_end_to_ps(CLUSTER, None, stop),
+    cli.amid_run(),
+  ):
+    raise saving.PassingSaveError('disk is full')
+  assert not box.messages
