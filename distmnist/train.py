@@ -15,6 +15,7 @@ import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -129,7 +130,8 @@ def run_worker(task, console, start, at_end):
     problem, train_split, choice.plan.slice_size, choice.strategy
   )
   stalls.busy('the reading of the log directory')
-  folder = run_folder.RunFolder(task, choice.plan.find_last_step, splits)
+  is_last = functools.partial(chief.is_last, choice.plan)
+  folder = run_folder.RunFolder(task, is_last, splits)
   try:
     folder.claim(problem, at_end, choice.plan)
     task.serve()

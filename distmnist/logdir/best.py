@@ -136,9 +136,21 @@ class Best:
       # There are two if the writer was killed: the better one is newer.
       if value is not None and self._is_better(value):
         self.step, self.value, self.path = step, value, path
-    # If this file is damaged, that costs some patience and nothing else.
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-      text = paths.read_text(os.path.join(self._folder, _WORSE_FILE))
-      found = json.loads(text)
-      if found['best_step'] == self.step:
-        self._worse_steps = [int(step) for step in found['worse_steps']]
+    self._worse_steps = _read_worse(self._folder, self.step)
+
+
+def count_worse(folder):
+  """Returns the `num_worse` (int) of the Best in a folder; reads no weights."""
+  path = checkpoints.find_latest(folder) if paths.is_folder(folder) else None
+  step = checkpoints.parse_step(path) if path else None
+  return len(_read_worse(folder, step))
+
+
+def _read_worse(folder, best_step):
+  """Returns the steps (list of int) of later evaluations; [] if unknown."""
+  # If this file is damaged, that costs some patience and nothing else.
+  with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+    found = json.loads(paths.read_text(os.path.join(folder, _WORSE_FILE)))
+    if found['best_step'] == best_step:
+      return [int(step) for step in found['worse_steps']]
+  return []

@@ -48,21 +48,22 @@ class Restart:
       the logdir: a run begins there, whose --epochs are still to be made.
   """
 
-  def __init__(self, logdir, resume, last_step, on_slice=lambda: None):
+  def __init__(self, logdir, resume, is_last, on_slice=lambda: None):
     """
     Args:
       logdir: str or None.
       resume: str, the value of --resume.
-      last_step: int, the global step at which training ends, or a callable
-        (path of a checkpoint, whether it is another run's) -> int.
+      is_last: callable(path of a checkpoint, its step, whether it is another
+        run's) -> bool, whether the training has ended there; or an int, the
+        global step at which it ends.
       on_slice: callable, called before each slice of a checkpoint is read.
     """
     self._on_slice = on_slice
     self._logdir = logdir
     self._find_divergence = lambda path: None
     self._resume = urls.expand(resume)
-    self._find_last_step = (
-      last_step if callable(last_step) else lambda *_: last_step
+    self._is_last = (
+      is_last if callable(is_last) else lambda path, step, _: step >= is_last
     )
     self._given = None
     self._found = None
@@ -221,15 +222,15 @@ class Restart:
     if not path or self.is_new_run:
       return False
     try:
-      return checkpoints.parse_step(path) >= self._find_last_step(path, False)
+      return self._is_last(path, checkpoints.parse_step(path), False)
     except Exception:  # Broken bytes raise errors of many kinds.
       return False  # An earlier one will be used.
 
   def is_finished(self):
     """Whether the latest checkpoint is the end of the training."""
     path = self.find()
-    return bool(path) and checkpoints.read_step(path) >= self._find_last_step(
-      path, self.is_of_other_run
+    return bool(path) and self._is_last(
+      path, checkpoints.read_step(path), self.is_of_other_run
     )
 
   def describe_end(self):
@@ -252,9 +253,9 @@ class Restart:
     self._found = None
 
 
-def from_flags(logdir, last_step, on_slice=lambda: None):
+def from_flags(logdir, is_last, on_slice=lambda: None):
   """Returns the Restart that --resume asks for."""
-  return Restart(logdir, _RESUME.value, last_step, on_slice)
+  return Restart(logdir, _RESUME.value, is_last, on_slice)
 
 
 def _check_is_same_run(logdir, images, flags_of_meaning):

@@ -79,6 +79,21 @@ def check_flags(logdir, num_validation_images):
       )
 
 
+def is_last(plan, path, step, is_of_other_run):
+  """Whether the training has ended with a checkpoint, see restart.Restart.
+
+  Args:
+    plan: schedule.Plan.
+    path, step, is_of_other_run: see `plan.is_last`.
+  """
+  logdir, patience = logdirs.from_flags(), _EARLY_STOPPING_PATIENCE.value
+  if logdir and patience:
+    folder = checkpoints.best_dir(logdir)
+    if best.count_worse(folder) >= patience:
+      return True
+  return plan.is_last(path, step, is_of_other_run)
+
+
 class Chief:
   """Worker 0's hooks during the training and at its end, and its report."""
 

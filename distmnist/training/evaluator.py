@@ -121,7 +121,7 @@ class _Earlier:
     self._logdir = logdir
     self._reported = logdirs.report_time(logdir)
     self._signed = logdirs.sign_time(logdir)
-    is_new = restart.from_flags(logdir, last_step=0).is_new_run
+    is_new = restart.from_flags(logdir, is_last=0).is_new_run
     self._goes_aside = is_new and not owner.has_owner(logdir)
     self._run = watched_run.WatchedRun(logdir)
 

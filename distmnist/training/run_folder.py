@@ -32,15 +32,15 @@ class RunFolder:
     owner: owner.Owner, on a chief that has claimed its folder, or None.
   """
 
-  def __init__(self, task, last_step, splits=()):
+  def __init__(self, task, is_last, splits=()):
     """
     Args:
       task: task.Task.
-      last_step: int or callable, where the run ends, see restart.Restart.
+      is_last: callable or int, where the run ends, see restart.Restart.
       splits: (train, validation), split.Splits; only with a problem.
     """
     self.path = logdirs.from_flags()
-    self.restart = restart.from_flags(self.path, last_step, task.stalls.goes_on)
+    self.restart = restart.from_flags(self.path, is_last, task.stalls.goes_on)
     self.images = self.owner = None
     self._task = task
     self._splits = splits

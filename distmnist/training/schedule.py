@@ -91,6 +91,23 @@ class Plan:
     """int, the global step at which a training ends that begins at step 0."""
     return self.dealing.last_step
 
+  def is_last(self, path, step, is_of_other_run):
+    """Whether the training has ended with a checkpoint.
+
+    The file is read only where its step may be the last: a run that has begun
+    with the weights of another ends later than one that has not.
+
+    Args:
+      step: int, of the checkpoint.
+      path, is_of_other_run: see `find_last_step`.
+
+    Raises:
+      cli.RunError: it cannot be read.
+    """
+    if step < self.last_step:
+      return False
+    return step >= self.find_last_step(path, is_of_other_run)
+
   def find_last_step(self, path, is_of_other_run):
     """Returns the global step (int) at which the training ends.
 

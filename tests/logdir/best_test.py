@@ -41,12 +41,15 @@ def test_a_new_life_goes_on_from_it(tmp_path):
     note(kept, step, accuracy)
   again = best.Best(str(tmp_path))
   assert describe(again) == (20, 1 / 3, 2)
+  assert best.count_worse(str(tmp_path)) == 2
   assert not note(again, 50, 0.3)
   again = best.Best(str(tmp_path))
   assert describe(again) == (20, 1 / 3, 3)
   assert read(again) == ([20.0] * 3, 20)
   assert note(again, 60, 0.4)
   assert describe(best.Best(str(tmp_path))) == (60, 0.4, 0)
+  assert best.count_worse(str(tmp_path)) == 0
+  assert best.count_worse(str(tmp_path / 'none')) == 0
 
 
 def test_one_that_somebody_has_removed_no_longer_counts(tmp_path, logged):

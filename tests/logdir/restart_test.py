@@ -359,12 +359,12 @@ def test_the_checkpoint_of_another_folder_is_another_runs(
   path = save(theirs, step=7, w=[2])
   asked = []
 
-  def find_last_step(*args):
-    asked.append(args)
-    return 9
+  def is_last(path, step, is_of_other_run):
+    asked.append((path, is_of_other_run))
+    return step >= 9
 
   set_flags(f'--resume={theirs}')
-  restart = restart_lib.from_flags(str(ours), find_last_step)
+  restart = restart_lib.from_flags(str(ours), is_last)
   restart.check(lambda path: None, IMAGES, [])
   restart.prepare()
   assert restart.find() == path and restart.is_of_other_run
@@ -385,7 +385,7 @@ def test_a_run_looks_finished_by_the_name_of_its_last_checkpoint(
   assert not restart_lib.Restart(str(tmp_path), 'auto', 7).looks_finished()
   (tmp_path / 'model.ckpt-7.index').touch()
   (tmp_path / 'model.ckpt-7.data-00000-of-00001').touch()
-  found = restart_lib.Restart(str(tmp_path), 'auto', lambda *_: last_step)
+  found = restart_lib.Restart(str(tmp_path), 'auto', last_step)
   assert found.looks_finished() == looks_so
   # The run that begins here moves that one aside.
   assert not restart_lib.Restart(str(tmp_path), 'never', 7).looks_finished()
@@ -405,9 +405,9 @@ def test_a_run_does_not_look_finished_if_its_last_checkpoint_is_damaged(
   (tmp_path / 'model.ckpt-7.index').write_bytes(b'?')
   (tmp_path / 'model.ckpt-7.data-00000-of-00001').touch()
 
-  def find_last_step(path, is_of_other_run):
+  def is_last(path, step, is_of_other_run):
     del is_of_other_run
-    return checkpoints.read_step(path)
+    return step >= checkpoints.read_step(path)
 
-  found = restart_lib.Restart(str(tmp_path), 'auto', find_last_step)
+  found = restart_lib.Restart(str(tmp_path), 'auto', is_last)
   assert not found.looks_finished()

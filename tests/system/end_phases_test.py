@@ -36,7 +36,7 @@ class Reader:
 
 
 def load(split):
-  return Reader(split == 'test') if split != 'validation' else None
+  return Reader(split == 'test')
 
 
 def build(x, is_training):
@@ -173,3 +173,24 @@ def test_a_report_of_a_chief_alone_is_that_of_one_with_its_ps(run):
   changed = {name for name in before if before[name] != after[name]}
   # What only the process that trained knows.
   assert changed <= {'final_cost', 'images_per_sec', 'total_secs'}
+
+
+@pytest.mark.slow
+def test_a_run_that_has_stopped_early_has_ended_as_well(run):
+  flags = [
+    *('--train_steps=1000', '--learning_rate=1e-20'),
+    *('--validation_steps=2', '--early_stopping_patience=1'),
+  ]
+  run.start(PS, CHIEF, WORKER, flags=flags)
+  run.let_evaluate()
+  assert run.wait(PS, CHIEF, WORKER) == [0, 0, 0]
+  path = run.logdir / 'report.json'
+  before = json.loads(path.read_text())
+  assert before['best_step'] < before['global_step'] < 1000
+  path.unlink()
+  run.start(CHIEF, WORKER)
+  assert run.wait(CHIEF, WORKER) == [0, 0]
+  assert 'nothing is left to do' in run.now[WORKER].output
+  after = read_report(run.logdir)
+  same = 'best_step', 'global_step', 'local_steps', 'test_metrics'
+  assert {n: after[n] for n in same} == {n: before[n] for n in same}

@@ -48,6 +48,14 @@ def test_the_last_step_is_by_epochs_or_steps(set_flags, words, last_step):
   assert plan().last_step == last_step
 
 
+def test_a_checkpoint_before_the_first_possible_end_is_not_read(set_flags):
+  set_flags('--epochs=2')
+  nowhere = '/nowhere/model.ckpt-19'
+  assert not plan().is_last(nowhere, 19, False)
+  with pytest.raises(cli.RunError, match='/nowhere/model.ckpt-19'):
+    plan().is_last(nowhere, 20, False)
+
+
 def test_an_epoch_is_of_all_workers_or_of_each(set_flags):
   set_flags('--epochs=2')
   shared = plan()
