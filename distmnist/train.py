@@ -203,7 +203,9 @@ def end_late(task, choice, judges, folder, start):
     # Some ps may have come meanwhile.
     shutdown.reporting_end_to_ps(cluster, task.server, stop),
   ):
+    task.stalls.busy('the report')
     chief.report_alone(task, choice, judges, folder, start)
+  task.stalls.busy('the end')
   return stop.end()
 
 

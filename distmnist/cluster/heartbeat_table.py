@@ -80,9 +80,10 @@ class HeartbeatTable:
       self._finds[name] = tf.raw_ops.LookupTableFindV2(
         table_handle=table, keys=self._key, default_value=''
       )
-    self._read_busy = tf.raw_ops.LookupTableExportV2(
-      table_handle=table, Tkeys=tf.int64, Tvalues=tf.string
-    )
+      if name == 'busy':
+        self._read_busy = tf.raw_ops.LookupTableExportV2(
+          table_handle=table, Tkeys=tf.int64, Tvalues=tf.string
+        )
 
   def _build_beats(self):
     table = tf.raw_ops.MutableHashTableOfTensorsV2(

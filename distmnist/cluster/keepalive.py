@@ -50,7 +50,8 @@ def look_after_own(addresses):
 
   def look():
     while True:
-      set_on_own(ports)
+      with contextlib.suppress(OSError):  # No descriptor is left to look with.
+        set_on_own(ports)
       pause.wait(_LOOK_SECS)
 
   pause = threading.Event()

@@ -32,7 +32,7 @@ def run_ps(task):
       the other tasks.
   """
   cluster, server, stop = task.cluster, task.server, task.stop
-  task.stalls.busy('the check-in', own_limit_secs=cluster.start_timeout_secs)
+  task.stalls.busy('the reading of the log directory')
   workers = cluster.addresses('worker')
   waiting, deadline = dict(workers), None
   with shutdown.open_done_queue(cluster, server, cluster.task_index) as box:
@@ -43,6 +43,7 @@ def run_ps(task):
         f'{ended}: waiting up to {cluster.start_timeout_secs:g} s for workers '
         'that go on with it'
       )
+    task.stalls.busy('the check-in', own_limit_secs=cluster.start_timeout_secs)
     with contextlib.suppress(stop_request.StoppedError):
       task.watchdog.check_in()
     task.stalls.idle()  # The loop looks at the workers twice a second.
@@ -122,6 +123,7 @@ class _WorkerLiveness:
       limit_secs = max(limit_secs, self._watchdog.fail_secs)
     if now - self._last_sign > limit_secs:
       was_there = self._last_sign > self._first_time
+      self._watchdog.stalls.busy('the reading of the log directory')
       if ended := _describe_end():
         _log.info(f'{ended}, and no worker answers for {limit_secs:g} s')
         return True

@@ -58,6 +58,8 @@ _PASSES_ON = incarnations.__file__
 TELL_SECS = 2.0
 # Lines that wait to be written; more are dropped.
 _MAX_LINES = 100
+# Held while the garbage collection is switched off and on again.
+_uncollected = threading.Lock()
 
 
 class _Stage(NamedTuple):
@@ -289,11 +291,19 @@ def from_flags(stop):
 
 
 def _read_frames():
-  """Returns {thread id: frame}, as sys._current_frames does.
+  """Returns {thread id: frame}, as sys._current_frames does."""
+  # Two threads call this: one would see the other's disable() as the user's.
+  with _uncollected:
+    return _read_uncollected()
 
-  That function makes objects under an interpreter lock, and a threading.local,
-  of which each tf.Graph has one, takes the same lock when it is freed: a
-  garbage collection in between would hang the whole process for ever.
+
+def _read_uncollected():
+  """Does so while no garbage is collected.
+
+  sys._current_frames makes objects under an interpreter lock, and a
+  threading.local, of which each tf.Graph has one, takes the same lock when it
+  is freed: a garbage collection in between would hang the whole process for
+  ever.
   """
   is_enabled = gc.isenabled()
   gc.disable()

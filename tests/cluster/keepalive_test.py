@@ -4,6 +4,9 @@ That what a task had asked for ends with it is tried by benchmarks/faults.py,
 which drops packets.
 """
 
+import errno
+import os
+import queue
 import socket
 
 from distmnist.cluster import keepalive
@@ -43,3 +46,17 @@ def test_what_is_sent_to_a_task_that_is_gone_is_given_up():
     assert find_limit(ours) == 1000 * keepalive._SENT_SECS
     assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     assert find_limit(other) == 0
+
+
+def test_a_process_without_a_descriptor_looks_again_later(monkeypatch):
+  looks = queue.Queue()
+
+  def look(ports):
+    looks.put(ports)
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+  monkeypatch.setattr(keepalive, '_LOOK_SECS', 0.01)
+  monkeypatch.setattr(keepalive, 'set_on_own', look)
+  keepalive.look_after_own(['a:1', 'b:2'])
+  for _ in range(2):
+    assert looks.get(timeout=60) == {1, 2}

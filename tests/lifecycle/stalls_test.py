@@ -261,7 +261,39 @@ def test_garbage_is_left_alone_while_the_place_is_looked_for():
   finally:
     gc.set_threshold(*before)
   assert gc.isenabled()
-  assert freed_in and '_read_frames' not in freed_in
+  assert freed_in and '_read_uncollected' not in freed_in
+
+
+def test_garbage_is_collected_again_whoever_looks_for_the_place(monkeypatch):
+  first, second = threading.current_thread(), None
+  has_asked, has_ended = threading.Event(), threading.Event()
+  is_enabled = True
+
+  class Collector:
+    def isenabled(self):
+      found = is_enabled
+      if threading.current_thread() is second:
+        has_asked.set()
+        has_ended.wait(DEADLINE_SECS)
+      return found
+
+    def disable(self):
+      nonlocal is_enabled, second
+      is_enabled = False
+      if threading.current_thread() is first:
+        second = threading.Thread(target=stalls._read_frames)
+        second.start()
+        has_asked.wait(0.5)  # It does not come so far.
+
+    def enable(self):
+      nonlocal is_enabled
+      is_enabled = True
+
+  monkeypatch.setattr(stalls, 'gc', Collector())
+  stalls._read_frames()
+  has_ended.set()
+  second.join(DEADLINE_SECS)
+  assert is_enabled
 
 
 def test_in_the_end_it_is_given_up_a_save_as_well(make):
