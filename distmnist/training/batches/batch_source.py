@@ -80,10 +80,9 @@ class BatchSource:
     self._base_step = int(table[0, 0])
     self._index = {}
     if lease is None:
-      last_step = self.dealing.last_step
-      self.tickets.begin(global_step, self._base_step, last_step)
+      self.tickets.begin(global_step, self._base_step, self.dealing)
       return
-    self.tickets.begin(global_step, lease)
+    self.tickets.begin(global_step, lease, self.dealing)
     size = self.dealing.batch_size
     places = self._rest.find_places(lease.first * size, lease.end * size)
     self._tell_taken(places[::size], step=global_step, gone=lease.gone)

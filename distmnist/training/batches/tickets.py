@@ -17,20 +17,19 @@ class LockStep:
       worker: int.
     """
     self._unit = dealing.batches_per_push
-    self._last_step = dealing.last_step
+    self._dealing = dealing
     self._stride, self._offset = dealing.num_workers, worker
     if dealing.has_own_streams:
       self._stride, self._offset = 1, 0
 
-  def begin(self, global_step, base_step, last_step=None):
+  def begin(self, global_step, base_step, dealing=None):
     """Begins a session, at the first local step of a global step.
 
     Args:
       global_step, base_step: int.
-      last_step: int, if it is not the dealing's.
+      dealing: batch_table.Dealing from now on, if its last step has changed.
     """
-    if last_step is not None:
-      self._last_step = last_step
+    self._dealing = dealing or self._dealing
     self._step = global_step
     self._next = (global_step - base_step) * self._unit
     self._again = collections.deque()
@@ -39,7 +38,8 @@ class LockStep:
   @property
   def left(self):
     """int, how many batches are left up to the last global step."""
-    return (self._last_step - self._step) * self._unit - len(self._pushed_next)
+    num_steps = self._dealing.last_step - self._step
+    return num_steps * self._unit - len(self._pushed_next)
 
   def peek(self, num_batches):
     """Returns the tickets (list) that `take` would return."""
@@ -91,8 +91,9 @@ class Leased:
     self._dealing = dealing
     self._next = self._end = self._step = 0
 
-  def begin(self, global_step, lease):
-    """Begins a leases.Lease."""
+  def begin(self, global_step, lease, dealing=None):
+    """Begins a leases.Lease; for `dealing` see LockStep."""
+    self._dealing = dealing or self._dealing
     self._step = global_step
     self._next, self._end = lease.first, lease.end
 

@@ -81,3 +81,14 @@ def test_of_pushes_that_may_be_dropped_none_goes_past_the_last_step():
   assert tickets.left == (12 - 3) * 2 // 3
   tickets.begin(12, leases.Lease(10, 30, [], None))
   assert tickets.left == 1
+
+
+def test_a_run_that_began_at_a_later_step_has_its_own_last_step():
+  dealing = make_dealing(3, lock_step=False, pushes_per_step=2)
+  leased = tickets_lib.Leased(dealing)
+  ends_at = dealing._replace(last_step=112)
+  leased.begin(103, leases.Lease(0, 30, [], None), ends_at)
+  assert leased.left == (112 - 103) * 2 // 3
+  in_step = tickets_lib.LockStep(make_dealing(3), 0)
+  in_step.begin(103, 103, ends_at)
+  assert in_step.left == 112 - 103
