@@ -56,8 +56,8 @@ def run_task(task):
 
   Raises:
     cli.UsageError: there is no --logdir.
-    cli.RunError: no checkpoint came within --continuous_timeout_secs;
-      cli.LostError if some came before.
+    cli.PassingError: no checkpoint came within --continuous_timeout_secs, or
+      one cannot be read; cli.LostError if some came before.
   """
   cluster, stop, stalls = task.cluster, task.stop, task.stalls
   logdir = logdirs.from_flags()
@@ -90,16 +90,17 @@ def run_task(task):
     earlier.wait(secs_to_begin, stop)
     stalls.busy('the look for the next checkpoint')
     path = None
-    for path in follow(logdir, secs, pause):
-      if line := describe_new(evaluator, path, 'test'):
-        _log.info(line)
+    with cli.amid_run():
+      for path in follow(logdir, secs, pause):
+        if line := describe_new(evaluator, path, 'test'):
+          _log.info(line)
     if not logdirs.has_ended(logdir):
       advice = (
         'see the log of worker 0, check that all tasks share this folder, or '
         'give more time by --continuous_timeout_secs'
       )
       if path is None:
-        raise cli.RunError(
+        raise cli.PassingError(
           f'no checkpoint in --logdir={logdir} within {secs:g} s: {advice}'
         )
       raise cli.LostError(

@@ -272,13 +272,30 @@ def test_a_checkpoint_of_another_model_is_an_error(folder, run_task):
     run_task()
 
 
-def test_no_checkpoint_is_an_error_that_says_where_to_look(folder, run_task):
+def test_a_disk_that_fails_for_a_while_is_not_final(
+  folder, run_task, monkeypatch
+):
+  def describe(*_):
+    raise cli.PassingError('the checkpoint cannot be read: EIO')
+
+  monkeypatch.setattr(evaluator, 'describe', describe)
+  folder.save(5)
+  with pytest.raises(cli.PassingError, match='EIO') as caught:
+    run_task()
+  assert caught.value.exit_code == cli.LOST
+
+
+def test_no_checkpoint_is_an_error_that_says_where_to_look(
+  folder, run_task, monkeypatch
+):
   with pytest.raises(
     cli.RunError, match=f'^no checkpoint in --logdir={folder.path} within 2 s: '
   ) as caught:
     run_task()
   assert 'check that all tasks share this folder' in str(caught.value)
   assert caught.value.exit_code == 1
+  monkeypatch.setenv(ATTEMPT, '2')
+  assert caught.value.exit_code == cli.LOST
 
 
 def test_a_run_that_stands_still_may_go_on_later(folder, run_task):
