@@ -245,21 +245,24 @@ class ClusterScaffold(tf.train.Scaffold):
     chief = f'{CHIEF} at {self._cluster.worker_hosts[0]}'
     limit_secs = self._cluster.start_timeout_secs
     wait = console.Wait(limit_secs)
+
+    def pause(secs):
+      if wait.is_over(f'for {chief} to initialise the variables'):
+        raise shutdown.choose_absence_error(self._is_first)(
+          f'{chief} did not initialise the variables within {limit_secs:g} s: '
+          'see its log, and check that all tasks have the same flags'
+        )
+      self._task.stop.wait(secs)
+
     while True:
       try:
         with self._opened() as session:
           ready = self.ready_for_local_init_op
           while self._ask_ps(session, ready, wait).size:
-            if wait.is_over(f'for {chief} to initialise the variables'):
-              raise shutdown.choose_absence_error(self._is_first)(
-                f'{chief} did not initialise the variables within '
-                f'{limit_secs:g} s: see its log, and check that all tasks have '
-                'the same flags'
-              )
-            self._task.stop.wait(wait.choose_pause())
+            pause(wait.choose_pause())
           return
       except errors.GONE:
-        self._task.stop.wait(_RETRY_SECS)
+        pause(_RETRY_SECS)
         self._wait_for('ps')
 
 

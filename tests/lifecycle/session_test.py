@@ -1,5 +1,6 @@
 """The life of a cluster: real tasks on 127.0.0.1, started and killed."""
 
+import dataclasses
 import re
 import signal
 import socket
@@ -8,7 +9,11 @@ import time
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.logdir import checkpoints
+from distmnist.cluster import deadlines
+from distmnist.common import cli
+from distmnist.lifecycle import session as session_lib
+from distmnist.logdir import checkpoints, restart
+from tests.support import in_process
 from tests.support.runner import (
   SMALL,
   check_kept_best,
@@ -343,3 +348,24 @@ def test_an_evaluator_follows_a_run(tasks, make_real_cluster, tmp_path):
     module='distmnist.evaluate',
   )
   assert one.output.startswith('step 100  test accuracy 0.')
+
+
+@pytest.mark.slow
+def test_a_ps_that_is_lost_again_and_again_is_not_waited_for_without_end(
+  make_cluster, monkeypatch
+):
+  cluster = make_cluster(1, 2)
+  member = dataclasses.replace(cluster.worker(1), start_timeout_secs=1)
+  task = in_process.make_task(member, cluster.servers[1])
+
+  def lose(*_):
+    raise tf.errors.UnavailableError(None, None, 'it is gone')
+
+  monkeypatch.setattr(deadlines, 'call_and_look', lose)
+  with tf.Graph().as_default():
+    tf.train.get_or_create_global_step()
+    scaffold = session_lib.ClusterScaffold(
+      task, restart.Restart(None, 'auto', 1), tf.train.Saver(), []
+    )
+    with pytest.raises(cli.PassingError, match='within 1 s: see its log'):
+      scaffold.finalize()
