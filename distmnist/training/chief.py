@@ -147,6 +147,7 @@ class Chief:
         if self._live.has_tables:
           history.record('evaluating')
         self._live.take(session)
+        self._task.watchdog.stalls.busy('the end')
 
     result = []
     if self._logdir:
