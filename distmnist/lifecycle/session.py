@@ -107,7 +107,7 @@ class ClusterScaffold(tf.train.Scaffold):
 
   def finalize(self):
     super().finalize()
-    stalls = self._task.watchdog.stalls
+    stalls = self._task.stalls
     stalls.busy('the end of the last save')
     self.before_restore()
     if self._cluster.is_distributed:
@@ -138,7 +138,7 @@ class ClusterScaffold(tf.train.Scaffold):
 
   def _begin_wait(self, what):
     """Notes a wait that gives its own lines for start_timeout_secs."""
-    self._task.watchdog.stalls.busy(
+    self._task.stalls.busy(
       what, self._cluster.start_timeout_secs, waits_for_others=True
     )
 

@@ -143,11 +143,11 @@ class Chief:
     def take(session):
       if not stop.is_requested:  # After a signal only a checkpoint is written.
         self._final_step = int(session.run(self._global_step))
-        self._task.watchdog.stalls.busy('the evaluation')
+        self._task.stalls.busy('the evaluation')
         if self._live.has_tables:
           history.record('evaluating')
         self._live.take(session)
-        self._task.watchdog.stalls.busy('the end')
+        self._task.stalls.busy('the end')
 
     result = []
     if self._logdir:
@@ -317,7 +317,7 @@ class _Outcome:
     else:
       test, *others = evaluate()
       validation = others[0] if others else None
-    self._task.watchdog.stalls.busy('the report')
+    self._task.stalls.busy('the report')
     _note_final(
       best_step or counted['global_step'], validation=validation, test=test
     )
@@ -362,7 +362,7 @@ def wait_for_others(task, others, get_on=None):
   Returns:
     list of report.WorkerStats, of the workers that were heard from.
   """
-  stop, stalls = task.stop, task.watchdog.stalls
+  stop, stalls = task.stop, task.stalls
   secs, found = END_TIMEOUT_SECS.value, []
   if stop.is_requested:  # After a signal only a checkpoint is written.
     return found

@@ -81,7 +81,7 @@ def make_evaluator(task, choice, split):
 
 def _note_chunks(task):
   # So each chunk has --stall_fail_secs, and not the whole of a large split.
-  return functools.partial(task.watchdog.stalls.busy, 'the evaluation')
+  return functools.partial(task.stalls.busy, 'the evaluation')
 
 
 class _LiveEvaluator(evaluation.Evaluator):

@@ -227,7 +227,7 @@ def order_hooks(task, scaffold, steps, stop, saves, first=()):
   # end it releases waiting workers before the chief waits for them. What was
   # trained is then saved before anything that may fail or take long.
   return [
-    stalls.StallHook(task.watchdog.stalls),
+    stalls.StallHook(task.stalls),
     *place_hook.make(task),
     *first,
     *scaffold.hooks,
@@ -251,7 +251,7 @@ def make_scaffold(task, strategy, restart, first=(), kept=()):
   """
   strategy_hooks = [*first, *rule_checks.make_hooks(strategy, task.stop)]
   strategy_hooks += [key_hook.KeyHook(), touched_hook.TouchedHook()]
-  stalls_of_task = task.watchdog.stalls
+  stalls_of_task = task.stalls
   stalls_of_task.describe_wait = functools.partial(
     strategy_lib.describe_wait, strategy_hooks
   )

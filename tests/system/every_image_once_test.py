@@ -130,7 +130,9 @@ def train_worker(name, cluster, index, logdir, all_ended):
         path = f'{logdir}/model.ckpt'
         saver.save(session, path, result['steps'], write_meta_graph=False)
 
-  task = types.SimpleNamespace(watchdog=in_process.NoWatchdog(), stop=stop)
+  task = types.SimpleNamespace(
+    watchdog=in_process.NoWatchdog(), stalls=in_process.make_stalls(), stop=stop
+  )
   task.watchdog.warn_secs = 60
   all_hooks = [
     *([warmup.hook(steps)] if rule.needs_warmup else []),

@@ -81,7 +81,7 @@ class Run:
       cluster=cluster_lib.Cluster(**HOSTS),
       stop=self.stop,
       server_config=None,
-      watchdog=in_process.NoWatchdog(),
+      stalls=in_process.make_stalls(),
     )
     problem.load = problem_lib.from_flags().load
     choice = types.SimpleNamespace(problem=problem, strategy=self.rule)

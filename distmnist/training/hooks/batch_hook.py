@@ -38,7 +38,7 @@ class BatchHook(tf.train.SessionRunHook):
     self._strategy = strategy
     self._lost_workers = lost_workers
     self._is_stop_for_all = is_stop_for_all
-    self._watchdog = task.watchdog
+    self._watchdog, self._stalls = task.watchdog, task.stalls
     self._stop = task.stop
     self._last_run = time.monotonic()
 
@@ -113,7 +113,7 @@ class BatchHook(tf.train.SessionRunHook):
           return False
         if not is_waiting:
           is_waiting = True
-          self._watchdog.stalls.busy(
+          self._stalls.busy(
             'the wait for the last batches', waits_for_others=True
           )
           self._strategy.pause(session)
@@ -123,6 +123,6 @@ class BatchHook(tf.train.SessionRunHook):
         wait_secs = min(_LOOK_SECS, 2 * wait_secs)
     finally:
       if is_waiting:
-        self._watchdog.stalls.busy('what follows a step')
+        self._stalls.busy('what follows a step')
         if source.left:
           self._strategy.resume(session)

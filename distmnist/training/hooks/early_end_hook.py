@@ -27,7 +27,7 @@ def make(task, strategy, others):
   if not (cluster.num_ps and cluster.is_chief and num_pushes > 1):
     return []
   num_spare = max(0, cluster.num_workers - num_pushes)
-  return [EarlyEndHook(others, num_spare, task.stop, task.watchdog.stalls)]
+  return [EarlyEndHook(others, num_spare, task.stop, task.stalls)]
 
 
 class EarlyEndHook(tf.train.SessionRunHook):

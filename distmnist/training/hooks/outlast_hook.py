@@ -82,7 +82,7 @@ class OutlastHook(tf.train.SessionRunHook):
           f'{errors.list_some(names)}'
         )
       if last_step != before:
-        watchdog.stalls.busy(chief.WAIT, waits_for_others=True)
+        self._task.stalls.busy(chief.WAIT, waits_for_others=True)
         return True
       secs = map(watchdog.secs_silent, names)
       return any(s is not None and s < heartbeats.SILENT_SECS for s in secs)

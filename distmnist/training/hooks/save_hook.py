@@ -56,7 +56,7 @@ def make(task, folder, steps, scaffold, others):
   saves.may_end_partial = lambda: task.stop.is_requested
   task.stop.find_unsaved = saves.find_unsaved
   scaffold.before_restore = saves.end_beside
-  saves.beside = task.watchdog.stalls.beside
+  saves.beside = task.stalls.beside
   return saves
 
 

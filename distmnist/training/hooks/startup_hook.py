@@ -85,7 +85,7 @@ def make(choice, graph, task, others):
       choice.start_step,
       graph.step.global_step,
       task.stop,
-      task.watchdog.stalls,
+      task.stalls,
       others.is_stop_for_all,
     )
   ]

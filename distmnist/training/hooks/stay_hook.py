@@ -48,7 +48,7 @@ class StayHook(tf.train.SessionRunHook):
     """
     self._others, self._stop = others, task.stop
     self._is_alone = task.cluster.num_workers == 1
-    self._stalls = task.watchdog.stalls
+    self._stalls = task.stalls
     self._pause, self._save = pause, save
     self._find_last_step = (
       last_step if callable(last_step) else lambda: last_step

@@ -101,7 +101,7 @@ def follow_worker(task, life, progress, choice):
     worker_metrics.WorkerMetrics(
       life,
       progress,
-      task.watchdog.stalls,
+      task.stalls,
       task.watchdog.warn_secs,
       choice.problem,
     ).collect

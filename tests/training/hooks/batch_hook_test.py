@@ -38,7 +38,7 @@ class FakeTable:
 
 
 class Fakes:
-  """Watchdog, rule, steps and lost workers of a BatchHook, all in one."""
+  """All that a BatchHook calls, in one."""
 
   warn_secs = 10.0
 
@@ -48,10 +48,6 @@ class Fakes:
 
   def find(self):
     return self.gone
-
-  @property
-  def stalls(self):
-    return self
 
   def busy(self, what, waits_for_others=False):
     self.told.append('waits' if 'wait for' in what else 'ends')
@@ -91,7 +87,7 @@ def make_hook(dealing, table, fakes, is_stop_for_all=lambda: False):
     fakes,
     fakes,
     is_stop_for_all,
-    types.SimpleNamespace(watchdog=fakes, stop=NoWait()),
+    types.SimpleNamespace(watchdog=fakes, stalls=fakes, stop=NoWait()),
   )
   return source, hook
 

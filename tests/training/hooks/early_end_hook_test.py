@@ -105,8 +105,7 @@ def test_a_chief_looks_where_a_step_waits_for_others(
   cluster = types.SimpleNamespace(
     num_ps=num_ps, is_chief=is_chief, num_workers=3
   )
-  watchdog = types.SimpleNamespace(stalls=None)
-  task = types.SimpleNamespace(cluster=cluster, stop=None, watchdog=watchdog)
+  task = types.SimpleNamespace(cluster=cluster, stop=None, stalls=None)
   rule = types.SimpleNamespace(pushes_per_step=num_pushes)
   made = early_end_hook.make(task, rule, None)
   assert [hook._num_spare for hook in made] == (

@@ -36,7 +36,7 @@ LAST_STEP = 7
 def make_hook(others, stop, save=None, pause=None):
   task = types.SimpleNamespace(
     stop=stop,
-    watchdog=in_process.NoWatchdog(),
+    stalls=in_process.make_stalls(),
     cluster=types.SimpleNamespace(num_workers=2),
   )
   return stay_hook.StayHook(others, task, pause, LAST_STEP, save)
@@ -138,7 +138,7 @@ def test_where_one_worker_can_go_on_alone_none_stays(waits, num_ps, is_made):
   task = types.SimpleNamespace(
     cluster=types.SimpleNamespace(num_ps=num_ps, num_workers=2),
     stop=None,
-    watchdog=in_process.NoWatchdog(),
+    stalls=in_process.make_stalls(),
   )
   strategy = types.SimpleNamespace(waits_for_all=waits, pause=None)
   assert len(stay_hook.make(task, strategy, None, LAST_STEP, None)) == is_made
