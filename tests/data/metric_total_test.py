@@ -40,7 +40,7 @@ def test_its_states_are_added_up_over_all_chunks(
   found = problems.load(problems.write(tmp_path / 'p.py', TEXT), set_flags)
   x = np.float32([[1], [2], [4]])
   evaluator = evaluation.Evaluator(found, split.make(x, np.zeros(3)))
-  metrics = evaluator.compute({'w': np.float32(1)})
+  metrics = evaluator.compute({'w': np.float32(1), 'global_step': 1})
   assert metrics == pytest.approx({'of_all': 7 + 100 * (2 + 4), 'loss': 7 / 3})
 
 
