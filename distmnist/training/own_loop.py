@@ -243,6 +243,7 @@ class WorkerTask:
           'others end theirs, too'
         )
         others.stop_all()
+        others.say_saved()  # Nobody needs to stay: the chief saves at its end.
     if not (cluster.is_chief or task.stop.is_requested):
       others.send_stats(
         report.WorkerStats(cluster.task_index, life=task.watchdog.life)
