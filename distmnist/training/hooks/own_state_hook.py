@@ -11,6 +11,8 @@ import logging
 import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import attr_value_pb2
 
+from distmnist.training.hooks import own_step_hook
+
 _log = logging.getLogger(__name__)
 
 _QUEUES = (
@@ -90,11 +92,6 @@ class OwnStateHook(tf.train.SessionRunHook):
   def _find_starts(self, op):
     """Returns the list of initializers of iterators that running `op` runs."""
     if op not in self._starts:
-      seen, left = {op}, [op]
-      while left:
-        last = left.pop()
-        before = {x.op for x in last.inputs} | {*last.control_inputs}
-        left += before - seen
-        seen |= before
-      self._starts[op] = [x for x in seen if x.type == _STARTS]
+      run = own_step_hook.find_run(op)
+      self._starts[op] = [x for x in run if x.type == _STARTS]
     return self._starts[op]

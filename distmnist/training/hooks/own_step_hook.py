@@ -32,11 +32,16 @@ class OwnStepHook(tf.train.SessionRunHook):
   def _trains(self, op):
     """Whether running `op` (tf.Operation) makes a step."""
     if op not in self._known:
-      seen, left = {op}, [op]
-      while left:
-        last = left.pop()
-        before = {x.op for x in last.inputs} | {*last.control_inputs}
-        left += before - seen
-        seen |= before
-      self._known[op] = self._train_op.op in seen
+      self._known[op] = self._train_op.op in find_run(op)
     return self._known[op]
+
+
+def find_run(op):
+  """Returns the set of tf.Operation that running `op` runs, with itself."""
+  seen, left = {op}, [op]
+  while left:
+    last = left.pop()
+    before = {x.op for x in last.inputs} | {*last.control_inputs}
+    left += before - seen
+    seen |= before
+  return seen
