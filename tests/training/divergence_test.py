@@ -93,16 +93,17 @@ def explain(numbers, loss=lose, slice_size=4):
     build=lambda x, is_training: x,
     loss=lambda y, outputs: (loss(y, outputs), None),
   )
-  check = divergence.LossCheck(
-    problem,
-    split_lib.make(x, Y),
-    types.SimpleNamespace(
-      worker=2, find_row=lambda place: np.array([place, *numbers])
-    ),
-    types.SimpleNamespace(slice_size=slice_size),
-    None,
-    'try a lower rate',
-  )
+  with tf.Graph().as_default():  # A worker's, without tables.
+    check = divergence.LossCheck(
+      problem,
+      split_lib.make(x, Y),
+      types.SimpleNamespace(
+        worker=2, find_row=lambda place: np.array([place, *numbers])
+      ),
+      types.SimpleNamespace(slice_size=slice_size),
+      None,
+      'try a lower rate',
+    )
   return check.explain(float('nan'), 17, 1)
 
 

@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.data import input_pipeline
 from distmnist.exchange.tables import sparse_table
+from distmnist.lifecycle import stalls
 from distmnist.logdir import checkpoints
 from distmnist.problems import clicks  # noqa: F401  Its flags.
 from distmnist.strategies import async_sgd
@@ -25,7 +26,11 @@ def build(member, num_splits=1):
   slice_ = input_pipeline.Slice(problem_data.make_batch(problem, 1))
   built = step.build_step(member, rule, problem, [slice_])
   task = types.SimpleNamespace(
-    cluster=member, server=None, session_config=None, server_config=None
+    cluster=member,
+    server=None,
+    session_config=None,
+    server_config=None,
+    stalls=stalls.Stalls(0, 0, None),
   )
   choice = types.SimpleNamespace(problem=problem, strategy=rule)
   split = problem_data.load_test_split(problem)

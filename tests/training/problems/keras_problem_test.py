@@ -54,6 +54,7 @@ def evaluate(found, monkeypatch):
   weights = found.module._model._weights
   with runtime.eagerly():
     values = {w.name: w.variable.numpy() for w in weights}
+    values['global_step'] = 0
     outputs = model(x.astype('float32')).numpy()
   return evaluator.compute(values), y, outputs
 
