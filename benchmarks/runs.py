@@ -12,7 +12,7 @@ import time
 import processes
 
 # How long to wait for something in a run.
-LIMIT_SECS = 60.0
+LIMIT_SECS = 150.0
 
 
 def make_command(num_ps, num_workers, flags, launch_flags=()):

@@ -88,6 +88,7 @@ class WorkerTask:
     self.index, self.num_workers = cluster.task_index, cluster.num_workers
     self.is_chief = cluster.is_chief
     self._train_op = self._exit = None
+    self._has_begun = False
     # What the script builds before `minimize` may use it.
     self._placement = step.make_global_step(cluster)
     self.global_step = tf.train.get_global_step()
@@ -170,6 +171,8 @@ class WorkerTask:
         yield from self._run(last_step, folder, hooks)
       if end.is_late:
         self._end_late(folder)
+      if not self._has_begun:
+        raise stop_request.StoppedError  # While it waited for the others.
     task.watchdog.close()
     task.stalls.idle()
     if self._exit:
@@ -217,6 +220,7 @@ class WorkerTask:
     is_apart = outlast_hook.is_needed(cluster, strategy)
     first = session_lib.make_session(task, scaffold, hooks)
     with cli.amid_run(), first as session:
+      self._has_begun = True
       try:
         yield session
       except (tf.errors.OutOfRangeError, StopIteration) as error:

@@ -1,7 +1,10 @@
 """own_loop: a script's loss and loop under each kind of rule, and kills."""
 
+import os
 import re
 import signal
+import socket
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +14,8 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
 from distmnist.logdir import checkpoints
 from distmnist.training import own_loop
-from tests.support import in_process, programs
+from tests.support import background, in_process, programs
+from tests.support.paths import REPO
 from tests.support.runner import import_benchmark
 
 runs = import_benchmark('runs')
@@ -425,7 +429,7 @@ def train(task):
   train_op, _ = task.minimize(build_loss)
   put = tf.group(queue.enqueue(1.0), mask.assign(1.0), batches.initializer)
   size = queue.size()
-  with task.session(4000) as session:
+  with task.session(1000000) as session:
     session.run(put, {rows: [1.0, 2.0]})
     num_runs, before, has_gone_back = 0, 0, False
     while not session.should_stop():
@@ -433,7 +437,7 @@ def train(task):
       num_runs += 1
       has_gone_back |= step < before
       before = step
-      if has_gone_back and not session.should_stop():
+      if has_gone_back:
         kept = session.run([mask, size, runs])
         print('kept', *kept[:2], kept[2] >= num_runs, flush=True)
         has_gone_back = False
@@ -441,6 +445,35 @@ def train(task):
 if __name__ == '__main__':
   distmnist.run_task(train)
 """
+
+
+@pytest.mark.slow
+def test_a_stop_while_it_waits_for_others_is_no_error(tmp_path):
+  (tmp_path / 'mine.py').write_text(KEEPER)
+  # Nobody listens at the port of its ps.
+  with (
+    socket.create_server(('127.0.0.1', 0)) as ps,
+    socket.create_server(('127.0.0.1', 0)) as worker,
+  ):
+    hosts = [f'127.0.0.1:{x.getsockname()[1]}' for x in (ps, worker)]
+  words = (
+    '--task_index=0',
+    f'--ps_hosts={hosts[0]}',
+    f'--worker_hosts={hosts[1]}',
+  )
+  command = [sys.executable, 'mine.py', '--job_name=worker', *words]
+  env = {**os.environ, 'PYTHONPATH': str(REPO)}
+  printed = tmp_path / 'printed'
+  with (
+    open(printed, 'w') as out,
+    background.Running(
+      tmp_path, command, stdout=out, cwd=tmp_path, env=env
+    ) as run,
+  ):
+    run.wait_until(lambda: 'waiting for ps 0' in printed.read_text())
+    run.send(signal.SIGTERM)
+    assert run.process.wait(background.DEADLINE_SECS) == 128 + signal.SIGTERM
+  assert 'error' not in printed.read_text() + run.stderr.read_text()
 
 
 @pytest.mark.slow
@@ -460,8 +493,11 @@ def test_what_a_worker_has_of_its_own_outlives_a_lost_ps(
   ) as run:
     assert run.wait_until(lambda: find_step(logdir) >= 200)
     assert run.signal('ps 0', signal.SIGKILL)
-    run.end()
-  for worker in 0, 1:
-    log = (run.logs_dir / f'worker_{worker}.log').read_text()
-    assert 'kept 1.0 1 True' in log
-    assert log.count('these begin again, as their session was lost:') == 1
+    logs = [run.logs_dir / f'worker_{worker}.log' for worker in (0, 1)]
+    assert run.wait_until(
+      lambda: all('\nkept ' in log.read_text() for log in logs)
+    )
+  for log in logs:
+    text = log.read_text()
+    assert 'kept 1.0 1 True' in text
+    assert text.count('these begin again, as their session was lost:') == 1
