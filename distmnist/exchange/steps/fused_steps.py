@@ -180,6 +180,10 @@ class Steps(tf.train.SessionRunHook):
     self._known_count = None
 
   def before_run(self, run_context):
+    if self._source.left <= 0:
+      # A recovered session runs the step that was lost once more, though the
+      # others have made the last one. This ends a MonitoredSession in order.
+      raise StopIteration
     self._now = self._choose()
     feed = self._source.make_feed(len(self._now.chain))
     return tf.train.SessionRunArgs(self._now.fetches, feed)

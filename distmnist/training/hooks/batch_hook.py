@@ -49,6 +49,7 @@ class BatchHook(tf.train.SessionRunHook):
     if dealing.is_lock_step:
       source.begin(step, table)
       return
+    source.tickets.forget()  # What the lost session had in hand.
     while step < dealing.last_step:
       lease = leases.choose_entry(table, step, source.worker, dealing)
       if self._table.take(session, table, lease):

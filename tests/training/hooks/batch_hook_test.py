@@ -124,6 +124,17 @@ def test_a_worker_alone_takes_lease_after_lease_and_stops_at_the_end():
   assert fakes.told == [12]
 
 
+def test_one_that_comes_back_after_the_last_step_drops_what_it_had_in_hand():
+  dealing = make_dealing(2, last_step=12, lock_step=False)
+  table, fakes = FakeTable(dealing), Fakes()
+  source, hook = make_hook(dealing, table, fakes)
+  hook.after_create_session(None, Context())
+  assert source.left
+  table.step, context = 12, Context()
+  hook.after_create_session(None, context)
+  assert not source.left and context.stop_requested
+
+
 def take_for_other(table):
   """Worker 1 takes a lease just after this worker has looked."""
   dealing = make_dealing(2, last_step=2, lock_step=False)
