@@ -68,10 +68,10 @@ def run(
 
   Returns:
     int, 0 if all tasks ended with 0, or if worker 0 did and, with restarts,
-    others then ended in another way; else the exit code of the first task that
-    failed for good, 128 + n if it or this launcher got signal n, 75 if worker 0
-    then could not save; 1 if a task without an excuse did not leave within
-    LEAVE_SECS.
+    others then ended in another way; also if tasks had to be stopped that did
+    not leave within LEAVE_SECS after that: the training is complete, and
+    reported. Else the exit code of the first task that failed for good, 128 + n
+    if it or this launcher got signal n, 75 if worker 0 then could not save.
   """
   task_logs.rotate(logs_dir, tasks)
   screen = screens.make(logs_dir, tasks, show_logs)
@@ -141,41 +141,30 @@ class _Launch:
     """Stops the tasks that are left, if any."""
     signals = self._group.signals
     self._signum = signals[0] if signals else None
-    self._excused = [task for task in left if self._is_excused(task)]
-    self._late = [task for task in left if task not in self._excused]
+    self._late = left
     self._passed_on = signals_lib.choose_passed_on(self._signum)
     self._killed = self._group.stop(self._passed_on) if left else []
 
   def report(self, explain):
     """Says how the run has ended; returns its exit code (int)."""
     group, signum = self._group, self._signum
-    # A ps is stopped last, and the workers have saved what it holds.
-    killed = [task for task in self._killed if task in self._workers]
-    if not group.failure and not signum:
-      killed = [task for task in killed if task not in self._excused]
-    endings.say_killed(killed, self._passed_on, group.is_cut_short)
+    if group.failure or signum:
+      # A ps is stopped last, and the workers have saved what it holds.
+      killed = [task for task in self._killed if task in self._workers]
+      endings.say_killed(killed, self._passed_on, group.is_cut_short)
     if group.failure:
       return endings.report_failure(group, explain, self._logs_dir)
     if signum:
       return endings.report_signal(group, signum, self._logs_dir)
-    code = endings.report_late(
-      self._late, self._excused, LEAVE_SECS, self._waited_for, self._logs_dir
-    )
-    if code == 0:
+    for task in self._late:
+      _log.info(
+        endings.describe_late(
+          task, LEAVE_SECS, self._waited_for, self._logs_dir
+        )
+      )
+    if not self._late:
       task_logs.remove_if_temporary(self._logs_dir)
-    return code
-
-  def _is_excused(self, task):
-    """Whether it may be late: a restart can lose what tells it to leave.
-
-    A ps leaves once every worker has told it to.
-    """
-    if self._group.records[task.name].attempt > 1:
-      return True
-    if task.job_name == 'evaluator':
-      return True
-    is_ps = task.job_name == 'ps'
-    return is_ps and not self._group.records.are_done(self._workers)
+    return 0
 
 
 def describe(tasks):

@@ -252,12 +252,12 @@ def test_a_task_that_fails_for_good_is_named_with_its_last_lines(
   assert run.host.sent == [('worker 0', 15), ('ps 0', 15)]
 
 
-def test_a_ps_that_stays_after_the_workers_is_an_error(tmp_path, monkeypatch):
+def test_a_ps_that_stays_after_the_workers_is_stopped(tmp_path, monkeypatch):
   monkeypatch.setattr(training.run_tasks, 'LEAVE_SECS', 0.01)
   run = Run(tmp_path, DONE[:2])
-  with pytest.raises(training.TaskError, match='ps 0 .* still ran') as caught:
-    run.run()
-  assert caught.value.exit_code == cli.FAILED
+  assert run.run() == {'global_step': 7}
+  [line] = run.said
+  assert line.startswith('ps 0 (executor-0:2222) still ran 0 s after')
   assert run.host.sent == [('ps 0', 15)]
 
 

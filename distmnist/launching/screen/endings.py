@@ -128,30 +128,18 @@ def report_saved(group, signum):
   return cli.NOT_SAVED
 
 
-def report_late(late, excused, leave_secs, waited_for, logs_dir):
-  """Names the tasks that had to be stopped; returns the exit code.
+def describe_late(task, leave_secs, waited_for, logs_dir):
+  """Returns what to say of a task that had to be stopped, a str.
 
   Args:
-    late: list of jobs.Task that have no excuse.
-    excused: list of jobs.Task that a restart may have held up.
-    leave_secs: float, how long they had.
-    waited_for: str, whose end they outlived.
+    task: jobs.Task.
+    leave_secs: float, how long it had.
+    waited_for: str, whose end it outlived, which is the end of the training.
     logs_dir: str.
-
-  Returns:
-    int, 1 if any was late without an excuse, else 0.
   """
-  for task in excused + late:
-    text = describe_late(task, leave_secs, waited_for, logs_dir)
-    _log.info(f'{"error: " if task in late else ""}{text}')
-  return cli.FAILED if late else 0
-
-
-def describe_late(task, leave_secs, waited_for, logs_dir):
-  """Returns what to say of a task that had to be stopped; see `report_late`."""
   return (
     f'{task.name} ({task.address}) still ran {leave_secs:.0f} s after'
-    f' {waited_for} had ended: stopped; log: '
+    f' {waited_for} had ended: stopped, as the training is complete; log: '
     f'{task_logs.log_path(logs_dir, task)}'
   )
 

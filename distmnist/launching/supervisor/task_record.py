@@ -102,10 +102,6 @@ class TaskRecords(dict):
     """Returns those of `tasks`, jobs.Tasks, that run or will restart."""
     return [t for t in tasks if t.name in self and self[t.name].is_left]
 
-  def are_done(self, tasks):
-    """Whether all of `tasks`, jobs.Tasks, have ended with 0 for good."""
-    return all(self[task.name].is_done for task in tasks)
-
   @property
   def have_ps(self):
     return any(record.task.job_name == 'ps' for record in self.values())

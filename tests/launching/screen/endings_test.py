@@ -127,16 +127,6 @@ def test_a_signal_before_the_chief_has_begun_is_named(capsys):
   assert 'stopped by SIGTERM' in capsys.readouterr().err
 
 
-def test_what_is_late_without_an_excuse_is_an_error(capsys):
-  assert endings.report_late([], [PS], 10.0, 'worker 0', '/logs') == 0
-  assert endings.report_late([WORKER], [], 10.0, 'worker 0', '/logs') == 1
-  late = 'still ran 10 s after worker 0 had ended: stopped; log: /logs/'
-  assert capsys.readouterr().err.splitlines() == [
-    f'{SAID}ps 0 (x:1) {late}ps_0.log',
-    f'{SAID}error: worker 1 (x:3) {late}worker_1.log',
-  ]
-
-
 def test_what_had_to_be_killed_is_named(capsys):
   endings.say_killed([WORKER], 15, is_cut_short=False)
   assert capsys.readouterr().err == (
