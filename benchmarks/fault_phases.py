@@ -28,7 +28,7 @@ LIMITS = [
 # At the start nobody can tell what passes from a wrong address: there a run may
 # wait for longer than any condition lasts.
 PATIENT = ['--start_timeout_secs=30']
-AT_START = 'start', 'check-in'
+AT_START = 'start', 'check-in', 'after the end'
 # Longer than each of the limits.
 LONG_SECS = 14.0
 AWAY_SECS = 12.0
@@ -49,7 +49,8 @@ class PhaseRun(fault_run.Run):
   """A run with short limits, saves and validations.
 
   Attributes:
-    mute_secs: float, for how long the only task that was left was suspended.
+    suspended: set of the tasks that SIGSTOP has suspended.
+    mute_secs: float, for how long no other task was left.
   """
 
   mute_secs = 0.0
@@ -68,6 +69,18 @@ class PhaseRun(fault_run.Run):
     '--history',
     *LIMITS,
   ]
+
+  def __init__(self, *args, **options):
+    self.suspended = set()
+    super().__init__(*args, **options)
+
+  def pass_time(self, secs):
+    """Waits, and adds up `mute_secs`."""
+    start = time.monotonic()
+    self.wait_until(lambda: False, secs)
+    left = self.find_pids().keys()
+    if left and left <= self.suspended:
+      self.mute_secs += time.monotonic() - start
 
   def is_saving(self):
     return any(self.logdir.glob('.unfinished_*'))
@@ -113,7 +126,8 @@ class StoreRun(LoopRun):
   steps_flag = PhaseRun.steps_flag
 
   def find_logdir(self, folder):
-    return f'{self.store.url}/run'
+    # What is in the store outlives this cell.
+    return f'{self.store.url}/{pathlib.Path(folder).name}'
 
   def is_saving(self):
     return self._has_sent('model.ckpt')
@@ -251,14 +265,14 @@ def _suspend(run, task, rng):
   pids, start = run.find_pids(), time.time()
   if not run.signal(task, signal.SIGSTOP):
     return False
+  run.suspended.add(task)
 
   def wake():
     # The same process, and not one that has its place now.
     if run.find_pids().get(task) == pids[task]:
       run.signal(task, signal.SIGCONT)
+    run.suspended.discard(task)
     run.frozen.append((task, start, time.time()))
-    if pids.keys() == {task}:
-      run.mute_secs += LONG_SECS
 
   return LONG_SECS, wake
 
@@ -418,5 +432,5 @@ def inject(run, cell, rng):
   for at, end in sorted(ends, key=lambda pair: pair[0]):
     # Also when the run has ended.
     while run.is_running and time.monotonic() < at:
-      run.wait_until(lambda: False, min(1, at - time.monotonic()))
+      run.pass_time(min(1, at - time.monotonic()))
     end()

@@ -8,9 +8,8 @@ import re
 import secrets
 import tempfile
 
-from distmnist.common import cli
 from distmnist.common.names import LAUNCH_ID
-from distmnist.logdir import checkpoint_files, checkpoints
+from distmnist.logdir import checkpoint_files, checkpoints, logdirs
 from distmnist.storage import paths, urls
 
 _log = logging.getLogger(__name__)
@@ -57,7 +56,7 @@ def move(logdir):
     target = make_folder(logdir)
     move_into(target, logdir, names)
   except OSError as error:
-    raise not_written(logdir, error) from error
+    raise logdirs.not_written(logdir, error) from error
   return target
 
 
@@ -152,9 +151,3 @@ def find_place(path, logdir):
   place = os.path.join(urls.normalize(folder), name)
   root = urls.normalize(logdir) + '/'
   return place.removeprefix(root) if place.startswith(root) else None
-
-
-def not_written(logdir, error):
-  """Returns the cli.RunError, or cli.PassingError, for an OSError."""
-  what = f'--logdir={logdir} cannot be written: {error.strerror}'
-  return cli.choose_error(error)(what)

@@ -7,6 +7,7 @@ and then the task ends, and leaves all checkpoints where they are. All that
 reads checkpoints goes through this module.
 """
 
+import contextlib
 import errno
 import logging
 import os
@@ -39,7 +40,23 @@ def open_reader(path):
 
   To be called within `trying`, and so are its methods.
   """
+  _wait_for_disk(path)
   return tf.train.load_checkpoint(path)
+
+
+def _wait_for_disk(path):
+  """Returns once the disk gives what the reader begins with.
+
+  The reader holds Python's lock: while a disk does not answer it, no thread of
+  this process could say so, or give it up.
+  """
+  folder, name = os.path.split(path)
+  # The reader says more of a folder or a file that is missing.
+  with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    for other in os.listdir(folder or os.curdir):
+      if other.startswith(f'{name}.'):
+        with open(os.path.join(folder, other), 'rb') as file:
+          file.read(None if other.endswith('.index') else 1)
 
 
 def trying(path, read, in_session=False):

@@ -13,6 +13,8 @@ from distmnist.storage import paths, stores, urls
 _REPORT_FILE = 'report.json'
 _SIGNATURE_FILE = 'chief'
 _LIVES = 'lives'
+# Written as a test: an empty file can be made on a full disk.
+_BLOCK = bytes(4096)
 
 _LOGDIR = flags.DEFINE_string(
   'logdir',
@@ -38,13 +40,20 @@ def make(logdir):
     return
   try:
     os.makedirs(logdir, exist_ok=True)
-    with tempfile.TemporaryFile(dir=logdir):
-      pass
+    with tempfile.TemporaryFile(dir=logdir) as file:
+      file.write(_BLOCK)
+      file.flush()
+      os.fsync(file.fileno())
   except OSError as error:
-    raise cli.choose_error(error)(
-      f'--logdir={logdir} cannot be written: '
-      f'{files.describe_refusal(error, "choose a directory of your own")}'
-    ) from error
+    raise not_written(logdir, error) from error
+
+
+def not_written(logdir, error):
+  """Returns the cli.RunError, maybe a PassingError, of a write's OSError."""
+  return cli.choose_error(error)(
+    f'--logdir={logdir} cannot be written: '
+    f'{files.describe_refusal(error, "choose a directory of your own")}'
+  )
 
 
 def remove_abandoned(logdir):

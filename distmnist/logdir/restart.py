@@ -147,7 +147,7 @@ class Restart:
           self._given = move['from']
         begin_file.write(self._logdir, self._given)
       except OSError as error:
-        raise aside.not_written(self._logdir, error) from error
+        raise logdirs.not_written(self._logdir, error) from error
 
   def _find_move(self):
     """Returns the move (dict) that the chief before this one did not end."""

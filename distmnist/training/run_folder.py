@@ -7,7 +7,7 @@ a --logdir has no folder, and all of this does nothing.
 import logging
 import os
 
-from distmnist.common import files, store_check
+from distmnist.common import cli, console, files, store_check
 from distmnist.common import owner as owner_lib
 from distmnist.logdir import (
   checkpoints,
@@ -70,16 +70,18 @@ class RunFolder:
     if task.cluster.is_chief:
       self._check(problem)
     if self.path:
-      logdirs.make(self.path)
+      self._write(lambda: logdirs.make(self.path))
       if task.cluster.is_chief:
         files.warn_of_owner('logdir', self.path)
-        self.owner = owner_lib.Owner('--logdir', self.path)
-        self.restart.take(
-          at_end.enter_context(self.owner), task.cluster, task.stop.wait
+        self.owner = at_end.enter_context(
+          owner_lib.Owner('--logdir', self.path)
+        )
+        self._write(
+          lambda: self.restart.take(self.owner, task.cluster, task.stop.wait)
         )
         logdirs.remove_abandoned(self.path)
     if task.cluster.is_chief:
-      self.restart.prepare()
+      self._write(self.restart.prepare)
       changed = problem_source.find_change(problem, self.path, True)
       if changed:
         _log.info(changed)
@@ -87,7 +89,34 @@ class RunFolder:
         self._check_epochs(plan)
         if self.path and not run_flags.are_kept(self.path):
           # At once: others who find the first checkpoint need them.
-          write_run(self.path, self.images, problem)
+          self._write(lambda: write_run(self.path, self.images, problem))
+
+  def _write(self, write):
+    """Calls write(), and again while the log directory cannot be written.
+
+    Whoever makes room on a full disk, or brings a store back, has as long as a
+    task that is not up.
+
+    Args:
+      write: callable; doing it again must be harmless.
+
+    Raises:
+      cli.RunError: it cannot be written; cli.PassingError if that may pass.
+      stop_request.StoppedError: a signal came meanwhile.
+    """
+    task = self._task
+    wait = console.Wait(task.cluster.start_timeout_secs)
+    while True:
+      try:
+        try:
+          return write()
+        except OSError as error:
+          raise logdirs.not_written(self.path, error) from error
+      except cli.PassingError as error:
+        if wait.is_over(f'to try again: {error}'):
+          raise
+      task.stalls.goes_on()
+      task.stop.wait(wait.choose_pause())
 
   def _check_epochs(self, plan):
     """Checks that epochs can be counted, and says from where."""
@@ -117,7 +146,7 @@ class RunFolder:
   def sign(self):
     """Writes which life of the chief has the folder; call it when serving."""
     if self.owner:
-      logdirs.sign(self.path, self._task.watchdog.life)
+      self._write(lambda: logdirs.sign(self.path, self._task.watchdog.life))
       self.owner.keep(self._task.stop.give_up, self._write_again)
 
   def _write_again(self):

@@ -188,3 +188,42 @@ def test_a_training_resumes_from_the_newest_though_a_read_has_failed(
   assert 'Input/output error; trying again in 0.5 s' in said
   assert f'restored {logdir}/model.ckpt-20' in said
   assert not list(logdir.glob('passed_over_*'))
+
+
+OPEN = """
+import sys, threading
+from distmnist.logdir import checkpoint_reads
+def echo():
+  for line in sys.stdin:
+    print(line, end='', flush=True)
+threading.Thread(target=echo, daemon=True).start()
+reader = checkpoint_reads.open_reader(sys.argv[1])
+print(sorted(reader.get_variable_to_shape_map()), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_task_goes_on_while_a_disk_does_not_give_it_a_checkpoint(tmp_path):
+  fault_files = import_benchmark('fault_files')
+  folder = tmp_path / 'run'
+  folder.mkdir()
+  path = save(folder, 7)
+  with fault_files.Files(tmp_path, folder) as files:
+    files.fail(fault_files.READS, fault_files.HANGS)
+    with subprocess.Popen(
+      [sys.executable, '-c', OPEN, path],
+      env={**os.environ, **files.env},
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+    ) as process:
+      # If TensorFlow hung in the reader, no other thread would run.
+      for number in range(20):
+        process.stdin.write(f'{number}\n')
+        process.stdin.flush()
+        assert process.stdout.readline() == f'{number}\n'
+        with pytest.raises(subprocess.TimeoutExpired):
+          process.wait(0.05)
+      files.mend()
+      assert 'global_step' in process.stdout.readline()
+      process.stdin.close()

@@ -1,4 +1,7 @@
 import contextlib
+import dataclasses
+import errno
+import importlib
 import os
 import shutil
 
@@ -55,6 +58,52 @@ def test_the_chief_removes_the_drafts_of_killed_processes(make, tmp_path):
   left = sorted((tmp_path / 'run').rglob('*.new'))
   assert [path.parent.name for path in left] == ['run', 'lives']
   assert {path.name for path in left} == {name}
+
+
+def refuse(number, real, times=2):
+  """Returns a function that fails so many times before it does as `real`."""
+  left = iter([None] * times)
+
+  def do(*words, **settings):
+    for _ in left:
+      raise OSError(number, os.strerror(number))
+    return real(*words, **settings)
+
+  return do
+
+
+@pytest.mark.parametrize(
+  'name',
+  ['tempfile.TemporaryFile', 'distmnist.common.files.create']
+  + ['distmnist.logdir.begin_file.write', 'distmnist.logdir.logdirs.sign'],
+)
+def test_a_disk_that_is_full_for_a_while_is_waited_for(
+  make, tmp_path, monkeypatch, name
+):
+  place, name = name.rsplit('.', 1)
+  module = importlib.import_module(place)
+  full = refuse(errno.ENOSPC, getattr(module, name))
+  monkeypatch.setattr(module, name, full)
+  path = tmp_path / 'run'
+  folder = make(CHIEF, f'--logdir={path}', '--resume=never')
+  folder.sign()
+  folder.owner.check()
+  assert logdirs.is_signed(str(path), 'a life')
+
+
+@pytest.mark.parametrize(
+  ('number', 'limit', 'kind'),
+  [(errno.ENOSPC, 0.0, cli.PassingError), (errno.EACCES, 60.0, cli.RunError)],
+)
+def test_what_does_not_pass_or_not_in_time_ends_the_start(
+  make, tmp_path, monkeypatch, number, limit, kind
+):
+  full = refuse(number, None, 1000)
+  monkeypatch.setattr('tempfile.TemporaryFile', full)
+  chief = dataclasses.replace(CHIEF, start_timeout_secs=limit)
+  with pytest.raises(cli.RunError, match='--logdir=.* cannot be wri') as caught:
+    make(chief, f'--logdir={tmp_path}/run')
+  assert type(caught.value) is kind
 
 
 def test_the_chief_has_the_folder_to_itself(make, tmp_path):

@@ -120,6 +120,7 @@ class Steps(tf.train.SessionRunHook):
       warmup: graph_warmup.Warmup of the step, or None.
     """
     self.done = []
+    self._coord = None
     self._source = source or _Endless()
     # What an assignment returns is not yet a tensor, and could not be copied.
     first = graph_copy.Step(
@@ -178,12 +179,12 @@ class Steps(tf.train.SessionRunHook):
   def after_create_session(self, session, coord):
     # The worker's own count starts over with each session.
     self._known_count = None
+    self._coord = coord
 
   def before_run(self, run_context):
-    if self._source.left <= 0:
-      # A recovered session runs the step that was lost once more, though the
-      # others have made the last one. This ends a MonitoredSession in order.
-      raise StopIteration
+    # A recovered session runs what was lost, also if nothing is left to do.
+    if self._coord and self._coord.should_stop():
+      raise tf.errors.OutOfRangeError(None, None, 'the training has ended')
     self._now = self._choose()
     feed = self._source.make_feed(len(self._now.chain))
     return tf.train.SessionRunArgs(self._now.fetches, feed)

@@ -63,9 +63,10 @@ def make(task, folder, steps, scaffold, others):
 class SaveHook(tf.train.SessionRunHook):
   """Saves checkpoints: losing a ps loses only the work since the last one.
 
-  A save that fails during the training is logged and tried again; the first and
-  the last one must not fail. The training waits for each, unless the saver
-  `goes_beside` the steps, as a saver of large tables does.
+  A save that fails during the training is logged and tried again, as is the
+  first one if its failure may pass; the last one must not fail. The training
+  waits for each, unless the saver `goes_beside` the steps, as a saver of large
+  tables does.
 
   Attributes:
     may_end_partial: callable, whether the last checkpoint may be partial
@@ -122,10 +123,10 @@ class SaveHook(tf.train.SessionRunHook):
     return f'step {step} is not saved: the newest checkpoint is {path}'
 
   def after_create_session(self, session, coord):
-    if self._writer and self._is_amid_update(session):
-      self._time = -math.inf  # The first step completes the update.
-    else:
-      self._save(session)
+    self._time = -math.inf
+    # If it is amid an update, the first step completes that.
+    if not (self._writer and self._is_amid_update(session)):
+      self._try_to_save(lambda: self._save(session), saving.PassingSaveError)
     checkpoint_files.drop_copies()  # Of what was restored.
 
   def _is_amid_update(self, session):
@@ -197,15 +198,15 @@ class SaveHook(tf.train.SessionRunHook):
       with contextlib.suppress(saving.SaveError, tf.errors.OpError):
         self._thread.finish()
 
-  def _try_to_save(self, save):
+  def _try_to_save(self, save, may_fail=saving.SaveError):
     """Calls `save`; returns whether it succeeded.
 
     Raises:
-      saving.SaveError: it has failed too often.
+      saving.SaveError: it has failed too often, or is none of `may_fail`.
     """
     try:
       save()
-    except saving.SaveError as error:
+    except may_fail as error:
       self._num_failures += 1
       if self._num_failures >= _MAX_FAILURES:
         raise type(error)(

@@ -66,8 +66,7 @@ def run(session, steps):
 
 
 def test_what_is_fetched_has_the_metrics_of_each_step(tf_session, make_steps):
-  source = in_process.Countdown(4)
-  steps = make_steps(3, source)
+  steps = make_steps(3, in_process.Countdown(4))
   assert run(tf_session, steps) == [
     {'global_step': 1, 'number': 1, 'sum': 1},
     {'global_step': 2, 'number': 2, 'sum': 3},
@@ -75,7 +74,6 @@ def test_what_is_fetched_has_the_metrics_of_each_step(tf_session, make_steps):
   ]
   assert steps.last['sum'] == 6
   assert run(tf_session, steps) == [{'global_step': 4, 'number': 4, 'sum': 10}]
-  source.step = 3
   # One for int64 and one for float32.
   assert len(steps.before_run(None).fetches) == 2
 
@@ -95,29 +93,6 @@ def test_some_metrics_are_those_of_a_runs_last_step_alone(tf_session):
     {'global_step': 3, 'sum': 6, 'number': 3},
   ]
   assert run(tf_session, steps) == [{'global_step': 4, 'sum': 10, 'number': 4}]
-
-
-def test_a_recovered_session_makes_no_step_where_none_is_left():
-  with tf.Graph().as_default():
-    tensors, queue = build_step()
-    source = in_process.Countdown(8)
-    steps = fused_steps.Steps(tensors, 1, source)
-
-    class Lose(tf.train.SessionRunHook):
-      def before_run(self, run_context):
-        if steps.done and steps.last['global_step'] == 5:
-          source.step = 8  # By others, while this one was away.
-          steps.done = []
-          raise tf.errors.AbortedError(None, None, 'lost')
-
-    ops = tf.global_variables_initializer(), queue.enqueue_many([[1.0] * 9])
-    scaffold = tf.train.Scaffold(init_op=tf.group(*ops))
-    creator = tf.train.ChiefSessionCreator(scaffold)
-    with tf.train.MonitoredSession(creator, [Lose(), steps]) as session:
-      for _ in range(9):
-        session.run([])
-      raise AssertionError('it went on')
-  assert steps.done == []
 
 
 def test_where_fewer_are_left_steps_are_run_one_by_one(make_steps):
@@ -270,3 +245,31 @@ def test_after_a_recovery_each_exchange_is_where_it_is_due():
         found += [(int(x['step']), int(x['staleness'])) for x in steps.done]
   assert [step for step, _ in found] == [1, 2, 3, *range(1, 13)]
   assert all((x == -1) == bool(step % period) for step, x in found)
+
+
+class Loss(tf.train.SessionRunHook):
+  """Loses the session before its third run; then nothing is left to do."""
+
+  num_runs = 0
+
+  def after_create_session(self, session, coord):
+    if self.num_runs:
+      coord.request_stop()
+
+  def before_run(self, run_context):
+    self.num_runs += 1
+    if self.num_runs == 3:
+      raise tf.errors.AbortedError(None, None, 'a ps is lost')
+
+
+def test_a_session_that_comes_back_at_the_end_makes_no_step_more():
+  with tf.Graph().as_default():
+    step = tf.train.get_or_create_global_step().assign_add(1)
+    loss, num_steps = Loss(), 0
+    steps = fused_steps.Steps({'global_step': step})
+    with tf.train.MonitoredSession(hooks=[loss, steps]) as session:
+      while not session.should_stop():
+        session.run([])
+        num_steps += 1
+  # The third is lost, and so is its repetition.
+  assert (loss.num_runs, num_steps) == (4, 2)

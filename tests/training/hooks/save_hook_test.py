@@ -178,6 +178,30 @@ def test_at_the_end_it_must_not_fail(session, tmp_path, now, disk):
     chief.hook.end(session)
 
 
+def test_the_training_goes_on_if_the_first_one_fails_for_what_may_pass(
+  session, tmp_path, now, disk, monkeypatch
+):
+  chief = Chief(session, tmp_path, now)
+  for path in tmp_path.iterdir():
+    path.unlink()
+  chief.hook._writer = saving.CheckpointWriter(str(tmp_path), 5)
+  disk.is_full = True
+  chief.hook.after_create_session(session, None)
+  [line] = chief.lines
+  assert line.endswith('; the training goes on, next try in 2 s')
+  disk.is_full = False
+  chief.run_to(3, secs=3.0)
+  assert chief.saved == [3]
+
+  def refuse(path):
+    raise OSError(errno.EACCES, 'Permission denied')
+
+  monkeypatch.setattr(files, 'sync', refuse)
+  session.run(chief.global_step.assign(5))
+  with pytest.raises(saving.SaveError, match='Permission denied'):
+    chief.hook.after_create_session(session, None)
+
+
 def test_a_ps_that_waits_hears_of_what_is_saved_alone(
   session, tmp_path, now, disk
 ):
