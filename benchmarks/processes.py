@@ -230,7 +230,7 @@ class Log:
     self.path = pathlib.Path(path)
     self.lines, self.step_times = [], []
     self._clock = clock
-    self._position, self._rest = 0, b''
+    self._inode, self._position, self._rest = None, 0, b''
 
   @property
   def texts(self):
@@ -241,6 +241,9 @@ class Log:
     if not self.path.exists():
       return
     with open(self.path, 'rb') as file:
+      inode = os.fstat(file.fileno()).st_ino
+      if inode != self._inode:  # Another launch keeps that of the one before.
+        self._inode, self._position, self._rest = inode, 0, b''
       file.seek(self._position)
       data = file.read()
     self._position += len(data)

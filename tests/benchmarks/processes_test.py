@@ -60,3 +60,14 @@ def test_only_whole_lines_of_a_log_are_taken_in(tmp_path):
   log.read()
   assert log.lines == [(1.0, 'here'), (1.0, 'step 1/2'), (2.0, 'step 2/2')]
   assert log.step_times == [1.0, 2.0]
+
+
+def test_a_log_goes_on_with_the_file_of_the_next_launch(tmp_path):
+  path = tmp_path / 'worker_0.log'
+  log = processes.Log(path)
+  path.write_text('one\ntwo\n')
+  log.read()
+  path.rename(tmp_path / 'worker_0.log.1')
+  path.write_text('three\n')
+  log.read()
+  assert log.texts == ['one', 'two', 'three']
