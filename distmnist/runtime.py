@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 
-from distmnist.common import output, request_ids
+from distmnist.common import output
 
 # 3 hides C++ errors during a recovery, which Python reports anyway.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -103,11 +103,8 @@ def _import_quietly():
 @contextlib.contextmanager
 def eagerly():
   """Runs ops as they are called, as in TensorFlow 2, not in a graph."""
-  # No public API does this once disable_eager_execution has been called.
-  from tensorflow.python.eager import context  # noqa: PLC0415
-
   try:
-    with context.eager_mode():
+    with tf_internals.eager_mode():
       yield
   finally:
     restore_behavior()
@@ -129,25 +126,10 @@ def restore_behavior():
   tf.enable_control_flow_v2()
 
 
-def _take_eager_tensors_as_constants():
-  """Makes a graph accept an eagerly created tensor as a constant.
-
-  A TensorFlow 2 function accepts it anyway; a classic graph refuses it.
-  """
-  import tensorflow.compat.v1 as tf  # noqa: PLC0415
-  from tensorflow.python.framework import ops  # noqa: PLC0415
-
-  take = ops._EagerTensorBase.__tf_tensor__
-
-  def take_in_graph(tensor, dtype=None, name=None):
-    if tf.executing_eagerly() or tf.get_default_graph().building_function:
-      return take(tensor, dtype, name)
-    return tensor._capture_as_const(name).__tf_tensor__(dtype, name)
-
-  ops._EagerTensorBase.__tf_tensor__ = take_in_graph
-
-
 _keep_freed_memory()
 _import_quietly()
-_take_eager_tensors_as_constants()
-request_ids.draw_from_one_generator()
+# It imports TensorFlow, so only now.
+from distmnist import tf_internals  # noqa: E402
+
+tf_internals.take_eager_tensors_as_constants()
+tf_internals.draw_request_ids_from_one_generator()

@@ -10,8 +10,8 @@ cd "$(dirname "$0")/.."
 pairs=${PAIRS:-python3.10=2.16 python3.11=2.21 python3.13=2.21}
 tests=("$@")
 if [[ $# == 0 ]]; then
-  tests=(tests/runtime_test.py tests/train_test.py tests/nn/optimizers_test.py
-    tests/cluster/repeated_runs_test.py
+  tests=(tests/runtime_test.py tests/tf_internals_test.py tests/train_test.py
+    tests/nn/optimizers_test.py tests/cluster/repeated_runs_test.py
     tests/strategies/{battery,sync_sgd,easgd}_test.py
     tests/exchange/{center,copies,ring,rounds,steps,tables}
     tests/training/problems/keras_model_test.py -m 'not slow')

@@ -236,7 +236,10 @@ def _check_settings(optimizer, said):
     optimizer: keras.optimizers.Optimizer.
     said: set of the names of the others.
   """
-  if hasattr(optimizer, '_exclude_from_weight_decay'):
+  # With a Keras model in hand, TensorFlow is there.
+  from distmnist import tf_internals  # noqa: PLC0415
+
+  if tf_internals.has_undecayed(optimizer):
     raise ValueError(
       'the model is compiled with exclude_from_weight_decay, which no flag can '
       'set: expected none, or optimizer= and weight_decay= here'

@@ -12,6 +12,8 @@ import itertools
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
+
 
 class RepeatHook(tf.train.SessionRunHook):
   """Makes each session of a MonitoredSession remember its runs.
@@ -47,7 +49,8 @@ class RepeatedRuns:
     feed_dict = feed_dict or {}
     has_options = options is not None and options.ByteSize()
     key = None if has_options else _make_key(fetches, feed_dict)
-    if key in self._known and not self._session._closed:
+    is_closed = tf_internals.is_closed(self._session)
+    if key in self._known and not is_closed:
       return self._known[key].run(fetches, feed_dict)
     result = self._run_anew(fetches, feed_dict, options, run_metadata)
     if key is not None:
@@ -82,26 +85,18 @@ def _as_list(fetched):
 
 
 class _KnownRun:
-  """A run in the terms of TensorFlow's C API."""
+  """A run of the tensors, and of the feeds, that it was made for."""
 
   def __init__(self, session, fetches, feed_dict):
     tensors = list(itertools.chain(*map(_as_list, fetches.values())))
     # While these live, no other tensor has their ids.
     self._kept = tensors, list(feed_dict)
-    self._session = session
-    self._outputs = [tensor._as_tf_output() for tensor in tensors]
-    self._inputs = {id(tensor): tensor._as_tf_output() for tensor in feed_dict}
+    self._run = tf_internals.bind_run(session, *self._kept)
 
   def run(self, fetches, feed_dict):
     """Returns {name: array or list of arrays}, under the names of `fetches`."""
-    session = self._session
-    fed = {self._inputs[id(x)]: value for x, value in feed_dict.items()}
-    # As the session itself does, which also explains errors.
-    values = iter(
-      session._do_call(
-        session._call_tf_sessionrun, None, fed, self._outputs, [], None
-      )
-    )
+    # The key says in which order they are fed.
+    values = iter(self._run(feed_dict.values()))
     return {
       name: [next(values) for _ in x] if isinstance(x, list) else next(values)
       for name, x in fetches.items()

@@ -5,7 +5,6 @@ import os
 
 import tensorflow.compat.v1 as tf
 from absl import flags
-from tensorflow.core.protobuf import rewriter_config_pb2
 
 from distmnist.cluster import identity, keepalive
 from distmnist.common import cli, ports
@@ -51,7 +50,7 @@ def make_server_config(num_gpus=0):
     # once, save more than they cost on CPUs (docs/bytes_and_time.md).
     rewriting = config.graph_options.rewrite_options
     rewriting.optimizers.extend(['pruning', 'arithmetic', 'dependency'])
-    rewriting.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
+    rewriting.meta_optimizer_iterations = rewriting.ONE
   # Idle threads that spin take cores from other tasks on the machine.
   config.experimental.disable_thread_spinning = True
   return config

@@ -17,6 +17,7 @@ import math
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
 from distmnist.data import seeds
 
 UNIFORM = tf.random_uniform_initializer
@@ -131,14 +132,14 @@ def _key_draws(value, name, own_seed=None):
       drawn = _draw_again(op, key)
     if drawn is None:
       # There is no stateless op for it.
-      op._set_attr('seed', _make_attr(key[0]))
-      op._set_attr('seed2', _make_attr(1 + i))
+      tf_internals.set_attr(op, 'seed', _make_attr(key[0]))
+      tf_internals.set_attr(op, 'seed2', _make_attr(1 + i))
       continue
     [old] = op.outputs
     for consumer in old.consumers():
       for index, given in enumerate(consumer.inputs):
         if given is old:
-          consumer._update_input(index, drawn)
+          tf_internals.set_input(consumer, index, drawn)
     if value is old:
       value = drawn
   return value

@@ -6,6 +6,8 @@ the initializers are zeros, and the values are fed when they run.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
+
 _VALUES = 'distmnist/given_values'
 
 
@@ -24,7 +26,7 @@ def make_feed():
   values = dict(tf.get_collection(_VALUES))
   feed = {}
   for variable in tf.global_variables() if values else ():
-    cut = variable._get_save_slice_info()
+    cut = tf_internals.get_slice(variable)
     name = cut.full_name if cut else variable.op.name
     if name in values:
       value = values[name]()

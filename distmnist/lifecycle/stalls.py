@@ -20,9 +20,8 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
-from tensorflow.python.client import session as tf_session
-from tensorflow.python.ops import script_ops
 
+from distmnist import tf_internals
 from distmnist.cluster import deadlines, incarnations
 from distmnist.common import cli
 from distmnist.common.names import PACKAGE_DIR
@@ -52,8 +51,8 @@ _LIBRARIES = (
   f'{os.sep}site-packages{os.sep}',
   f'{os.sep}dist-packages{os.sep}',
 )
-# Every call of a session goes through this file; its caller says more.
-_PASSES_ON = incarnations.__file__
+# Every call of a session goes through these files; their caller says more.
+_PASSES_ON = incarnations.__file__, tf_internals.__file__
 # After this long a task tells the others what it is doing.
 TELL_SECS = 2.0
 # Lines that wait to be written; more are dropped.
@@ -326,7 +325,8 @@ def _describe_step(frames):
   if batch := streamed.find_wait():
     return f'waits for {batch}'
   for frame in frames.values():
-    if any(f.f_code.co_filename == script_ops.__file__ for f in _walk(frame)):
+    files = [each.f_code.co_filename for each in _walk(frame)]
+    if tf_internals.PY_FUNC_FILE in files:
       return f'runs a Python function in its graph{_describe_place(frame)}'
   return ''
 
@@ -337,7 +337,7 @@ def _asks_others(frame):
     file = each.f_code.co_filename
     if file == deadlines.__file__:
       return True
-    if file == tf_session.__file__:
+    if file == tf_internals.SESSION_FILE:
       session = each.f_locals.get('self')
       # That of a session on this machine alone is empty.
       return bool(getattr(session, 'sess_str', None))
@@ -348,7 +348,7 @@ def _describe_place(frame):
   """Returns where a thread is, in our code or the user's, '' if unknown."""
   for each in _walk(frame):
     file = each.f_code.co_filename
-    is_ours = file.startswith(_PACKAGE) and file != _PASSES_ON
+    is_ours = file.startswith(_PACKAGE) and file not in _PASSES_ON
     if is_ours or _is_users(file):
       name = os.path.basename(file)
       return f' ({name}:{each.f_lineno}, {each.f_code.co_name})'

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
 from distmnist.common import cli
 from distmnist.logdir import (
   checkpoint_files,
@@ -239,7 +240,7 @@ def fetch_whole(session, variables, first=()):
   rest = [v for v in variables if not any(v is other for other in first)]
   values = [*session.run(list(first)), *session.run(rest)]
   for variable, value in zip([*first, *rest], values, strict=True):
-    shard = variable._get_save_slice_info()
+    shard = tf_internals.get_slice(variable)
     if shard is None:
       whole[variable.op.name] = value
       continue

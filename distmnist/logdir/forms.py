@@ -1,5 +1,6 @@
 """The names, shapes and dtypes that variables have in a checkpoint."""
 
+from distmnist import tf_internals
 from distmnist.logdir import checkpoint_files
 
 
@@ -17,7 +18,7 @@ def find_all(variables):
     }
   forms = {}
   for variable in variables:
-    shard = variable._get_save_slice_info()  # The only place that knows it.
+    shard = tf_internals.get_slice(variable)  # The only place that knows it.
     name, shape = variable.op.name, variable.shape.as_list()
     if shard is not None:
       name, shape = shard.full_name, list(shard.full_shape)

@@ -8,8 +8,8 @@ a table in the format of LevelDB whose values are BundleEntryProtos.
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
-from tensorflow.core.protobuf import tensor_bundle_pb2
 
+from distmnist import tf_internals
 from distmnist.logdir import checkpoint_files, checkpoint_reads, slice_copy
 
 _FOOTER_BYTES = 48
@@ -112,7 +112,7 @@ def _find_slices(index):
     for key, value in _iterate_block(data, *_read_varints(handle, 0, 2)[0]):
       if not key:
         continue  # The header.
-      entry = tensor_bundle_pb2.BundleEntryProto.FromString(value)
+      entry = tf_internals.BundleEntry.FromString(value)
       if entry.slices:
         found[key.decode()] = [part.extent for part in entry.slices]
   return found

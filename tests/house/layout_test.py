@@ -17,7 +17,7 @@ PATHS = sorted(
   for path in PACKAGE.rglob('*.py')
   if path.name != '__init__.py'
 )
-# The programs and the one module that all of them begin with.
+# The programs, the module that all of them begin with, and what it stands on.
 TOP = {
   'check_flags',
   'evaluate',
@@ -32,6 +32,7 @@ TOP = {
   'status',
   'stop',
   'sweep',
+  'tf_internals',
   'train',
 }
 # What the executors of Spark run, and the driver alone when it is fed.

@@ -24,9 +24,6 @@ DAILY = {
     'test_a_cluster_is_measured_on_links': (),
     'test_whatever_ends_it_leaves_no_task': (),
   },
-  'common/request_ids_test.py': {
-    'test_threads_that_draw_one_id_each_draw_no_id_twice': (),
-  },
   'exchange/center/locked_center_test.py': {
     'test_what_a_push_sends_where': ('dynsgd', 'dc_asgd'),
   },
@@ -237,6 +234,9 @@ DAILY = {
   },
   'system/vertical_test.py': {
     'test_the_split_net_is_the_whole_one': (*('adam-sync_sgd', 'sgd-dc_asgd'),),
+  },
+  'tf_internals_test.py': {
+    'test_threads_that_draw_one_id_each_draw_no_id_twice': (),
   },
   'training/accumulation_test.py': {
     'test_slices_are_one_device_with_the_whole_batch': (

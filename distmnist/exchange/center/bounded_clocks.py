@@ -11,6 +11,7 @@ import threading
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
 from distmnist.exchange import strategy
 from distmnist.exchange.center import ps_lock
 from distmnist.exchange.rounds import round_state
@@ -156,7 +157,7 @@ class ClocksHook(strategy.CenterHook):
       clocks, permits = round_state.read(
         self._session.sess_str,
         self._session.graph,
-        self._session._config,
+        tf_internals.get_config(self._session),
         self._clocks.state,
       )
     except tf.errors.OpError as error:

@@ -9,6 +9,7 @@ variable.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
 from distmnist.exchange import gradients as gradients_lib
 from distmnist.exchange import model_variables, transport
 from distmnist.exchange.tables import table_rows, tables_apart
@@ -46,7 +47,7 @@ class Center(model_variables.ModelVariables):
     if self._has_ps:
       values = self._join_parts(parts)
       for (view, _), value in zip(self._pulled, values, strict=True):
-        view.op._update_input(0, value)
+        tf_internals.set_input(view.op, 0, value)
 
   @property
   def _devices(self):

@@ -11,6 +11,7 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
 from distmnist.exchange import sums, variable_lists
 from distmnist.exchange.center import center as center_lib
 
@@ -194,16 +195,15 @@ def _choose(variable, are_sums):
 
 def save_as_slice_like(shard, variable):
   """Makes `variable` the slice of its whole that `shard` is of the center's."""
-  if cut := shard._get_save_slice_info():
+  if cut := tf_internals.get_slice(shard):
     # As slot_creator does for an optimizer's slots. The name contains the
     # shard's name, preceded by the rule's name scope.
-    variable._set_save_slice_info(
-      tf.Variable.SaveSliceInfo(
-        variable.op.name.replace(shard.op.name, cut.full_name),
-        cut.full_shape,
-        cut.var_offset,
-        cut.var_shape,
-      )
+    tf_internals.set_slice(
+      variable,
+      variable.op.name.replace(shard.op.name, cut.full_name),
+      cut.full_shape,
+      cut.var_offset,
+      cut.var_shape,
     )
 
 

@@ -11,6 +11,7 @@ import threading
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
 from distmnist.data import seeds
 from distmnist.exchange.peers import peer
 
@@ -108,7 +109,8 @@ class Meetings:
         take, answer = wanted.dequeue(), tf.placeholder(tf.int64, ())
         with tf.control_dependencies([met.enqueue(answer)]):
           answer_and_take = wanted.dequeue()
-    own = tf.Session(session.sess_str, graph, session._config)
+    config = tf_internals.get_config(session)
+    own = tf.Session(session.sess_str, graph, config)
     # What an interrupted step has left there.
     own.run(clear)
 

@@ -21,6 +21,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
 from distmnist.cluster import errors
 from distmnist.exchange import transport
 
@@ -64,7 +65,7 @@ class Peer:
     """Makes the server of `session` the one through which to reach the peer."""
     self._target = session.sess_str
     self._config = tf.ConfigProto()
-    self._config.CopyFrom(session._config)
+    self._config.CopyFrom(tf_internals.get_config(session))
     del self._config.device_filters[:]
     self._config.device_filters.extend(
       [self._cluster.task_device, self._there.task_device]

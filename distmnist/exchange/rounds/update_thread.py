@@ -5,6 +5,7 @@ import threading
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
 from distmnist.cluster import errors
 
 
@@ -33,7 +34,7 @@ class UpdateThread:
     self._updates = session
     if session.sess_str:
       self._updates = tf.Session(
-        session.sess_str, session.graph, session._config
+        session.sess_str, session.graph, tf_internals.get_config(session)
       )
     self._thread = threading.Thread(target=self._run, daemon=True)
 

@@ -7,6 +7,7 @@ begins with what it needs. Variables IN_PLACE (model_variables.py) stay put.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
 from distmnist.exchange import strategy, transport, variable_lists
 from distmnist.exchange.copies import local_copies
 
@@ -42,7 +43,7 @@ class ShardCopies(local_copies.LocalCopies):
       op: tf.Operation.
     """
     for begin in {self._begins[i] for i in unit if i in self._begins}:
-      begin._add_control_input(op)
+      tf_internals.add_control_inputs(begin, [op])
 
   def pull_after(self, ops):
     """Returns the op by which the copies take the center.

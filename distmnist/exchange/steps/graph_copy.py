@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
 from distmnist.data import fed_rows
 from distmnist.exchange import transport
 
@@ -162,7 +163,7 @@ class Copier:
         # call: a variable is then read there as soon as the call may begin,
         # whichever of its other inputs are still missing.
         if is_first or (any(are_states) and op.type in _CALLS):
-          op._add_control_inputs(ends.find(op))
+          tf_internals.add_control_inputs(op, ends.find(op))
     step, copies = self._first, iter(found)
     return Step(
       {n: _shape(next(copies), x) for n, x in step.tensors.items()},
@@ -202,7 +203,7 @@ class Copier:
     shared = {}
     for node in part.node:
       # An op's place is decided; what it is colocated with may be elsewhere.
-      node.attr.pop('_class', None)
+      tf_internals.drop_colocation(node)
       outputs = graph.get_operation_by_name(node.name).outputs
       # A loop gives back the variables that it reads, beside what it computes.
       has_state = any(output.dtype == tf.resource for output in outputs)
@@ -219,7 +220,7 @@ def find_origins(op):
   """
   while op is not None:
     yield op
-    op = op._original_op or find_original(op)
+    op = tf_internals.find_forward(op) or find_original(op)
 
 
 def find_original(op):

@@ -17,8 +17,8 @@ weights alone, is made to wait for the batch.
 """
 
 import tensorflow.compat.v1 as tf
-from tensorflow.core.framework import attr_value_pb2
 
+from distmnist import tf_internals
 from distmnist.exchange.copies import local_copies
 
 
@@ -32,10 +32,9 @@ def keep_loops_whole(graph):
   Args:
     graph: tf.Graph, which no session has run yet.
   """
-  apart = attr_value_pb2.AttrValue(b=False)
   for op in graph.get_operations():
     if op.type in ('While', 'StatelessWhile'):
-      op._set_attr('_lower_using_switch_merge', apart)
+      tf_internals.keep_loop_whole(op)
 
 
 class Warmup:
@@ -83,7 +82,7 @@ class Warmup:
     """
     updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
     for op in _find_changes([*ops, *updates], self._batch.op):
-      op._add_control_input(self._batch.op)
+      tf_internals.add_control_inputs(op, [self._batch.op])
 
   def turn(self, is_on):
     """Returns the op that starts or ends a warm-up."""

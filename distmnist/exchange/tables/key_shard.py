@@ -17,8 +17,8 @@ worker dies in the meantime, whereas a dying worker would open a lock
 """
 
 import tensorflow.compat.v1 as tf
-from tensorflow.core.framework import attr_value_pb2
 
+from distmnist import tf_internals
 from distmnist.exchange.tables import (
   key_map,
   new_rows,
@@ -32,16 +32,6 @@ from distmnist.exchange.tables import (
 _OPEN = 'distmnist/open_key_shards'
 # More workers than could ever wait for their turn.
 _MOST_WAITING = 2**20
-# One call at a time, in threads that all tables share. The plain scheduler has
-# one per table, which wakes up every millisecond and outlives the table: a ps
-# with 26 tables wastes a sixth of a core. The Python function of BatchFunction
-# does not take these attributes.
-_IN_TURN = {
-  '_enable_adaptive_scheduler': attr_value_pb2.AttrValue(b=True),
-  '_min_inflight_batches': attr_value_pb2.AttrValue(i=1),
-  '_initial_inflight_batches': attr_value_pb2.AttrValue(i=1),
-  '_max_inflight_batches': attr_value_pb2.AttrValue(i=1),
-}
 
 
 class KeyShard(key_map.KeyMap):
@@ -105,7 +95,8 @@ class KeyShard(key_map.KeyMap):
       )
 
     def call(missing):
-      with tf.get_default_graph()._attr_scope(_IN_TURN):
+      # Else each table has a scheduler: of 26 they waste a sixth of a core.
+      with tf_internals.batch_one_by_one():
         [made] = tf.raw_ops.BatchFunction(
           in_tensors=[missing],
           captured_tensors=function.captured_inputs,
@@ -124,7 +115,7 @@ class KeyShard(key_map.KeyMap):
       if self._reuse:
         nothing = tf.zeros([1, 0], tf.int64)
         self._reuse.add_hold(lambda: call(nothing).op)
-    self._made.op._update_input(0, made)
+    tf_internals.set_input(self._made.op, 0, made)
 
   def _make(self, keys, begin_slots):
     """Returns the rows of keys that were not found, int64 [n]."""

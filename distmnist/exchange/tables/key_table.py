@@ -8,6 +8,7 @@ does not: an evaluation and a served model look up only the rows that exist.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
 from distmnist.data import seeds
 from distmnist.exchange.tables import (
   key_hash,
@@ -142,10 +143,8 @@ def _make_part(getter, name, part, place, settings):
   )
   if part:
     rest = shape[1:]
-    made._set_save_slice_info(
-      tf.Variable.SaveSliceInfo(
-        name, shape, [begin, *[0] * len(rest)], [size, *rest]
-      )
+    tf_internals.set_slice(
+      made, name, shape, [begin, *[0] * len(rest)], [size, *rest]
     )
   return made
 

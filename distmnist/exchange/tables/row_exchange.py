@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
 from distmnist.exchange.tables import shared_rows
 
 
@@ -150,7 +151,7 @@ class RowExchange:
     for (_, wanted), value in zip(lookups, given, strict=True):
       with tf.device(self._compute):
         value.set_shape(wanted.shape)
-      wanted.op._update_input(0, value)
+      tf_internals.set_input(wanted.op, 0, value)
 
   def _request_from(self, device, shards, numbers, keys):
     """Sends a ps its keys; returns their rows there, [n, width]."""

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from distmnist import tf_internals
 from distmnist.common import partial_names
 
 
@@ -57,7 +58,7 @@ def count_bytes(variable):
 
 def find_place(shard):
   """Returns (name, shape) of the whole variable, and the first row here."""
-  info = shard._get_save_slice_info()  # The only place that knows it.
+  info = tf_internals.get_slice(shard)  # The only place that knows it.
   if info is None:
     return shard.op.name, shard.shape.as_list(), 0
   return info.full_name, list(info.full_shape), info.var_offset[0]

@@ -94,8 +94,9 @@ def make_same(accumulator):
   """Returns the same accumulator in the current graph, on its device."""
   if isinstance(accumulator, SparseSum):
     return accumulator.make_same()
+  made = accumulator.accumulator_ref.op
   return tf.ConditionalAccumulator(
     accumulator.dtype,
-    accumulator._shape,
-    shared_name=accumulator.accumulator_ref.op.get_attr('shared_name'),
+    tf.TensorShape(made.get_attr('shape')),
+    shared_name=made.get_attr('shared_name'),
   )

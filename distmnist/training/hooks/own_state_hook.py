@@ -9,8 +9,8 @@ cannot be kept: a read that is cut off leaves it at its end.
 import logging
 
 import tensorflow.compat.v1 as tf
-from tensorflow.core.framework import attr_value_pb2
 
+from distmnist import tf_internals
 from distmnist.training.hooks import own_step_hook
 
 _log = logging.getLogger(__name__)
@@ -39,8 +39,8 @@ def keep_tables_and_queues(graph):
       op.type in _QUEUES and op.name not in _find_run_queues(graph)
     )
     if is_here and is_kept and not op.get_attr('shared_name'):
-      name = attr_value_pb2.AttrValue(s=op.name.encode())
-      op._set_attr('shared_name', name)
+      name = tf.AttrValue(s=op.name.encode())
+      tf_internals.set_attr(op, 'shared_name', name)
 
 
 def _find_run_queues(graph):

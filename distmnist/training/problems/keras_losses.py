@@ -6,6 +6,8 @@ import warnings
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
+
 
 def compute(given, y, outputs, weights=None):
   """Returns the mean loss of a batch, a float scalar.
@@ -45,9 +47,9 @@ def is_partial(given, outputs):
   Args:
     given, outputs: see `compute`.
   """
-  is_masked = getattr(_take_only(outputs, 'output'), '_keras_mask', None)
+  mask = tf_internals.get_mask(_take_only(outputs, 'output'))
   ignored = getattr(_take_only(given, 'loss'), 'ignore_class', None)
-  return is_masked is not None or ignored is not None
+  return mask is not None or ignored is not None
 
 
 def pair(y, outputs):

@@ -6,7 +6,7 @@ import inspect
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from distmnist import runtime
+from distmnist import runtime, tf_internals
 from distmnist.data import metric_total
 from distmnist.training.problems import keras_losses
 
@@ -34,7 +34,7 @@ def make(given, y, outputs):
     metric = metric()
   if not isinstance(metric, metrics.Metric):
     metric = metrics.MeanMetricWrapper(metric, name=metric.__name__)
-  if not getattr(metric, '_built', True):
+  if not tf_internals.is_built(metric):
     # It makes its variables at its first batch, which no graph allows.
     metric.update_state(*(np.zeros([1, *t.shape[1:]]) for t in (y, outputs)))
   metric.reset_state()

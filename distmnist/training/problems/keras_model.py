@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import runtime
+from distmnist import runtime, tf_internals
 from distmnist.common import files
 from distmnist.data import seeds
 from distmnist.exchange import given_values, model_state
@@ -229,7 +229,7 @@ def _count_draws(model, state, x, mode):
 
 
 def _check_begins_anew(model):
-  for layer in model._flatten_layers():
+  for layer in tf_internals.list_layers(model):
     if getattr(layer, 'stateful', False):
       raise ValueError(
         f'the layer {layer.name!r} is stateful: what one batch leaves to the '
@@ -239,7 +239,7 @@ def _check_begins_anew(model):
 
 
 def _check_needs_no_scaling(model):
-  for layer in model._flatten_layers():
+  for layer in tf_internals.list_layers(model):
     if layer.compute_dtype == 'float16':
       raise ValueError(
         f'the layer {layer.name!r} computes in float16, in which small '

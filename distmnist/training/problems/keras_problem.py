@@ -10,7 +10,7 @@ import inspect
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import runtime
+from distmnist import runtime, tf_internals
 from distmnist.common import cli
 from distmnist.training.problems import (
   keras_losses,
@@ -89,9 +89,7 @@ class KerasModule:
     """
     self._module = module
     self._model = keras_model.KerasModel(model)
-    # As it was given: what is serialized loses the user's own functions.
-    config = getattr(model, '_compile_config', None)
-    self._compiled = config.config if config else {}
+    self._compiled = tf_internals.get_compile_arguments(model)
     self._metrics = None
     self.has_partial_loss = False
 

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+from distmnist import tf_internals
 from distmnist.exchange import given_values
 from distmnist.exchange.tables import sparse_table
 from distmnist.nn import layers as layers_lib
@@ -60,7 +61,7 @@ def find(model, x, **mode):
   """
   layers = {
     id(layer.embeddings): layer
-    for layer in model._flatten_layers()
+    for layer in tf_internals.list_layers(model)
     if _can_be_table(layer)
   }
   return _leave_out_others(layers, model, x, mode) if layers else {}

@@ -5,12 +5,11 @@ import importlib.util
 import os
 import pathlib
 import sys
-import threading
 
 import numpy as np
 from absl import flags
 
-from distmnist import runtime
+from distmnist import runtime, tf_internals
 from distmnist.common import (
   cli,
   command_line,
@@ -68,7 +67,7 @@ def _import(named):
   try:
     with runtime.eagerly():
       if 'keras' in sys.modules:
-        _restart_keras()
+        tf_internals.restart_keras()
       if named in registry.find(PROBLEMS):
         module = registry.load(PROBLEMS, named)
       elif named.endswith('.py'):
@@ -100,18 +99,6 @@ def _import(named):
 def read_source(module):
   """Returns the bytes of a problem's file."""
   return module.__loader__.get_data(module.__file__)
-
-
-def _restart_keras():
-  """Makes Keras forget what it keeps between models.
-
-  The numbers in names of layers start over, also of those that the file makes
-  outside make_model. Keras's public function for it also resets the default
-  graph, in which we may be, and takes a second to collect garbage.
-  """
-  from keras.src.backend.common import global_state  # noqa: PLC0415
-
-  global_state.GLOBAL_STATE_TRACKER = threading.local()
 
 
 def _import_file(named):

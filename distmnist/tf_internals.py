@@ -1,0 +1,311 @@
+"""Every private part of TensorFlow and Keras that distmnist touches.
+
+No other module does (tests/house/tf_internals_test.py). All were seen in
+TensorFlow 2.21 and Keras 3; a new version may rename any of them without a
+word, so each function here says what it is for, and has a test.
+
+It stands at the bottom, beside `runtime`: the data, the cluster, the exchange
+and the runtime itself need it, and no room is below all of them but `common`,
+which does without TensorFlow.
+"""
+
+import contextlib
+import ctypes
+import inspect
+import mmap
+import os
+import platform
+import threading
+
+import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf import tensor_bundle_pb2
+from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
+
+# An entry of a checkpoint's index, whose values are these protos: TensorFlow
+# tells no program by which slices a variable was saved.
+BundleEntry = tensor_bundle_pb2.BundleEntryProto
+
+
+# Graphs.
+
+
+def set_input(op, index, tensor):
+  """Gives an op of a graph that has not run another input.
+
+  What is not yet known when an op is built is a placeholder until it is.
+
+  Args:
+    op: tf.Operation.
+    index: int, which of its inputs.
+    tensor: tf.Tensor of the same dtype.
+  """
+  op._update_input(index, tensor)
+
+
+def add_control_inputs(op, others):
+  """Makes an op of a graph that has not run wait for `others`, a list of ops.
+
+  What it must wait for may be built later than it is.
+  """
+  op._add_control_inputs(others)
+
+
+def set_attr(op, name, value):
+  """Changes an attribute of an op of a graph that has not run.
+
+  Args:
+    op: tf.Operation.
+    name: str.
+    value: tf.AttrValue.
+  """
+  op._set_attr(name, value)
+
+
+def keep_loop_whole(op):
+  """Makes a loop (tf.Operation, a While) run as one op.
+
+  Else TensorFlow splits it into Enter, Merge and Switch.
+  """
+  op._set_attr('_lower_using_switch_merge', tf.AttrValue(b=False))
+
+
+def drop_colocation(node):
+  """Lets an op (NodeDef) be imported without those it is colocated with."""
+  node.attr.pop('_class', None)
+
+
+def find_forward(op):
+  """Returns the tf.Operation whose gradient `op` is a part of, or None."""
+  return op._original_op
+
+
+def batch_one_by_one():
+  """Within it, a tf.raw_ops.BatchFunction runs its function call by call.
+
+  In threads that all such ops of a task share. The plain scheduler has one per
+  op, which wakes up every millisecond and outlives the op. The Python function
+  of BatchFunction does not take these attributes.
+  """
+  one = tf.AttrValue(i=1)
+  return tf.get_default_graph()._attr_scope(
+    {
+      '_enable_adaptive_scheduler': tf.AttrValue(b=True),
+      '_min_inflight_batches': one,
+      '_initial_inflight_batches': one,
+      '_max_inflight_batches': one,
+    }
+  )
+
+
+# Variables.
+
+
+def get_slice(variable):
+  """Returns what a tf.Variable is of a larger one, or None.
+
+  Returns:
+    tf.Variable.SaveSliceInfo: full_name, full_shape, var_offset, var_shape.
+  """
+  return variable._get_save_slice_info()
+
+
+def set_slice(variable, full_name, full_shape, var_offset, var_shape):
+  """Has a tf.Variable saved as the slice of a larger one, as a shard is.
+
+  Args:
+    full_name: str, of the larger one.
+    full_shape, var_offset, var_shape: lists of int: its shape, where the slice
+      begins in it, and the slice's shape.
+  """
+  variable._set_save_slice_info(
+    tf.Variable.SaveSliceInfo(full_name, full_shape, var_offset, var_shape)
+  )
+
+
+# Sessions.
+
+# In whose frame a thread is that waits for a session.run.
+SESSION_FILE = inspect.getfile(tf.Session)
+# In whose frame a thread is that runs a Python function of a graph.
+PY_FUNC_FILE = inspect.getfile(inspect.unwrap(tf.py_func))
+
+
+def get_config(session):
+  """Returns the tf.ConfigProto of a session, to make another one like it."""
+  return session._config
+
+
+def is_closed(session):
+  """Whether a tf.Session has been closed by this process."""
+  return session._closed
+
+
+def bind_run(session, fetched, fed):
+  """Returns a function that runs always the same tensors of a final graph.
+
+  It spares what tf.Session.run works out anew in each call.
+  tf.Session.make_callable does, too, but takes no feeds.
+
+  Args:
+    session: tf.Session.
+    fetched: list of tf.Tensor.
+    fed: list of tf.Tensor.
+
+  Returns:
+    callable(list of arrays of the dtypes of `fed`) -> list of arrays. It raises
+    what session.run does.
+  """
+  outputs = [tensor._as_tf_output() for tensor in fetched]
+  inputs = [tensor._as_tf_output() for tensor in fed]
+
+  def run(values):
+    # As the session itself does, which also explains errors.
+    return session._do_call(
+      session._call_tf_sessionrun,
+      *(None, dict(zip(inputs, values, strict=True)), outputs, [], None),
+    )
+
+  return run
+
+
+# Eager mode.
+
+
+def eager_mode():
+  """Runs ops as they are called, within a `with`.
+
+  No public API does this once tf.disable_eager_execution has been called.
+  """
+  return context.eager_mode()
+
+
+def take_eager_tensors_as_constants():
+  """Makes a graph accept an eagerly created tensor as a constant.
+
+  A TensorFlow 2 function accepts it anyway; a classic graph refuses it.
+  """
+  take = ops._EagerTensorBase.__tf_tensor__
+
+  def take_in_graph(tensor, dtype=None, name=None):
+    if tf.executing_eagerly() or tf.get_default_graph().building_function:
+      return take(tensor, dtype, name)
+    return tensor._capture_as_const(name).__tf_tensor__(dtype, name)
+
+  ops._EagerTensorBase.__tf_tensor__ = take_in_graph
+
+
+# Keras.
+
+
+def list_layers(model):
+  """Returns all layers of a keras.Model, a list, those within layers, too."""
+  return list(model._flatten_layers())
+
+
+def get_mask(output):
+  """Returns the mask that Keras has put on a model's output, or None."""
+  return getattr(output, '_keras_mask', None)
+
+
+def is_built(metric):
+  """Whether a keras.metrics.Metric has made its variables."""
+  return getattr(metric, '_built', True)
+
+
+def get_compile_arguments(model):
+  """Returns what a keras.Model was compiled with, a dict, {} if it was not.
+
+  As it was given: Keras's public functions return it serialized, without the
+  user's own functions.
+  """
+  config = getattr(model, '_compile_config', None)
+  return config.config if config else {}
+
+
+def has_undecayed(optimizer):
+  """Whether a Keras optimizer leaves some variables out of its decay."""
+  return hasattr(optimizer, '_exclude_from_weight_decay')
+
+
+def restart_keras():
+  """Makes Keras forget what it keeps between models.
+
+  The numbers in names of layers start over. Keras's public function for it also
+  resets the default graph, in which we may be, and takes a second to collect
+  garbage.
+  """
+  # Only for Keras models.
+  from keras.src.backend.common import global_state  # noqa: PLC0415
+
+  global_state.GLOBAL_STATE_TRACKER = threading.local()
+
+
+# Request ids.
+
+_LIBRARY = 'libtensorflow_framework.so.2'
+# tsl::random::ThreadLocalNew64() and tsl::random::New64().
+_THREAD_LOCAL = '_ZN3tsl6random16ThreadLocalNew64Ev'
+_SHARED = '_ZN3tsl6random5New64Ev'
+
+
+def draw_request_ids_from_one_generator():
+  """Makes ThreadLocalNew64 of this process jump to New64.
+
+  A server refuses a request whose id is among its last 100,000 (tensorflow/
+  core/distributed_runtime/recent_request_ids.cc). TensorFlow 2.21 draws an id
+  by tsl::random::ThreadLocalNew64, from a per-thread generator with a 32-bit
+  seed, and makes each session.run in a new thread (SchedClosure in tsl's
+  env.cc). So an id is one of 2**32, and one in 2**32 / 100,000 = 43,000 of the
+  session.runs that reach a ps, from any worker, fails with "The same RunGraph
+  (Worker) request was received twice". The same has been seen elsewhere:
+  github.com/pytorch/xla/issues/4084. tsl::random::New64, in the same library,
+  has one generator for all threads.
+
+  Call it once TensorFlow is imported and before there is a server. Does nothing
+  if the processor is not x86-64, the functions are gone, or the system forbids
+  programs to change themselves; then workers recover as if a ps had been lost.
+
+  Returns:
+    Whether it was done.
+  """
+  if platform.machine() not in ('x86_64', 'AMD64'):
+    return False
+  with contextlib.suppress(OSError, AttributeError):
+    library = ctypes.CDLL(_LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    old, new = (_find(library, name) for name in (_THREAD_LOCAL, _SHARED))
+    _write_code(old, make_jump(old, new))
+    return True
+  return False
+
+
+def make_jump(start, end):
+  """Returns an x86-64 instruction, of type bytes: jump from start to end.
+
+  Args:
+    start: int, the address of the instruction.
+    end: int, an address at most 2 GiB away.
+  """
+  num_bytes = 5
+  distance = end - (start + num_bytes)
+  return b'\xe9' + distance.to_bytes(num_bytes - 1, 'little', signed=True)
+
+
+def _find(library, name):
+  return ctypes.cast(library[name], ctypes.c_void_p).value
+
+
+def _write_code(address, code):
+  """Writes code; it fits in its page, as a function starts at n * 16."""
+  page = address - address % mmap.PAGESIZE
+  may_run = mmap.PROT_READ | mmap.PROT_EXEC
+  _protect(page, may_run | mmap.PROT_WRITE)
+  ctypes.memmove(address, code, len(code))
+  _protect(page, may_run)
+
+
+def _protect(page, rights):
+  mprotect = ctypes.CDLL(None, use_errno=True).mprotect
+  mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+  if mprotect(page, mmap.PAGESIZE, rights):
+    raise OSError(ctypes.get_errno(), 'mprotect')
