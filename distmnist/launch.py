@@ -12,7 +12,14 @@ import secrets
 from absl import flags
 
 from distmnist.cluster import task_environment
-from distmnist.common import cli, command_line, console, lifeline, registry
+from distmnist.common import (
+  cli,
+  command_line,
+  console,
+  lifeline,
+  refusals,
+  registry,
+)
 from distmnist.common.names import LAUNCH_ID, LAUNCHERS, TRAIN
 from distmnist.launching import cluster_flags, jobs, run_record
 from distmnist.launching import train_flags as train_flags_lib
@@ -47,44 +54,32 @@ def main(train_flags):
   jobs.check_train_flags(given)
   if cluster_flags.MODULE.value == TRAIN:
     train_flags_lib.check(given)
-  cluster_flags.check_launcher_flags(cluster_flags.LAUNCHER.value)
-  cluster_flags.check_restart_flags(
-    cluster_flags.LAUNCHER.value,
-    cluster_flags.NUM_PS.value,
-    cluster_flags.NUM_WORKERS.value,
+  launcher = cluster_flags.LAUNCHER.value
+  num_ps = cluster_flags.NUM_PS.value
+  num_workers = cluster_flags.NUM_WORKERS.value
+  cluster_flags.check_launcher_flags(launcher)
+  refusals.refuse(
+    (*cluster_flags.REFUSALS, *screens.REFUSALS, *companions.REFUSALS),
+    launcher=launcher,
+    num_ps=num_ps,
+    num_workers=num_workers,
+    logdir=command_line.find_value(given, 'logdir'),
+    no_wait=cluster_flags.find_no_wait(launcher),
   )
-  if (
-    cluster_flags.MODULE.value == TRAIN
-    and cluster_flags.LAUNCHER.value != 'local'
-  ):
+  companions.check_loggers()
+  if cluster_flags.MODULE.value == TRAIN and launcher != 'local':
     # The check takes seconds of TensorFlow here, but a mistake there costs a
     # place in the queue. On this machine the tasks report it just as early.
-    train_flags_lib.check_combination(
-      given,
-      cluster_flags.NUM_PS.value,
-      cluster_flags.NUM_WORKERS.value,
-    )
-  logdir = command_line.find_value(given, 'logdir')
-  _check_watched(cluster_flags.LAUNCHER.value, run_record.find_folder(given))
-  cluster_flags.check_evaluator(cluster_flags.LAUNCHER.value, logdir)
+    train_flags_lib.check_combination(given, num_ps, num_workers)
   if _AUTOTUNE.value and not cluster_flags.DRY_RUN.value:
     taken, signum = autotune.run(autotune.read_given(), given)
     if signum:
       return 128 + signum
     train_flags, given = [*train_flags, *taken], [*given, *taken]
   job = cluster_flags.make_job(train_flags, given)
-  launcher = cluster_flags.LAUNCHER.value
   with run_record.opened(job, launcher, companions.from_flags()) as record:
     record.code = registry.load(LAUNCHERS, launcher).launch(job)
     return record.code
-
-
-def _check_watched(launcher, logdir):
-  """Refuses what could not be shown, or run beside the tasks."""
-  no_wait = cluster_flags.find_no_wait(launcher)
-  show_logs = cluster_flags.SHOW_LOGS.value
-  screens.check_flags(launcher, logdir, show_logs, no_wait)
-  companions.check_flags(launcher, logdir, no_wait)
 
 
 def run():

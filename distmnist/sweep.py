@@ -26,8 +26,9 @@ import signal
 from absl import flags
 
 from distmnist.cluster import task_environment
-from distmnist.common import cli, console, lifeline
+from distmnist.common import cli, console, lifeline, refusals
 from distmnist.common.names import SWEEP
+from distmnist.common.refusals import Refusal
 from distmnist.launchers import spark
 from distmnist.launching import cluster_flags
 from distmnist.launching import train_flags as train_flags_lib
@@ -158,21 +159,48 @@ def main(words, train_flags):
   return 0
 
 
+# They need no facts.
+_REFUSALS = (
+  Refusal(
+    'logs_dir',
+    lambda f: FLAGS.logs_dir is not None,
+    ' is not for a sweep: see --sweep_dir',
+  ),
+  Refusal(
+    'sampler',
+    lambda f: FLAGS.sampler == 'tpe' and not FLAGS.random,
+    ' needs the number of trials: give it, such as --random=20',
+  ),
+  Refusal(
+    'sampler',
+    lambda f: FLAGS.sampler == 'tpe' and FLAGS.zip,
+    ' proposes each trial from those before it, and --zip combines values in '
+    'an order of its own: leave one of them out',
+  ),
+  Refusal(
+    'sampler',
+    lambda f: FLAGS.sampler == 'tpe' and FLAGS.halving,
+    ' proposes each trial from those before it, and --halving has all trials '
+    'start before one ends: leave one of them out',
+  ),
+)
+
+
 def make_study(words, train_flags):
   """Returns a study.Study from the flags that say what to try.
 
   Raises:
     cli.UsageError: the command line cannot work.
   """
-  if cluster_flags.LOGS_DIR.value is not None:
-    raise cli.UsageError('--logs_dir is not for a sweep: see --sweep_dir')
+  refusals.refuse(_REFUSALS)
   # Flags of a --flagfile count as given.
   given = list(train_flags_lib.expand(train_flags))
   choices = search_space.parse(words)
   study_lib.check_names(choices, given)
   combinations, proposed = [], None
   if _SAMPLER.value == 'tpe':
-    num_trials = _check_proposed()
+    proposing.check_ready()
+    num_trials = _RANDOM.value
     proposed = {'words': list(words), 'seed': _RANDOM_SEED.value}
   else:
     combinations = search_space.make_combinations(
@@ -188,29 +216,6 @@ def make_study(words, train_flags):
     halving.make_rungs(_HALVING.value, num_trials, choices, given),
     proposed,
   )
-
-
-def _check_proposed():
-  """Returns how many trials (int) --sampler=tpe is to propose.
-
-  Raises:
-    cli.UsageError: another flag does not go with it, or Optuna is missing.
-  """
-  if not _RANDOM.value:
-    raise cli.UsageError(
-      '--sampler=tpe needs the number of trials: give it, such as --random=20'
-    )
-  for flag, why in (
-    ('zip', 'combines values in an order of its own'),
-    ('halving', 'has all trials start before one ends'),
-  ):
-    if FLAGS[flag].value:
-      raise cli.UsageError(
-        f'--sampler=tpe proposes each trial from those before it, and --{flag} '
-        f'{why}: leave one of them out'
-      )
-  proposing.check_ready()
-  return _RANDOM.value
 
 
 def make_command(study):

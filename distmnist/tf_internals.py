@@ -262,6 +262,9 @@ def draw_request_ids_from_one_generator():
   github.com/pytorch/xla/issues/4084. tsl::random::New64, in the same library,
   has one generator for all threads.
 
+  A step that is refused cannot just be run again: the parts of it on other
+  tasks may have run (docs/fault_tolerance.md has the figures).
+
   Call it once TensorFlow is imported and before there is a server. Does nothing
   if the processor is not x86-64, the functions are gone, or the system forbids
   programs to change themselves; then workers recover as if a ps had been lost.

@@ -3,7 +3,7 @@
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.common import cli
+from distmnist.common.refusals import Refusal
 from distmnist.data import seeds
 
 _RANDOM_SHIFT = flags.DEFINE_integer(
@@ -15,18 +15,17 @@ _RANDOM_SHIFT = flags.DEFINE_integer(
 )
 
 
-def check_flags(image_shape):
-  """Raises cli.UsageError if --random_shift may leave nothing of an image.
-
-  Args:
-    image_shape: (height, width, channels).
-  """
-  height, width, _ = image_shape
-  if _RANDOM_SHIFT.value >= min(height, width):
-    raise cli.UsageError(
-      f'--random_shift={_RANDOM_SHIFT.value} would move images of {height} x '
-      f'{width} pixels out of sight: 1 or 2 is usual'
-    )
+# Facts: height and width of the images, int.
+REFUSALS = (
+  Refusal(
+    'random_shift',
+    lambda f: _RANDOM_SHIFT.value >= min(f.height, f.width),
+    lambda f: (
+      f' would move images of {f.height} x {f.width} pixels out of sight: 1 or '
+      '2 is usual'
+    ),
+  ),
+)
 
 
 def shift_by_flags(images):

@@ -6,8 +6,9 @@ import posixpath
 
 from absl import flags
 
-from distmnist.common import cli
+from distmnist.common import cli, refusals
 from distmnist.common.names import LAUNCH_ID
+from distmnist.common.refusals import Refusal
 from distmnist.launching import problem_file
 from distmnist.launching.kubernetes import (
   kubectl_run,
@@ -130,7 +131,12 @@ def choose_options(job):
   Raises:
     cli.UsageError: something is missing, or would be lost with a Pod.
   """
-  _check(job)
+  refusals.refuse(
+    _REFUSALS,
+    logs_dir=job.logs_dir,
+    resume=job.flag('resume'),
+    num_gpus=job.flag('num_gpus') or '0',
+  )
   unit_objects.check_name(job, _KIND.value, _NAME.value)
   logdir = job.flag('logdir')
   if not logdir and _LOGS_CLAIM.value:
@@ -182,31 +188,35 @@ def choose_options(job):
   )
 
 
-def _check(job):
-  """Refuses flags that cannot work on Kubernetes."""
-  if not _IMAGE.value:
-    raise cli.UsageError(
-      '--kube_image is missing: give the name of an image that the nodes can'
-      ' pull, built by: docker build -t NAME .'
-    )
-  if job.logs_dir:
-    raise cli.UsageError(
-      f'--logs_dir={job.logs_dir}: Kubernetes itself keeps a log of each task;'
-      ' leave it out, and see kubectl logs'
-    )
-  resume = job.flag('resume')
-  if resume not in (None, 'auto'):
-    raise cli.UsageError(
-      f'--resume={resume}: a Pod that replaces a lost one has the same command,'
-      ' and would start over; leave it out, and give a new run a --logdir of'
-      ' its own'
-    )
-  num_gpus, gpus = job.flag('num_gpus') or '0', pod_flags.GPUS.value
-  if num_gpus.isdecimal() and int(num_gpus) > gpus:
-    raise cli.UsageError(
-      f'--num_gpus={num_gpus}, but a worker has --kube_gpus={gpus}: leave '
+# Facts: logs_dir, str or None; resume, str or None, and num_gpus, str, train's.
+_REFUSALS = (
+  Refusal(
+    'kube_image',
+    lambda f: not _IMAGE.value,
+    ' is missing: give the name of an image that the nodes can pull, built by: '
+    'docker build -t NAME .',
+  ),
+  Refusal(
+    lambda f: f'--logs_dir={f.logs_dir}',
+    lambda f: f.logs_dir,
+    ': Kubernetes itself keeps a log of each task; leave it out, and see '
+    'kubectl logs',
+  ),
+  Refusal(
+    lambda f: f'--resume={f.resume}',
+    lambda f: f.resume not in (None, 'auto'),
+    ': a Pod that replaces a lost one has the same command, and would start '
+    'over; leave it out, and give a new run a --logdir of its own',
+  ),
+  Refusal(
+    lambda f: f'--num_gpus={f.num_gpus}',
+    lambda f: f.num_gpus.isdecimal() and int(f.num_gpus) > pod_flags.GPUS.value,
+    lambda f: (
+      f', but a worker has --kube_gpus={pod_flags.GPUS.value}: leave '
       '--num_gpus out, and set the GPUs of each worker with --kube_gpus'
-    )
+    ),
+  ),
+)
 
 
 def check_folder(name, folder, mount, claim):

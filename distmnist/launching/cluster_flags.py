@@ -4,7 +4,10 @@ from absl import flags
 
 from distmnist.common import cli, registry
 from distmnist.common.names import LAUNCHERS, MAX_TASKS, TRAIN
+from distmnist.common.refusals import Refusal
 from distmnist.launching import jobs
+
+FLAGS = flags.FLAGS
 
 # Each launcher has flags of its own.
 registry.load_all(LAUNCHERS)
@@ -133,46 +136,43 @@ def find_no_wait(launcher):
   return '--noslurm_wait' if is_left else None
 
 
-def check_evaluator(launcher, logdir):
-  """Refuses an evaluator where none can run.
-
-  Args:
-    launcher: str, its name.
-    logdir: str or None, train's flag; Kubernetes chooses one.
-
-  Raises:
-    cli.UsageError: says why.
-  """
-  if not EVALUATOR.value:
-    return
-  if launcher == 'spark':
-    raise cli.UsageError(
-      '--evaluator is for all launchers but --launcher=spark: leave it out, and'
-      ' start it by hand: python -m distmnist.train --job_name=evaluator'
-      ' --logdir=...'
+# Facts: launcher, str; num_ps and num_workers, int; logdir, str or None, the
+# flag of train.
+REFUSALS = (
+  *(
+    Refusal(
+      flag,
+      lambda f, flag=flag: (
+        FLAGS[flag].present and f.launcher not in ('local', 'ssh')
+      ),
+      lambda f: (
+        ' is for --launcher=local and ssh, and this is '
+        f'--launcher={f.launcher}: leave it out'
+      ),
     )
-  if not logdir and launcher != 'kubernetes':
-    raise cli.UsageError(
-      '--evaluator reads the checkpoints of the run: give a --logdir to train,'
-      ' after the --'
-    )
-
-
-def check_restart_flags(launcher, num_ps, num_workers):
-  """Refuses restart flags that this launcher (a str) or cluster cannot honor.
-
-  Raises:
-    cli.UsageError: says which flag.
-  """
-  for flag in ('restart_window_secs', 'min_workers'):
-    if flags.FLAGS[flag].present and launcher not in ('local', 'ssh'):
-      raise cli.UsageError(
-        f'--{flag} is for --launcher=local and ssh, and this is'
-        f' --launcher={launcher}: leave it out'
-      )
-  min_workers = MIN_WORKERS.value
-  if min_workers is not None and (not num_ps or min_workers > num_workers):
-    raise cli.UsageError(
-      f'--min_workers={min_workers} does not fit --num_ps={num_ps} '
-      f'--num_workers={num_workers}: expected a ps, and at most --num_workers'
-    )
+    for flag in ('restart_window_secs', 'min_workers')
+  ),
+  Refusal(
+    'min_workers',
+    lambda f: (
+      FLAGS.min_workers is not None
+      and (not f.num_ps or FLAGS.min_workers > f.num_workers)
+    ),
+    lambda f: (
+      f' does not fit --num_ps={f.num_ps} --num_workers={f.num_workers}: '
+      'expected a ps, and at most --num_workers'
+    ),
+  ),
+  Refusal(
+    'evaluator',
+    lambda f: FLAGS.evaluator and f.launcher == 'spark',
+    ' is for all launchers but --launcher=spark: leave it out, and start it by '
+    'hand: python -m distmnist.train --job_name=evaluator --logdir=...',
+  ),
+  Refusal(
+    'evaluator',
+    # Kubernetes chooses one.
+    lambda f: FLAGS.evaluator and not f.logdir and f.launcher != 'kubernetes',
+    ' reads the checkpoints of the run: give a --logdir to train, after the --',
+  ),
+)

@@ -84,12 +84,6 @@ def record(event, **fields):
   _of_process.write(event, **fields)
 
 
-def check_flags(logdir):
-  """Raises cli.UsageError if --history has no --logdir to write to."""
-  if _HISTORY.value and not logdir:
-    raise cli.UsageError('--history needs a --logdir to write to')
-
-
 def from_flags(logdir, worker, life):
   """Returns the History of this life of a worker; `record` writes to it.
 

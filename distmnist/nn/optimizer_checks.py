@@ -4,6 +4,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
+from distmnist.common.refusals import Refusal
 from distmnist.nn import optimizers
 
 FLAGS = flags.FLAGS
@@ -14,33 +15,46 @@ _OF_ONE = {'ftrl_l1': 'ftrl', 'ftrl_l2': 'ftrl', 'trust_coefficient': 'lars'}
 _NEED_32_BITS = 'adam', 'adamw'
 
 
-def check_flags(strategy):
-  """Raises cli.UsageError if the optimizer flags do not fit together.
+def _make_refusal(flag, optimizer):
+  """Returns the row of a flag that only one optimizer heeds."""
+  return Refusal(
+    flag,
+    lambda f: (
+      FLAGS[flag].value != FLAGS[flag].default
+      and optimizer not in optimizers.find_used(f.strategy)
+    ),
+    lambda f: (
+      f' needs --optimizer={optimizer}, not '
+      f'{" or ".join(sorted(optimizers.find_used(f.strategy)))}'
+    ),
+  )
 
-  Args:
-    strategy: strategy.Strategy; it says which optimizers move something.
-  """
-  used = optimizers.find_used(strategy)
+
+def _is_local_ftrl(strategy):
   local = FLAGS.local_optimizer or FLAGS.optimizer
-  if strategy.has_local_steps and local == 'ftrl':
-    given = 'local_optimizer' if FLAGS.local_optimizer else 'optimizer'
-    raise cli.UsageError(
-      f'--{given}=ftrl computes weights from its own sums, and would undo '
-      "each pull of a worker's copy: give a --local_optimizer such as adagrad"
-    )
-  if FLAGS.weight_decay and 'ftrl' in used:
-    raise cli.UsageError(
-      f'--weight_decay={FLAGS.weight_decay:g} does not go with '
-      '--optimizer=ftrl, which computes weights anew from its sums: take '
-      '--ftrl_l2'
-    )
-  for name, optimizer in _OF_ONE.items():
-    flag = FLAGS[name]
-    if flag.value != flag.default and optimizer not in used:
-      raise cli.UsageError(
-        f'--{name}={flag.value:g} needs --optimizer={optimizer}, not '
-        f'{" or ".join(sorted(used))}'
-      )
+  return strategy.has_local_steps and local == 'ftrl'
+
+
+_UNDOES = (
+  ' computes weights from its own sums, and would undo each pull of a '
+  "worker's copy: give a --local_optimizer such as adagrad"
+)
+# Facts: strategy, strategy.Strategy; it says which optimizers move something.
+REFUSALS = (
+  Refusal(
+    'local_optimizer',
+    lambda f: FLAGS.local_optimizer and _is_local_ftrl(f.strategy),
+    _UNDOES,
+  ),
+  Refusal('optimizer', lambda f: _is_local_ftrl(f.strategy), _UNDOES),
+  Refusal(
+    'weight_decay',
+    lambda f: FLAGS.weight_decay and 'ftrl' in optimizers.find_used(f.strategy),
+    ' does not go with --optimizer=ftrl, which computes weights anew from its '
+    'sums: take --ftrl_l2',
+  ),
+  *(_make_refusal(*pair) for pair in _OF_ONE.items()),
+)
 
 
 def check_dtypes(strategy):

@@ -6,7 +6,7 @@ import os
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.common import cli, registry
+from distmnist.common import cli, refusals, registry
 from distmnist.common.names import DATASETS, MODELS
 from distmnist.data import image_ops
 from distmnist.storage import urls
@@ -120,7 +120,8 @@ def make_batch(num_examples):
 
 def check_flags():
   """Raises cli.UsageError if flags do not fit the images or the net."""
-  image_ops.check_flags(image_shape())
+  height, width, _ = image_shape()
+  refusals.refuse(image_ops.REFUSALS, height=height, width=width)
   _make_model()
 
 

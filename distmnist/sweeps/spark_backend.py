@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from absl import flags
 
-from distmnist.common import cli
+from distmnist.common import cli, refusals
+from distmnist.common.refusals import Refusal
 from distmnist.spark import executors
 from distmnist.sweeps import (
   runners,
@@ -16,11 +17,31 @@ from distmnist.sweeps import (
   spark_runner,
 )
 
+FLAGS = flags.FLAGS
+
 # The runner itself restarts a lost trial; Spark must not.
 _CONF = (
   'spark.app.name=distmnist.sweep',
   'spark.task.maxFailures=1',
   'spark.speculation=false',
+)
+
+
+# They need no facts.
+_REFUSALS = (
+  Refusal(
+    lambda f: '--runner=spark',
+    lambda f: FLAGS.launcher != 'local',
+    lambda f: (
+      f' and --launcher={FLAGS.launcher} exclude each other: a trial has one '
+      'executor of Spark, and no other machine'
+    ),
+  ),
+  Refusal(
+    'gpus',
+    lambda f: FLAGS['gpus'].present,
+    ' is for trials on this machine, and not for --runner=spark: leave it out',
+  ),
 )
 
 
@@ -65,27 +86,17 @@ def from_flags(num_parallel, study, sweep_dir, launcher):
   Raises:
     cli.UsageError: the sweep cannot work.
   """
-  values = flags.FLAGS
-  if values.launcher != 'local':
-    raise cli.UsageError(
-      f'--runner=spark and --launcher={values.launcher} exclude each other: a '
-      'trial has one executor of Spark, and no other machine'
-    )
-  if values['gpus'].present:
-    raise cli.UsageError(
-      '--gpus is for trials on this machine, and not for --runner=spark: '
-      'leave it out'
-    )
+  refusals.refuse(_REFUSALS)
   master = launcher.get_master()
   _check_paths(master, study, sweep_dir)
   num_parallel = _choose_num_parallel(num_parallel, master, study.num_trials)
-  settings = [*_CONF, *values.spark_conf]
+  settings = [*_CONF, *FLAGS.spark_conf]
   conf = launcher.make_conf(master, num_parallel, settings)
   return SparkBackend(
     num_parallel,
     _count_cores(conf),
     conf,
-    values.spark_wait_secs,
+    FLAGS.spark_wait_secs,
     launcher.check_ready,
   )
 

@@ -5,8 +5,9 @@ import functools
 
 from absl import flags
 
-from distmnist.common import cli, registry
+from distmnist.common import refusals, registry
 from distmnist.common.names import LAUNCH, LAUNCHERS, TRAIN
+from distmnist.common.refusals import Refusal
 from distmnist.launching import cluster_flags, jobs, problem_file
 from distmnist.launching.ssh import ssh_hosts
 from distmnist.spark import context
@@ -145,23 +146,39 @@ def launch_from_flags(study):
   return words
 
 
+FLAGS = flags.FLAGS
+
+# What is not for trials, though launch would take it. Facts: launcher, str;
+# no_wait, str or None, the flag for which it only submits.
+_REFUSALS = (
+  Refusal(
+    lambda f: f.no_wait or '--launcher=kubernetes',
+    lambda f: f.no_wait or f.launcher == 'kubernetes',
+    ' is not for a sweep, which waits for each trial and reads its report '
+    'here: leave it out',
+  ),
+  Refusal(
+    'live_table',
+    lambda f: FLAGS.live_table == 'on',
+    ' is not for a sweep, which shows how its trials end: leave it out, and '
+    'see python -m distmnist.status for one trial',
+  ),
+)
+
+
 def _check_launch_flags(study, launcher):
   """Checks, once for all trials, what launch would refuse for each."""
-  no_wait = cluster_flags.find_no_wait(launcher)
-  if launcher == 'kubernetes' or no_wait:
-    raise cli.UsageError(
-      f'{no_wait or "--launcher=kubernetes"} is not for a sweep, which waits'
-      ' for each trial and reads its report here: leave it out'
-    )
-  if flags.FLAGS['live_table'].value == 'on':
-    raise cli.UsageError(
-      '--live_table=on is not for a sweep, which shows how its trials end:'
-      ' leave it out, and see python -m distmnist.status for one trial'
-    )
+  facts = {
+    'launcher': launcher,
+    'no_wait': cluster_flags.find_no_wait(launcher),
+    'num_ps': study.num_ps,
+    'num_workers': study.num_workers,
+    'logdir': 'of the trial',
+  }
+  refusals.refuse(_REFUSALS, **facts)
   # The backend has refused those of Spark where nothing is run there.
   cluster_flags.check_launcher_flags(launcher, also='spark')
-  cluster_flags.check_restart_flags(launcher, study.num_ps, study.num_workers)
-  cluster_flags.check_evaluator(launcher, logdir='of the trial')
+  refusals.refuse(cluster_flags.REFUSALS, **facts)
 
 
 def _move_ports(word, num_ports):

@@ -9,7 +9,6 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.cluster import stop_request
-from distmnist.common import cli
 from distmnist.common.names import CHIEF
 from distmnist.logdir import best, checkpoints, history, logdirs, report
 from distmnist.logdir import lives as lives_lib
@@ -57,26 +56,6 @@ END_TIMEOUT_SECS = flags.DEFINE_float(
   'How long the chief waits for the other workers at the end, in seconds.',
   lower_bound=0,
 )
-
-
-def check_flags(logdir, num_validation_images):
-  """Checks the flags above.
-
-  Raises:
-    cli.UsageError: they contradict each other.
-  """
-  if _VALIDATION_STEPS.value and not num_validation_images:
-    raise cli.UsageError('--validation_steps needs --validation_images > 0')
-  if _EARLY_STOPPING_PATIENCE.value:
-    if not _VALIDATION_STEPS.value:
-      raise cli.UsageError(
-        '--early_stopping_patience needs --validation_steps: how often to look'
-      )
-    if not logdir:
-      raise cli.UsageError(
-        '--early_stopping_patience needs --logdir: the best checkpoint is kept '
-        'there'
-      )
 
 
 def is_last(plan, path, step, is_of_other_run):

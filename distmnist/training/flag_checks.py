@@ -8,12 +8,19 @@ from typing import NamedTuple
 
 from absl import flags
 
-from distmnist.common import cli, registry
+from distmnist.common import cli, refusals, registry
 from distmnist.common.names import MIN_WORKERS, STRATEGIES
+from distmnist.common.refusals import Refusal
 from distmnist.exchange.strategy import Strategy
-from distmnist.logdir import history, logdirs
+from distmnist.logdir import (
+  history,  # noqa: F401  Its flag.
+  logdirs,
+)
 from distmnist.nn import optimizer_checks, schedules
-from distmnist.training import chief, schedule
+from distmnist.training import (
+  chief,  # noqa: F401  Its flags.
+  schedule,
+)
 from distmnist.training.hooks import startup_hook, trace_hook
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import table_checks
@@ -29,6 +36,70 @@ _SYNC_REPLICAS = flags.DEFINE_bool(
 )
 
 registry.load_all(STRATEGIES)
+
+FLAGS = flags.FLAGS
+
+# What no loop can do, a script's own neither. Facts: rule, str; strategy,
+# strategy.Strategy; min_workers, str or None, what a launcher says is enough.
+OF_RULE = (
+  Refusal(
+    lambda f: f'--min_workers={f.min_workers}',
+    lambda f: f.min_workers and f.strategy.waits_for_all,
+    lambda f: (
+      f' of the launcher, but under {f.rule} all workers wait for one that is '
+      'lost: leave it out, or take an asynchronous rule such as async_sgd'
+    ),
+  ),
+  *optimizer_checks.REFUSALS,
+)
+# What our own loop cannot do. Facts: those of OF_RULE, and cluster,
+# cluster.Cluster; logdir, str or None; num_validation_images, int or None, not
+# yet known.
+_OF_LOOP = (
+  Refusal(
+    'startup_delay_steps',
+    lambda f: (
+      FLAGS.startup_delay_steps
+      and f.cluster.num_workers > 1
+      and _waits_for_others(f.strategy)
+    ),
+    ', but under this rule workers wait for each other: leave it out, or take '
+    'an asynchronous rule such as async_sgd',
+  ),
+  Refusal(
+    'epochs',
+    lambda f: FLAGS.epochs == 0,
+    ': expected more than 0, such as 0.5',
+  ),
+  Refusal(
+    'history',
+    lambda f: FLAGS.history and not f.logdir,
+    ' needs a --logdir to write to',
+  ),
+  Refusal(
+    'validation_steps',
+    lambda f: FLAGS.validation_steps and f.num_validation_images == 0,
+    ' needs --validation_images > 0',
+  ),
+  Refusal(
+    'early_stopping_patience',
+    lambda f: FLAGS.early_stopping_patience and not FLAGS.validation_steps,
+    ' needs --validation_steps: how often to look',
+  ),
+  Refusal(
+    'early_stopping_patience',
+    lambda f: FLAGS.early_stopping_patience and not f.logdir,
+    ' needs --logdir: the best checkpoint is kept there',
+  ),
+)
+
+
+def _waits_for_others(strategy):
+  """Whether a worker cannot start long after the others."""
+  # If an update takes the gradients of several workers or, as under ssp, none
+  # may be far ahead of a worker that has not made a step.
+  is_shared = strategy.batches_per_update > strategy.push_period
+  return strategy.is_lock_step or strategy.waits_for_all or is_shared
 
 
 class Choice(NamedTuple):
@@ -62,50 +133,41 @@ def check(cluster, num_images, num_validation_images):
   Raises:
     cli.UsageError: a flag contradicts the others, the cluster or the data.
   """
-  choice = check_without_data(cluster)
+  choice = check_without_data(cluster, num_validation_images)
   plan = schedule.make_plan(
     cluster, choice.strategy, num_images, choice.problem.unit
   )
   start = startup_hook.find_start(cluster, plan.last_step)
-  chief.check_flags(logdirs.from_flags(), num_validation_images)
   return choice._replace(plan=plan, start_step=start)
 
 
-def check_without_data(cluster):
+def check_without_data(cluster, num_validation_images=None):
   """Returns the part of a worker's Choice that needs no data.
+
+  Args:
+    cluster: cluster.Cluster.
+    num_validation_images: int, None if it is not known.
 
   Raises:
     cli.UsageError: a flag contradicts the others or the cluster.
   """
   rule, strategy = make_strategy(cluster)
-  check_min_workers(rule, strategy, os.environ)
-  startup_hook.check_rule(cluster, strategy)
-  problem = problem_lib.from_flags()
   logdir = logdirs.from_flags()
+  refusals.refuse(
+    (*OF_RULE, *_OF_LOOP),
+    cluster=cluster,
+    rule=rule,
+    strategy=strategy,
+    min_workers=os.environ.get(MIN_WORKERS),
+    logdir=logdir,
+    num_validation_images=num_validation_images,
+  )
+  problem = problem_lib.from_flags()
   traced_steps = trace_hook.steps_from_flags(logdir)
-  schedule.check_flags()
-  history.check_flags(logdir)
   schedules.check_flags()
-  optimizer_checks.check_flags(strategy)
   problem.check_flags()
   table_checks.settle(problem, strategy)
   return Choice(rule, strategy, problem, traced_steps)
-
-
-def check_min_workers(rule, strategy, environ):
-  """Raises cli.UsageError if a lost worker would hold up all others.
-
-  Args:
-    rule: str, the strategy's name.
-    strategy: strategy.Strategy.
-    environ: dict, where a launcher may say that fewer workers are enough.
-  """
-  if strategy.waits_for_all and environ.get(MIN_WORKERS):
-    raise cli.UsageError(
-      f'--min_workers={environ[MIN_WORKERS]} of the launcher, but under'
-      f' {rule} all workers wait for one that is lost: leave it out, or take'
-      ' an asynchronous rule such as async_sgd'
-    )
 
 
 def make_strategy(cluster):

@@ -30,14 +30,14 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import stop_request
-from distmnist.common import cli
+from distmnist.common import cli, refusals
 from distmnist.common import console as console_lib
-from distmnist.common.names import CHIEF
+from distmnist.common.names import CHIEF, MIN_WORKERS
 from distmnist.lifecycle import late_start, ps, shutdown
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import report
-from distmnist.nn import optimizer_checks, schedules
+from distmnist.nn import schedules
 from distmnist.training import (
   flag_checks,
   idle_flags,
@@ -80,11 +80,14 @@ class WorkerTask:
     """
     self._task = task
     cluster = task.cluster
-    script_checks.check_flags()
     self._rule, self._strategy = flag_checks.make_strategy(cluster)
-    flag_checks.check_min_workers(self._rule, self._strategy, os.environ)
+    refusals.refuse(
+      (*script_checks.REFUSALS, *flag_checks.OF_RULE),
+      rule=self._rule,
+      strategy=self._strategy,
+      min_workers=os.environ.get(MIN_WORKERS),
+    )
     schedules.check_flags()
-    optimizer_checks.check_flags(self._strategy)
     self.index, self.num_workers = cluster.task_index, cluster.num_workers
     self.is_chief = cluster.is_chief
     self._train_op = self._exit = None

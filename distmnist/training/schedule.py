@@ -204,9 +204,3 @@ def _find_epochs(images_per_epoch, images_per_update):
   epochs = fractions.Fraction(repr(epochs))
   images = epochs * images_per_epoch
   return epochs, max(1, math.ceil(images / images_per_update))
-
-
-def check_flags():
-  """Raises cli.UsageError if there is nothing to do."""
-  if _EPOCHS.value == 0:
-    raise cli.UsageError('--epochs=0: expected more than 0, such as 0.5')

@@ -6,6 +6,9 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
+from distmnist.common.refusals import Refusal
+
+FLAGS = flags.FLAGS
 
 # What only our own loop knows: the data, its batches, and where it begins.
 _WITHOUT_EFFECT = (
@@ -16,15 +19,17 @@ _WITHOUT_EFFECT = (
 )
 
 
-def check_flags():
-  """Raises cli.UsageError if a flag asks for what a script's own loop does."""
-  for name in _WITHOUT_EFFECT:
-    flag = flags.FLAGS[name]
-    if flag.value != flag.default:
-      raise cli.UsageError(
-        f'--{name}={flag.value} has no effect in a script with a loop of its '
-        'own, which chooses what a step reads: leave it out'
-      )
+def _make_refusal(flag):
+  return Refusal(
+    flag,
+    lambda f: FLAGS[flag].value != FLAGS[flag].default,
+    ' has no effect in a script with a loop of its own, which chooses what a '
+    'step reads: leave it out',
+  )
+
+
+# What asks for what a script's own loop does; they need no facts.
+REFUSALS = tuple(map(_make_refusal, _WITHOUT_EFFECT))
 
 
 def check_builder(build_loss):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import cli
+from distmnist.common import cli, refusals
 from distmnist.data import image_ops
 
 
@@ -27,9 +27,9 @@ def test_images_are_shifted_by_whole_pixels_up_to_the_limit(tf_session):
 
 def test_a_shift_out_of_sight_is_refused(set_flags):
   set_flags('--random_shift=7')
-  image_ops.check_flags((28, 8, 1))
+  refusals.refuse(image_ops.REFUSALS, height=28, width=8)
   with pytest.raises(cli.UsageError, match='--random_shift=7 .* 7 x 28'):
-    image_ops.check_flags((7, 28, 1))
+    refusals.refuse(image_ops.REFUSALS, height=7, width=28)
 
 
 def test_pixels_are_scaled_to_0_and_1(tf_session):

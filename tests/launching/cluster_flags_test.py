@@ -1,15 +1,19 @@
 import pytest
 from absl import flags
 
-from distmnist.common import cli
+from distmnist.common import cli, refusals
 from distmnist.launching import cluster_flags
 
 
-def check(launcher='local'):
+def check(launcher='local', logdir=None):
   """As launch does, before it starts anything."""
   cluster_flags.check_launcher_flags(launcher)
-  cluster_flags.check_restart_flags(
-    launcher, cluster_flags.NUM_PS.value, cluster_flags.NUM_WORKERS.value
+  refusals.refuse(
+    cluster_flags.REFUSALS,
+    launcher=launcher,
+    num_ps=cluster_flags.NUM_PS.value,
+    num_workers=cluster_flags.NUM_WORKERS.value,
+    logdir=logdir,
   )
 
 
@@ -43,13 +47,13 @@ def test_ten_thousand_tasks_of_a_kind_are_allowed(set_flags):
     (
       ['--min_workers=1'],
       'slurm',
-      '--min_workers is for --launcher=local and ssh, and this is'
+      '--min_workers=1 is for --launcher=local and ssh, and this is'
       ' --launcher=slurm: leave it out',
     ),
     (
       ['--restart_window_secs=1'],
       'kubernetes',
-      '--restart_window_secs is for --launcher=local and ssh, and this is'
+      '--restart_window_secs=1 is for --launcher=local and ssh, and this is'
       ' --launcher=kubernetes: leave it out',
     ),
   ],
@@ -79,10 +83,10 @@ def test_only_slurm_may_be_told_not_to_wait(set_flags):
 
 def test_an_evaluator_needs_a_launcher_that_can_and_a_logdir(set_flags):
   set_flags('--evaluator')
-  cluster_flags.check_evaluator('local', 'run')
-  cluster_flags.check_evaluator('kubernetes', None)
-  cluster_flags.check_evaluator('slurm', 'run')
+  check('local', 'run')
+  check('kubernetes', None)
+  check('slurm', 'run')
   with pytest.raises(cli.UsageError, match='--job_name=evaluator --logdir'):
-    cluster_flags.check_evaluator('spark', 'run')
+    check('spark', 'run')
   with pytest.raises(cli.UsageError, match='give a --logdir to train'):
-    cluster_flags.check_evaluator('ssh', None)
+    check('ssh', None)

@@ -4,7 +4,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster
-from distmnist.common import cli
+from distmnist.common import cli, refusals
 from distmnist.nn import optimizer_checks
 from distmnist.strategies import agn, async_sgd, easgd
 from distmnist.training import step
@@ -52,7 +52,7 @@ from distmnist.training import step
 def test_flags_that_do_not_fit_are_refused(set_flags, words, rule, message):
   set_flags(*words)
   with pytest.raises(cli.UsageError) as refused:
-    optimizer_checks.check_flags(rule)
+    refusals.refuse(optimizer_checks.REFUSALS, strategy=rule)
   assert str(refused.value) == message
 
 
@@ -71,7 +71,7 @@ def test_flags_that_do_not_fit_are_refused(set_flags, words, rule, message):
 )
 def test_flags_that_fit(set_flags, words, rule):
   set_flags(*words)
-  optimizer_checks.check_flags(rule)
+  refusals.refuse(optimizer_checks.REFUSALS, strategy=rule)
 
 
 @pytest.mark.parametrize('dtype', [tf.float16, tf.bfloat16])

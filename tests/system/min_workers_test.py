@@ -3,8 +3,8 @@
 import pytest
 
 from distmnist.cluster import cluster
-from distmnist.common import cli, registry
-from distmnist.common.names import MIN_WORKERS, STRATEGIES
+from distmnist.common import cli, refusals, registry
+from distmnist.common.names import STRATEGIES
 from distmnist.training import flag_checks
 
 WAITING = {'bmuf', 'ring_allreduce', 'sagn', 'ssp', 'sync_sgd'}
@@ -15,8 +15,9 @@ def check(set_flags, name, *words):
   spec = cluster.Cluster(
     () if name == 'ring_allreduce' else ('x:1',), ('x:2', 'x:3')
   )
-  flag_checks.check_min_workers(
-    *flag_checks.make_strategy(spec), {MIN_WORKERS: '1'}
+  rule, strategy = flag_checks.make_strategy(spec)
+  refusals.refuse(
+    flag_checks.OF_RULE, rule=rule, strategy=strategy, min_workers='1'
   )
 
 

@@ -4,7 +4,7 @@ import types
 import pytest
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import cli, registry
+from distmnist.common import cli, refusals, registry
 from distmnist.training import flag_checks
 
 CLUSTER = cluster_lib.make_cluster(('p:1',), ('v:1', 'w:1'), 'worker', 1)
@@ -66,3 +66,70 @@ def test_a_module_that_makes_no_strategy_is_named(
   monkeypatch.setattr(registry, 'load', lambda room, name: made)
   with pytest.raises(cli.UsageError, match=re.escape(message)):
     flag_checks.make_strategy(CLUSTER)
+
+
+def find(num_workers=2, logdir='run', num_validation_images=None, **settings):
+  """Returns what is refused of a rule with `settings`, a str, or ''."""
+  waits = {'is_lock_step': False, 'waits_for_all': False}
+  periods = {'batches_per_update': 1, 'push_period': 1}
+  uses = {'has_local_steps': False, 'has_center_optimizer': True}
+  return refusals.find(
+    (*flag_checks.OF_RULE, *flag_checks._OF_LOOP),
+    rule='rule',
+    strategy=types.SimpleNamespace(**waits | periods | uses | settings),
+    cluster=types.SimpleNamespace(num_workers=num_workers),
+    logdir=logdir,
+    min_workers=None,
+    num_validation_images=num_validation_images,
+  )
+
+
+def test_workers_that_wait_for_each_other_start_together(set_flags):
+  set_flags()
+  assert not find(is_lock_step=True)
+  set_flags('--startup_delay_steps=40')
+  assert not find(num_workers=1, is_lock_step=True)
+  # A worker pushes what four batches gave.
+  assert not find(batches_per_update=4, push_period=4)
+  for settings in (
+    {'is_lock_step': True},
+    {'waits_for_all': True},
+    {'batches_per_update': 2},
+  ):
+    assert find(**settings).startswith('--startup_delay_steps=40, but under')
+
+
+@pytest.mark.parametrize(
+  ('words', 'facts', 'said'),
+  [
+    (['--epochs=0'], {}, '--epochs=0: expected more than 0'),
+    (['--history'], {'logdir': None}, '--history needs a --logdir'),
+    (
+      ['--validation_steps=5'],
+      {'num_validation_images': 0},
+      '--validation_steps=5 needs --validation_images > 0',
+    ),
+    (
+      ['--early_stopping_patience=2'],
+      {},
+      '--early_stopping_patience=2 needs --validation_steps',
+    ),
+    (
+      ['--early_stopping_patience=2', '--validation_steps=5'],
+      {'logdir': None},
+      '--early_stopping_patience=2 needs --logdir',
+    ),
+  ],
+)
+def test_flags_of_the_loop_that_do_not_fit_are_refused(
+  set_flags, words, facts, said
+):
+  set_flags(*words)
+  assert find(**facts).startswith(said)
+
+
+def test_flags_of_the_loop_that_fit(set_flags):
+  set_flags('--history', '--validation_steps=5', '--early_stopping_patience=2')
+  assert find(num_validation_images=100) == ''
+  # How many there are is not yet known.
+  assert find() == ''

@@ -5,11 +5,14 @@ import sys
 
 from absl import flags
 
-from distmnist.common import cli, console
+from distmnist.common import console
 from distmnist.common.names import CHIEF
+from distmnist.common.refusals import Refusal
 from distmnist.launching import run_record
 from distmnist.launching.screen import log_view, table_screen, task_logs
 from distmnist.storage import urls
+
+FLAGS = flags.FLAGS
 
 _LIVE_TABLE = flags.DEFINE_enum(
   'live_table',
@@ -47,39 +50,40 @@ def make(logs_dir, tasks, show_logs):
   return screen
 
 
-def check_flags(launcher, logdir, show_logs='chief', no_wait=None):
-  """Refuses what could not be shown.
+def _make_refusals(flag, value):
+  """Returns the rows of a flag that shows, at `value`, more than the chief."""
+  return (
+    Refusal(
+      flag,
+      lambda f: FLAGS[flag].value == value and f.launcher == 'kubernetes',
+      ' is for launchers that see all tasks, and Kubernetes keeps their logs: '
+      'leave it out (--apply shows the chief), and see kubectl logs',
+    ),
+    Refusal(
+      flag,
+      lambda f: FLAGS[flag].value == value and f.no_wait,
+      lambda f: (
+        f' is for a launcher that waits for the run, and with {f.no_wait} it '
+        'does not: leave one of them out'
+      ),
+    ),
+  )
 
-  Args:
-    launcher: str, its name.
-    logdir: str or None, of the run.
-    show_logs: see `make`.
-    no_wait: str, the flag for which the launcher only submits, or None.
 
-  Raises:
-    cli.UsageError: says which, and why.
-  """
-  asked = {
-    '--live_table=on': _LIVE_TABLE.value == 'on',
-    '--show_logs=all': show_logs == 'all',
-  }
-  for flag in (flag for flag, is_asked in asked.items() if is_asked):
-    if launcher == 'kubernetes':
-      raise cli.UsageError(
-        f'{flag} is for launchers that see all tasks, and Kubernetes keeps'
-        ' their logs: leave it out (--apply shows the chief), and see kubectl'
-        ' logs'
-      )
-    if no_wait:
-      raise cli.UsageError(
-        f'{flag} is for a launcher that waits for the run, and with {no_wait}'
-        ' it does not: leave one of them out'
-      )
-  if _LIVE_TABLE.value == 'on' and not logdir:
-    raise cli.UsageError(
-      '--live_table=on shows what the tasks write to a --logdir: give train one'
-      ' on this file system, after the --'
-    )
+# Facts: launcher, str; logdir, str or None, train's flag; no_wait, str or None,
+# the flag for which the launcher only submits.
+REFUSALS = (
+  *_make_refusals('live_table', 'on'),
+  *_make_refusals('show_logs', 'all'),
+  Refusal(
+    'live_table',
+    lambda f: (
+      FLAGS.live_table == 'on' and (not f.logdir or urls.is_remote(f.logdir))
+    ),
+    ' shows what the tasks write to a --logdir: give train one on this file '
+    'system, after the --',
+  ),
+)
 
 
 def _wants_table(wanted):

@@ -19,10 +19,12 @@ from absl import flags
 
 from distmnist.common import cli, registry
 from distmnist.common.names import FORWARD, LOGGERS, METRICS_PORT
+from distmnist.common.refusals import Refusal
 from distmnist.launching.screen import task_logs
 from distmnist.launching.supervisor import failures
 from distmnist.storage import urls
 
+FLAGS = flags.FLAGS
 _log = logging.getLogger(__name__)
 
 _TENSORBOARD = flags.DEFINE_bool(
@@ -57,44 +59,60 @@ _FOLLOW = (
 )
 
 
-def check_flags(launcher, logdir, no_wait=None):
-  """Refuses companions that could not work.
+def _make_refusals(flag):
+  """Returns the rows of a flag that asks for a companion."""
 
-  Args:
-    launcher: str, its name.
-    logdir: str or None, train's flag.
-    no_wait: str, the flag for which the launcher only submits, or None.
+  def is_asked():
+    return FLAGS[flag].value != FLAGS[flag].default
+
+  return (
+    Refusal(
+      flag,
+      lambda f: is_asked() and f.launcher == 'kubernetes',
+      ' reads a --logdir on this machine, and on Kubernetes it is on a volume: '
+      'leave it out (--kube_tensorboard runs one there)',
+    ),
+    Refusal(
+      flag,
+      lambda f: is_asked() and f.no_wait,
+      lambda f: (
+        ' lasts as long as the launcher, which does not wait for the run with '
+        f'{f.no_wait}: leave one of them out'
+      ),
+    ),
+    Refusal(
+      flag,
+      lambda f: is_asked() and not f.logdir,
+      ' shows what the tasks write to a --logdir: give train one on this file '
+      'system, after the --',
+    ),
+    Refusal(
+      flag,
+      lambda f: is_asked() and urls.is_remote(f.logdir),
+      lambda f: (
+        f' reads a --logdir on this machine, not {f.logdir}: leave one of them '
+        'out'
+      ),
+    ),
+  )
+
+
+# Facts: launcher, str; logdir, str or None, train's flag; no_wait, str or None,
+# the flag for which the launcher only submits.
+REFUSALS = (
+  *_make_refusals('tensorboard'),
+  *_make_refusals('loggers'),
+  *_make_refusals('metrics_port'),
+)
+
+
+def check_loggers():
+  """Checks that each of --loggers is there.
 
   Raises:
-    cli.UsageError: says which, and why.
-    cli.RunError: a logger lacks its library.
+    cli.UsageError: one is unknown.
+    cli.RunError: one lacks its library.
   """
-  asked = {
-    '--tensorboard': _TENSORBOARD.value,
-    f'--loggers={",".join(_LOGGERS.value)}': bool(_LOGGERS.value),
-    f'--metrics_port={_METRICS_PORT.value}': _METRICS_PORT.value is not None,
-  }
-  for flag in (flag for flag, is_asked in asked.items() if is_asked):
-    if launcher == 'kubernetes':
-      raise cli.UsageError(
-        f'{flag} reads a --logdir on this machine, and on Kubernetes it is'
-        ' on a volume: leave it out (--kube_tensorboard runs one there)'
-      )
-    if no_wait:
-      raise cli.UsageError(
-        f'{flag} lasts as long as the launcher, which does not wait for the run'
-        f' with {no_wait}: leave one of them out'
-      )
-    if not logdir:
-      raise cli.UsageError(
-        f'{flag} shows what the tasks write to a --logdir: give train one on'
-        ' this file system, after the --'
-      )
-    if urls.is_remote(logdir):
-      raise cli.UsageError(
-        f'{flag} reads a --logdir on this machine, not {logdir}: leave one of '
-        'them out'
-      )
   known = registry.names(LOGGERS)
   for name in _LOGGERS.value:
     if name not in known:

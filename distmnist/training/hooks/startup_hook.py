@@ -27,28 +27,6 @@ _STARTUP_DELAY_STEPS = flags.DEFINE_integer(
 _LOOK_SECS = 0.1
 
 
-def check_rule(cluster, strategy):
-  """Checks that workers may start one after the other.
-
-  Args:
-    cluster: cluster.Cluster.
-    strategy: strategy.Strategy.
-
-  Raises:
-    cli.UsageError: workers of this rule wait for each other.
-  """
-  delay = _STARTUP_DELAY_STEPS.value
-  # If an update takes the gradients of several workers or, as under ssp, none
-  # may be far ahead of a worker that has not made a step.
-  is_shared = strategy.batches_per_update > strategy.push_period
-  waits = strategy.is_lock_step or strategy.waits_for_all or is_shared
-  if delay and cluster.num_workers > 1 and waits:
-    raise cli.UsageError(
-      f'--startup_delay_steps={delay}, but under this rule workers wait for '
-      'each other: leave it out, or take an asynchronous rule such as async_sgd'
-    )
-
-
 def find_start(cluster, last_step):
   """Returns the global step (int) at which this worker starts.
 

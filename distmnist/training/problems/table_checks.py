@@ -3,12 +3,15 @@
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.common import cli
+from distmnist.common import refusals
 from distmnist.common.names import STRATEGIES
+from distmnist.common.refusals import Refusal
 from distmnist.exchange import strategy as strategy_lib
 from distmnist.exchange.tables import sparse_table, tables_apart
 from distmnist.nn import optimizers, sparse_updates
 from distmnist.training.problems import keras_tables, table_memory
+
+FLAGS = flags.FLAGS
 
 
 def check(strategy):
@@ -24,18 +27,14 @@ def check(strategy):
   tables = tf.get_collection(sparse_table.TABLES)
   if not tables:
     return
-  table = f'the sparse table {sparse_table.find_name(tables[0])!r}'
-  conflict = find_conflict(strategy, table)
-  is_all = all(
-    any(v is shard for shard in tables) for v in tf.trainable_variables()
+  refusals.refuse(
+    (*_REFUSALS, _LEAVES_NOTHING),
+    strategy=strategy,
+    table=f'the sparse table {sparse_table.find_name(tables[0])!r}',
+    has_others=any(
+      all(v is not shard for shard in tables) for v in tf.trainable_variables()
+    ),
   )
-  if tables_apart.is_wanted() and is_all and not conflict:
-    conflict = (
-      '--table_strategy=async_sgd leaves nothing to --strategy: the model '
-      f'trains tables alone, such as {table}. Take --strategy=async_sgd'
-    )
-  if conflict:
-    raise cli.UsageError(conflict)
   table_memory.check(strategy.cluster)
 
 
@@ -58,7 +57,7 @@ def describe(problem, strategy):
     strategy: strategy.Strategy.
   """
   change = find_change()
-  is_asked = flags.FLAGS['sparse_tables'].present  # none was the user's word.
+  is_asked = FLAGS['sparse_tables'].present  # none was the user's word.
   if not change or not problem.has_keras_model or is_asked:
     return []
   if find_conflict(strategy):
@@ -87,6 +86,77 @@ def find_change():
   return f'--optimizer={optimizer}' if is_lazy else ''
 
 
+def _show_rule(facts):
+  flag = facts.strategy.refuses_tables_with
+  with_flag = f' with {flag}' if flag and not tables_apart.is_wanted() else ''
+  return f'--strategy={_name(type(facts.strategy))}{with_flag}'
+
+
+def _find_optimizer():
+  return optimizers.base_rate_from_flags()[0].split()[0]
+
+
+# What does not go with a sparse table. Facts: strategy, strategy.Strategy;
+# table, str, what it is called.
+_REFUSALS = (
+  Refusal(
+    _show_rule,
+    lambda f: tables_apart.is_wanted() and not f.strategy.needs_ps,
+    lambda f: (
+      f' has no ps, where {f.table} could be: expected one of '
+      f'{", ".join(find_rules())}, or another rule with ps'
+    ),
+  ),
+  Refusal(
+    _show_rule,
+    lambda f: (
+      not tables_apart.is_wanted()
+      and (f.strategy.refuses_tables_with or not f.strategy.takes_tables)
+    ),
+    lambda f: (
+      ' keeps or pulls more than the rows of a batch, and cannot train '
+      f'{f.table}: expected one of {", ".join(find_rules())}, or '
+      '--table_strategy=async_sgd'
+    ),
+  ),
+  Refusal(
+    lambda f: f'--optimizer={_find_optimizer()}',
+    lambda f: _find_optimizer() in sparse_updates.WITHOUT,
+    lambda f: (
+      f' needs all rows of a table in each step, and cannot train {f.table}: '
+      'expected one of '
+      + ', '.join(sorted({*optimizers.OPTIMIZERS} - {*sparse_updates.WITHOUT}))
+    ),
+  ),
+  Refusal(
+    'ema_decay',
+    lambda f: FLAGS.ema_decay,
+    lambda f: (
+      ' would touch all rows in each step, and does not go with '
+      f'{f.table}: leave it out'
+    ),
+  ),
+  Refusal(
+    'gradient_accumulation',
+    lambda f: FLAGS.gradient_accumulation != 1,
+    lambda f: (
+      ' looks up no rows slice by slice, and does not go with '
+      f'{f.table}: leave it out'
+    ),
+  ),
+)
+# Of a model that is built. Facts: also has_others, bool, whether it trains more
+# than tables.
+_LEAVES_NOTHING = Refusal(
+  'table_strategy',
+  lambda f: tables_apart.is_wanted() and not f.has_others,
+  lambda f: (
+    f' leaves nothing to --strategy: the model trains tables alone, such as '
+    f'{f.table}. Take --strategy=async_sgd'
+  ),
+)
+
+
 def find_conflict(strategy, table='a sparse table'):
   """Returns which flag conflicts with tables and what to do, a str, or ''.
 
@@ -94,37 +164,7 @@ def find_conflict(strategy, table='a sparse table'):
     strategy: strategy.Strategy.
     table: str, what they are called.
   """
-  rule = _name(type(strategy))
-  flag, is_apart = strategy.refuses_tables_with, tables_apart.is_wanted()
-  if is_apart and not strategy.needs_ps:
-    return (
-      f'--strategy={rule} has no ps, where {table} could be: expected one of '
-      f'{", ".join(find_rules())}, or another rule with ps'
-    )
-  if not is_apart and (flag or not strategy.takes_tables):
-    given = f'--strategy={rule} with {flag}' if flag else f'--strategy={rule}'
-    return (
-      f'{given} keeps or pulls more than the rows of a batch, and cannot train '
-      f'{table}: expected one of {", ".join(find_rules())}, or '
-      '--table_strategy=async_sgd'
-    )
-  optimizer = optimizers.base_rate_from_flags()[0].split()[0]
-  if optimizer in sparse_updates.WITHOUT:
-    rest = set(optimizers.OPTIMIZERS) - set(sparse_updates.WITHOUT)
-    return (
-      f'--optimizer={optimizer} needs all rows of a table in each step, and '
-      f'cannot train {table}: expected one of {", ".join(sorted(rest))}'
-    )
-  for flag, alone, what in (
-    ('ema_decay', 0, 'would touch all rows in each step'),
-    ('gradient_accumulation', 1, 'looks up no rows slice by slice'),
-  ):
-    value = flags.FLAGS[flag].value
-    if value != alone:
-      return (
-        f'--{flag}={value:g} {what}, and does not go with {table}: leave it out'
-      )
-  return ''
+  return refusals.find(_REFUSALS, strategy=strategy, table=table)
 
 
 def find_rules():

@@ -4,9 +4,19 @@ import logging
 
 import pytest
 
-from distmnist.common import cli
-from distmnist.launching import jobs, run_record
+from distmnist.common import cli, refusals
+from distmnist.launching import (
+  cluster_flags,  # noqa: F401  --show_logs.
+  jobs,
+  run_record,
+)
 from distmnist.launching.screen import screens, table_screen
+
+
+def check(launcher, logdir, no_wait=None):
+  refusals.refuse(
+    screens.REFUSALS, launcher=launcher, logdir=logdir, no_wait=no_wait
+  )
 
 
 def append(path, text):
@@ -59,9 +69,11 @@ def test_a_table_is_for_a_terminal(
 
 def test_a_table_needs_a_logdir(set_flags):
   set_flags('--live_table=on')
-  screens.check_flags('local', 'run')
+  check('local', 'run')
   with pytest.raises(cli.UsageError, match='on this file system, after the --'):
-    screens.check_flags('local', None)
+    check('local', None)
+  with pytest.raises(cli.UsageError, match='on this file system, after the --'):
+    check('local', 'gs://a/b')
 
 
 @pytest.mark.parametrize(
@@ -74,9 +86,11 @@ def test_a_table_needs_a_logdir(set_flags):
 def test_what_a_launcher_does_not_show_is_refused(
   set_flags, launcher, no_wait, message
 ):
-  screens.check_flags(launcher, 'run', 'chief', no_wait)
+  set_flags()
+  check(launcher, 'run', no_wait)
+  set_flags('--show_logs=all')
   with pytest.raises(cli.UsageError, match=f'--show_logs=all .*{message}'):
-    screens.check_flags(launcher, 'run', 'all', no_wait)
+    check(launcher, 'run', no_wait)
   set_flags('--live_table=on')
   with pytest.raises(cli.UsageError, match=f'--live_table=on .*{message}'):
-    screens.check_flags(launcher, 'run', 'chief', no_wait)
+    check(launcher, 'run', no_wait)

@@ -11,10 +11,16 @@ import urllib.request
 import psutil
 import pytest
 
-from distmnist.common import cli
+from distmnist.common import cli, refusals
 from distmnist.launching.supervisor import companions
 from tests.support.background import assert_gone
 from tests.support.paths import REPO
+
+
+def check(launcher, logdir, no_wait=None):
+  refusals.refuse(
+    companions.REFUSALS, launcher=launcher, logdir=logdir, no_wait=no_wait
+  )
 
 
 @pytest.mark.parametrize(
@@ -24,24 +30,27 @@ from tests.support.paths import REPO
     (['--metrics_port=0'], 'ssh', None, '--metrics_port=0 shows what the'),
     (['--tensorboard'], 'kubernetes', '/logs/x', 'on a volume: leave it out'),
     (['--loggers=x'], 'local', 'run', '--loggers=x: expected some of mlflow'),
+    (['--tensorboard'], 'local', 'gs://a/b', 'this machine, not gs://a/b: lea'),
   ],
 )
 def test_what_cannot_work_is_refused(set_flags, words, launcher, logdir, match):
   set_flags(*words)
   with pytest.raises(cli.UsageError, match=match):
-    companions.check_flags(launcher, logdir)
+    check(launcher, logdir)
+    companions.check_loggers()
 
 
 def test_none_runs_beside_a_launcher_that_does_not_wait(set_flags):
   set_flags('--tensorboard')
-  companions.check_flags('slurm', 'run')
+  check('slurm', 'run')
   with pytest.raises(cli.UsageError, match='for the run with --noslurm_wait:'):
-    companions.check_flags('slurm', 'run', '--noslurm_wait')
+    check('slurm', 'run', '--noslurm_wait')
 
 
 def test_without_a_flag_there_is_none(set_flags):
   set_flags()
-  companions.check_flags('kubernetes', None)
+  check('kubernetes', None)
+  companions.check_loggers()
   assert companions.from_flags() == []
 
 

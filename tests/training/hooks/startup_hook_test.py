@@ -71,12 +71,6 @@ def test_a_stop_ends_the_wait():
   assert begin(0, 10, stop)[0].step == 0
 
 
-def make_rule(**settings):
-  waits = {'is_lock_step': False, 'waits_for_all': False}
-  periods = {'batches_per_update': 1, 'push_period': 1}
-  return types.SimpleNamespace(**waits | periods | settings)
-
-
 def make_worker(index, num_workers=3):
   return types.SimpleNamespace(task_index=index, num_workers=num_workers)
 
@@ -88,27 +82,10 @@ def test_worker_k_starts_k_times_as_late(set_flags, index, step):
 
 
 def test_without_the_flag_or_others_there_is_no_delay(set_flags):
-  lock_step = make_rule(is_lock_step=True)
   set_flags()
-  startup_hook.check_rule(make_worker(2), lock_step)
   assert startup_hook.find_start(make_worker(2), 9) == 0
   set_flags('--startup_delay_steps=40')
-  startup_hook.check_rule(make_worker(0, 1), lock_step)
   assert startup_hook.find_start(make_worker(0, 1), 9) == 0
-
-
-def test_workers_that_wait_for_each_other_start_together(set_flags):
-  set_flags('--startup_delay_steps=40')
-  # A worker pushes what four batches gave.
-  alone = make_rule(batches_per_update=4, push_period=4)
-  startup_hook.check_rule(make_worker(0), alone)
-  for settings in (
-    {'is_lock_step': True},
-    {'waits_for_all': True},
-    {'batches_per_update': 2},
-  ):
-    with pytest.raises(cli.UsageError, match='workers wait for each other'):
-      startup_hook.check_rule(make_worker(0), make_rule(**settings))
 
 
 def test_a_worker_that_would_never_start_is_refused(set_flags):
