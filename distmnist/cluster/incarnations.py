@@ -30,11 +30,12 @@ _LOOK_SECS = 1.0
 _TIMEOUT_MS = 5000
 
 
-class LossHook(tf.train.SessionRunHook):
-  """Lets a session find out that a task was lost; the first of all hooks.
+class LossWatch:
+  """Lets a worker's sessions find out that a task was lost.
 
-  It turns each error caused by the loss of a task into one after which
-  MonitoredSession makes a new session, and ends waits that no error would end.
+  Each error caused by the loss of a task becomes one after which
+  MonitoredSession makes a new session, and waits that no error would end are
+  ended.
   """
 
   def __init__(self, cluster, server):
@@ -45,18 +46,45 @@ class LossHook(tf.train.SessionRunHook):
     """
     self._cluster = cluster
     self._server = server
+    self._marks = []
     self._life = _Life(None, None)
     self._thread = None
     self._is_over = threading.Event()
 
-  def begin(self):
+  def build(self):
+    """Adds the ops by which a session marks each ps to the default graph."""
     ps = range(self._cluster.num_ps)
     self._marks = [build_mark(self._cluster, i).set for i in ps]
 
-  def after_create_session(self, session, coord):
+  def begin_session(self, session, coord, run):
+    """Gives up the session before this one; returns what runs this one.
+
+    Args:
+      session: tf.Session.
+      coord: tf.train.Coordinator of that session.
+      run: callable like tf.Session.run.
+
+    Returns:
+      callable like `run`, with errors that name a loss.
+    """
     self._end_unfinished(session)
-    self._name_losses(session)
     self._life = _Life(session, coord)
+
+    def run_naming_losses(*args, **kwargs):
+      try:
+        with errors.naming_losses():
+          return run(*args, **kwargs)
+      # RuntimeError: a session that was closed before its call.
+      except (tf.errors.OpError, RuntimeError) as error:
+        life = self._life
+        if session is life.session and life.loss:
+          raise life.loss from error
+        raise
+
+    return run_naming_losses
+
+  def watch_session(self, session):
+    """Marks each ps in the session that `begin_session` was given last."""
     if not self._marks:
       return
     session.run(self._marks)
@@ -77,33 +105,13 @@ class LossHook(tf.train.SessionRunHook):
       with contextlib.suppress(Exception):
         self._life.session.close()
 
-  def _name_losses(self, session):
-    run = session.run
-
-    def run_naming_losses(*args, **kwargs):
-      try:
-        with errors.naming_losses():
-          return run(*args, **kwargs)
-      # RuntimeError: a session that was closed before its call.
-      except (tf.errors.OpError, RuntimeError) as error:
-        life = self._life
-        if session is life.session and life.loss:
-          raise life.loss from error
-        raise
-
-    session.run = run_naming_losses
-
-  def before_run(self, run_context):
-    self._move()
-
-  def after_run(self, run_context, run_values):
-    self._move()
-
-  def _move(self):
+  def note_move(self):
+    """Notes that a step begins or has ended."""
     if self._life.last_move is not None:
       self._life.last_move = time.monotonic()
 
-  def end(self, session):
+  def close(self):
+    """Ends the watch."""
     self._life.last_move = None
     self._is_over.set()
 

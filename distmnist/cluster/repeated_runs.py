@@ -15,19 +15,8 @@ import tensorflow.compat.v1 as tf
 from distmnist import tf_internals
 
 
-class RepeatHook(tf.train.SessionRunHook):
-  """Makes each session of a MonitoredSession remember its runs.
-
-  It comes before every hook that replaces session.run. The graph is final by
-  then: what is remembered stays valid.
-  """
-
-  def after_create_session(self, session, coord):
-    session.run = RepeatedRuns(session).run
-
-
 class RepeatedRuns:
-  """Remembers the runs of a session.
+  """Remembers the runs of a session, whose graph is final.
 
   These are only runs that fetch a dict of tensors and of lists of tensors, as a
   MonitoredSession does for its hooks, and that feed arrays of their

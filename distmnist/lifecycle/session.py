@@ -28,13 +28,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.cluster import (
-  deadlines,
-  errors,
-  incarnations,
-  probing,
-  repeated_runs,
-)
+from distmnist.cluster import deadlines, errors, probing
 from distmnist.common import cli, console
 from distmnist.common.names import CHIEF
 from distmnist.exchange import strategy
@@ -303,18 +297,14 @@ def make_session(task, scaffold, hooks):
   Args:
     task: task.Task, which serves.
     scaffold: ClusterScaffold.
-    hooks: list of SessionRunHook; their `end` is called in this order.
+    hooks: list of SessionRunHook, a liveness.LivenessHook first; their `end`
+      is called in this order.
   """
-  cluster, server = task.cluster, task.server
   return tf.train.MonitoredTrainingSession(
-    master=server.target if server else '',
-    is_chief=_has_variables(cluster),
+    master=task.server.target if task.server else '',
+    is_chief=_has_variables(task.cluster),
     scaffold=scaffold,
-    hooks=[
-      repeated_runs.RepeatHook(),
-      incarnations.LossHook(cluster, server),
-      *hooks,
-    ],
+    hooks=hooks,
     config=task.session_config,
     checkpoint_dir=None,
     save_checkpoint_secs=None,

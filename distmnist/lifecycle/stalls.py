@@ -18,11 +18,10 @@ import threading
 import time
 from typing import NamedTuple
 
-import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist import tf_internals
-from distmnist.cluster import deadlines, incarnations
+from distmnist.cluster import deadlines, incarnations, repeated_runs
 from distmnist.common import cli
 from distmnist.common.names import PACKAGE_DIR
 from distmnist.data import streamed
@@ -51,8 +50,12 @@ _LIBRARIES = (
   f'{os.sep}site-packages{os.sep}',
   f'{os.sep}dist-packages{os.sep}',
 )
-# Every call of a session goes through these files; their caller says more.
-_PASSES_ON = incarnations.__file__, tf_internals.__file__
+# Every call of a session goes through these files; its caller says more.
+_PASS_ON = (
+  incarnations.__file__,
+  repeated_runs.__file__,
+  tf_internals.__file__,
+)
 # After this long a task tells the others what it is doing.
 TELL_SECS = 2.0
 # Lines that wait to be written; more are dropped.
@@ -348,7 +351,7 @@ def _describe_place(frame):
   """Returns where a thread is, in our code or the user's, '' if unknown."""
   for each in _walk(frame):
     file = each.f_code.co_filename
-    is_ours = file.startswith(_PACKAGE) and file not in _PASSES_ON
+    is_ours = file.startswith(_PACKAGE) and file not in _PASS_ON
     if is_ours or _is_users(file):
       name = os.path.basename(file)
       return f' ({name}:{each.f_lineno}, {each.f_code.co_name})'
@@ -360,23 +363,3 @@ def _is_users(file):
   if file.startswith('<') or file.startswith(_PACKAGE):
     return False
   return not any(folder in file for folder in _LIBRARIES)
-
-
-class StallHook(tf.train.SessionRunHook):
-  """Tells Stalls what begins and ends; the first of the hooks of train."""
-
-  def __init__(self, stalls):
-    self._stalls = stalls
-
-  def after_create_session(self, session, coord):
-    self._stalls.busy('the start of a session', waits_for_others=True)
-
-  def before_run(self, run_context):
-    self._stalls.step_begins()
-
-  def after_run(self, run_context, run_values):
-    self._stalls.step_ends()
-    self._stalls.busy('what follows a step')
-
-  def end(self, session):
-    self._stalls.busy('the end')

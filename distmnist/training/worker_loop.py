@@ -18,10 +18,9 @@ from distmnist.exchange.tables import (
 )
 from distmnist.lifecycle import (
   consistency,
+  liveness,
   lost_workers,
-  place_hook,
   shutdown,
-  stalls,
 )
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import lives, report
@@ -227,8 +226,7 @@ def order_hooks(task, scaffold, steps, stop, saves, first=()):
   # end it releases waiting workers before the chief waits for them. What was
   # trained is then saved before anything that may fail or take long.
   return [
-    stalls.StallHook(task.stalls),
-    *place_hook.make(task),
+    liveness.LivenessHook(task),
     *first,
     *scaffold.hooks,
     steps,

@@ -108,15 +108,16 @@ def test_a_loss_that_is_found_late_leaves_the_next_session_alone():
   member = in_process.cluster.make_cluster(
     ('p:1', 'p:2'), ('w:1', 'w:2'), 'worker', 0
   )
-  hook = incarnations.LossHook(member, None)
-  console.print_logs(lambda _: hook.after_create_session(new, coords[1]))
-  hook._marks = []
-  hook.after_create_session(old, coords[0])
-  life = hook._life
+  watch, runs = incarnations.LossWatch(member, None), []
+  console.print_logs(
+    lambda _: runs.append(watch.begin_session(new, coords[1], new.run))
+  )
+  watch.begin_session(old, coords[0], old.run)
+  life = watch._life
   life.last_move = 0.0
-  hook._end(life, 0)
+  watch._end(life, 0)
   assert coords[0].should_stop() and old.is_closed
   assert 'ps 0 was started anew' in life.loss.message
   assert not coords[1].should_stop() and not new.is_closed
   with pytest.raises(ValueError, match='its own'):
-    new.run([])
+    runs[0]([])

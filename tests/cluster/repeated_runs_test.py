@@ -36,8 +36,7 @@ def made():
         return plain(fetches, *args)
 
       session.run = run
-      repeated_runs.RepeatHook().after_create_session(session, None)
-      made.session, made.run = session, session.run
+      made.session, made.run = session, repeated_runs.RepeatedRuns(session).run
       yield made
 
 

@@ -263,7 +263,7 @@ def test_without_notes_one_that_dies_in_mid_push_counts_twice():
 
 
 def test_two_threads_of_updates_stall_each_waits_for_what_the_other_has():
-  # What incarnations.LossHook and RoundHook._end_updates must not let happen.
+  # What incarnations.LossWatch and RoundHook._end_updates must not let happen.
   stall, _ = find_fault(2, 2, 3, 0)
   assert all(w.token is None for w in stall.workers)
   first = [a.asking[0] for a in stall.accumulators if a.asking]

@@ -5,7 +5,6 @@ import re
 import sys
 import threading
 import time
-import types
 
 import numpy as np
 import pytest
@@ -60,11 +59,11 @@ def test_what_is_no_step_is_named_with_the_place_in_our_code(make):
   watched.busy('what follows a step')
 
   # The place is not the wrapper that all calls of a session go through.
-  session = types.SimpleNamespace(run=said.wait)
-  incarnations.LossHook(None, None)._name_losses(session)
+  watch = incarnations.LossWatch(None, None)
+  run = watch.begin_session(None, None, said.wait)
 
   def save():
-    assert session.run(DEADLINE_SECS)
+    assert run(DEADLINE_SECS)
 
   save()
   watched.idle()
@@ -311,32 +310,3 @@ def test_only_a_step_counts_as_one(make):
   assert 0 < watched.step_secs() <= watched.secs()
   watched.busy('a save')
   assert watched.step_secs() == 0 < watched.secs()
-
-
-def test_each_part_of_a_session_is_watched():
-  class Stalls:
-    def __init__(self):
-      self.calls = []
-
-    def busy(self, what, waits_for_others=False):
-      self.calls.append(what)
-
-    def step_begins(self):
-      self.calls.append('step')
-
-    def step_ends(self):
-      self.calls.append('step ends')
-
-  watched = Stalls()
-  hook = stalls.StallHook(watched)
-  hook.after_create_session(None, None)
-  hook.before_run(None)
-  hook.after_run(None, None)
-  hook.end(None)
-  assert watched.calls == [
-    'the start of a session',
-    'step',
-    'step ends',
-    'what follows a step',
-    'the end',
-  ]

@@ -18,6 +18,7 @@ from distmnist.common.names import STRATEGIES
 from distmnist.exchange import sharding, strategy
 from distmnist.exchange.copies import periodic_exchange
 from distmnist.exchange.steps import fused_steps, graph_warmup
+from distmnist.lifecycle import liveness
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import restart
 from distmnist.nn import optimizers
@@ -235,7 +236,9 @@ def train_alone(name, last_step, **how):
       tf.train.Saver(),
       all_hooks,
     )
-    return session_lib.make_session(task, scaffold, all_hooks)
+    return session_lib.make_session(
+      task, scaffold, [liveness.LivenessHook(task), *all_hooks]
+    )
 
   with tf.Graph().as_default():
     return train(name, member, make_session, last_step, **how)

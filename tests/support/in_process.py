@@ -11,7 +11,7 @@ from absl import flags
 from distmnist.cluster import cluster
 from distmnist.cluster import server as server_lib
 from distmnist.common import ports
-from distmnist.lifecycle import session, stalls
+from distmnist.lifecycle import liveness, session, stalls
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import restart
 
@@ -145,6 +145,9 @@ class NoWatchdog:
   def find_quiet(self, job_name):
     return {}
 
+  def may_be_replaced(self):
+    return False
+
 
 @contextlib.contextmanager
 def hold_ports(num_ports):
@@ -237,6 +240,7 @@ class InProcessCluster:
       tf.train.Saver(),
       hooks,
     )
+    hooks = [liveness.LivenessHook(task), *hooks]
     return session.make_session(task, scaffold, hooks)
 
   def run_workers(self, work):

@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.lifecycle import lost_workers
+from distmnist.lifecycle import liveness, lost_workers
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import history as history_lib
 from distmnist.logdir import restart
@@ -51,6 +51,7 @@ def train(member, server=None):
     start = _Start(graph.step.center)
     of_rule = [*choice.strategy.hooks(task.stop), graph.step.table.hook()]
     hooks = [
+      liveness.LivenessHook(task),
       *([graph.warmup.hook(steps)] if graph.warmup else []),
       start,
       *of_rule,

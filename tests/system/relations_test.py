@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as tf
 from absl.testing import flagsaver
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.lifecycle import lost_workers
+from distmnist.lifecycle import liveness, lost_workers
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import checkpoints, restart
 from distmnist.logdir import history as history_lib
@@ -167,6 +167,7 @@ def train(member, server=None):
 
   others = lost_workers.LostWorkers(member, task.watchdog)
   hooks = [
+    liveness.LivenessHook(task),
     *([graph.warmup.hook(steps)] if graph.warmup else []),
     *scaffold.hooks,
     steps,

@@ -79,7 +79,7 @@ def test_a_loop_is_ended_and_saved_before_the_chief_waits_and_evaluates(
   words = '--trace_steps=2', '--validation_steps=2'
   run = train(f'--logdir={tmp_path}', *words)
   hooks = run.hooks()
-  assert hooks[0] == 'StallHook'
+  assert hooks[0] == 'LivenessHook'
   chiefs = 'BeginHook', 'ValidationHook', 'EndHook', 'SaveHook', 'GrowthHook'
   # The last step is saved first of all, the others are waited for, what they
   # have added is saved, and then comes the evaluation.

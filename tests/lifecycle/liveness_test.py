@@ -1,4 +1,4 @@
-"""place_hook: a worker that may have lost its place begins no step."""
+"""liveness: what a task does is noted; one without its place begins no step."""
 
 import socket
 import time
@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster, stop_request
-from distmnist.lifecycle import heartbeats, place_hook
+from distmnist.lifecycle import heartbeats, liveness
 from tests.support import in_process
 
 
@@ -34,7 +34,14 @@ def begin():
   def begin_step(watchdog, stop, port=1):
     hosts = f'127.0.0.1:{port}', 'localhost:1'
     member = cluster.Cluster(hosts[:1], hosts[1:])
-    hook = place_hook.PlaceHook(member, watchdog, stop)
+    task = types.SimpleNamespace(
+      cluster=member,
+      server='a server',
+      stalls=in_process.make_stalls(),
+      stop=stop,
+      watchdog=watchdog,
+    )
+    hook = liveness.LivenessHook(task)
     return in_process.start_thread(lambda: hook.before_run(None))
 
   return begin_step
@@ -76,8 +83,37 @@ def test_where_none_listens_the_ps_is_lost(begin):
   assert error.message == 'ps 0 is gone'
 
 
-def test_one_that_is_alone_has_no_place_to_lose():
-  assert place_hook.make(types.SimpleNamespace(server=None)) == []
+def test_each_part_of_a_session_is_watched():
+  class Stalls:
+    def __init__(self):
+      self.calls = []
+
+    def busy(self, what, waits_for_others=False):
+      self.calls.append(what)
+
+    def step_begins(self):
+      self.calls.append('step')
+
+    def step_ends(self):
+      self.calls.append('step ends')
+
+  # One that is alone has no place to lose.
+  task = in_process.make_task(cluster.Cluster())
+  task.stalls = watched = Stalls()
+  hook = liveness.LivenessHook(task)
+  with tf.Graph().as_default(), tf.Session() as session:
+    hook.begin()
+    hook.after_create_session(session, tf.train.Coordinator())
+    hook.before_run(None)
+    hook.after_run(None, None)
+    hook.end(session)
+  assert watched.calls == [
+    'the start of a session',
+    'step',
+    'step ends',
+    'what follows a step',
+    'the end',
+  ]
 
 
 def test_a_place_is_safe_as_long_as_another_would_see_a_beat(
