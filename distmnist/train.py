@@ -31,7 +31,6 @@ from distmnist.common.names import LAUNCH_ID, TRAIN
 from distmnist.lifecycle import late_start, ps, shutdown
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
-from distmnist.logdir import history as history_lib
 from distmnist.logdir import logdirs
 from distmnist.training import (
   chief,
@@ -137,10 +136,8 @@ def run_worker(task, console, start, at_end):
     task.serve()
     folder.sign()
     at_end.enter_context(task_metrics.kept(task, _LOG_SECS.value))
-    history = history_lib.from_flags(
-      folder.path, cluster.task_index, task.watchdog.life
-    )
-    history.write(
+    task.begin_history(folder.path)
+    task.history.write(
       'start',
       host=socket.gethostname(),
       pid=os.getpid(),
@@ -162,7 +159,7 @@ def run_worker(task, console, start, at_end):
     if folder.path and cluster.is_chief:
       # The graph of one step, before it is copied.
       summaries.write_graph(folder.path)
-    loop = worker_loop.WorkerLoop(task, choice, graph, folder, history, console)
+    loop = worker_loop.WorkerLoop(task, choice, graph, folder, console)
     loop.build(_SEED.value, judges, at_end)
     first = session_lib.make_session(task, loop.scaffold, loop.hooks)
     with (  # The session takes OutOfRangeError for the end of its work.
@@ -172,7 +169,7 @@ def run_worker(task, console, start, at_end):
     ):
       while not session.should_stop():
         session.run([])
-    history.write('end')
+    task.history.write('end')
     loop.tell_chief()
   if end.is_late:
     return end_late(task, choice, judges, folder, start)

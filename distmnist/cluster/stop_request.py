@@ -58,8 +58,6 @@ class StopRequest:
     signal: the number of the first signal, or None.
     error: cli.RunError for which it gives up, or None; `main` raises it once
       all is saved.
-    find_unsaved: callable, returns what would be lost if this process ended
-      now (str), or None. May be set; must not block.
   """
 
   def __init__(self, grace_secs=8.0):
@@ -80,7 +78,7 @@ class StopRequest:
       )
     self.signal = None
     self.error = None
-    self.find_unsaved = lambda: None
+    self._unsaved = None
     self._deadline = None
     self._exit_code = None
     self._grace_secs = grace_secs
@@ -92,6 +90,19 @@ class StopRequest:
       signal.signal(number, _note)
     signal.set_wakeup_fd(self._writer.fileno())
     threading.Thread(target=self._watch, daemon=True).start()
+
+  def note_unsaved(self, unsaved):
+    """Notes what would be lost if this process ended now.
+
+    Args:
+      unsaved: str, or None for nothing; or a callable -> str or None, as it
+        changes from step to step, which must not block.
+    """
+    self._unsaved = unsaved
+
+  def find_unsaved(self):
+    """Returns what would be lost if this process ended now (str), or None."""
+    return self._unsaved() if callable(self._unsaved) else self._unsaved
 
   def listen_again(self):
     """Takes the wake-up descriptor back if the user's code has taken it.

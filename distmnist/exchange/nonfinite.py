@@ -103,7 +103,7 @@ def _find_cpu(device):
   return spec.replace(device_type='CPU', device_index=0).to_string()
 
 
-class NonfiniteHook(tf.train.SessionRunHook):
+class Counter:
   """Counts the pushes with numbers that were not finite, and logs them."""
 
   def __init__(self, stats):
@@ -114,25 +114,25 @@ class NonfiniteHook(tf.train.SessionRunHook):
     self._stats = stats
     self._next_look = None
 
-  def begin(self):
+  def build(self):
+    """Builds what counts them, once the graph of a step is complete."""
     self._drain = []
     for name, device in tf.get_collection(QUEUES):
       with tf.device(device):
         queue = _build_queue(name)
         self._drain.append(tf.size(queue.dequeue_many(queue.size())))
 
-  def after_run(self, run_context, run_values):
+  def look_if_due(self, session):
+    """Counts those since the last look, some seconds after it."""
     now = time.monotonic()
     if self._next_look is None:
       self._next_look = now + _LOOK_SECS
     elif now >= self._next_look:
       self._next_look = now + _LOOK_SECS
-      self._look(run_context.session)
+      self.look(session)
 
-  def end(self, session):
-    self._look(session)
-
-  def _look(self, session):
+  def look(self, session):
+    """Counts those since the last look."""
     # Each message of a push has its own count; the largest stands for pushes.
     number = int(max(session.run(self._drain), default=0))
     if number:

@@ -112,25 +112,20 @@ def _show(name, settings):
   return f'--{name}={"(not given)" if value is None else value}'
 
 
-class LogdirHook(tf.train.SessionRunHook):
-  """Checks whether this worker shares the chief's folder.
+def check_logdir(watchdog, logdir):
+  """Says so if this worker does not share the chief's folder.
 
   Only the chief writes and reads checkpoints, so nothing is lost if it does
   not; but graphs, reports and `evaluate` expect the chief's folder.
+
+  Args:
+    watchdog: watchdog.Watchdog.
+    logdir: str.
   """
-
-  def __init__(self, watchdog, logdir):
-    self._watchdog = watchdog
-    self._logdir = logdir
-    self._is_known = False
-
-  def after_create_session(self, session, coord):
-    if not self._is_known:
-      self._is_known = True
-      life = self._watchdog.find_life(CHIEF)
-      if life and not logdirs.is_signed(self._logdir, life):
-        _log.info(
-          f'--logdir={self._logdir} is not the folder that worker 0 has under '
-          'this name: the checkpoints are there, the summaries of this worker '
-          'here; give all workers a folder that they share'
-        )
+  life = watchdog.find_life(CHIEF)
+  if life and not logdirs.is_signed(logdir, life):
+    _log.info(
+      f'--logdir={logdir} is not the folder that worker 0 has under this name: '
+      'the checkpoints are there, the summaries of this worker here; give all '
+      'workers a folder that they share'
+    )

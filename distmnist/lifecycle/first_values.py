@@ -13,12 +13,16 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import errors
 from distmnist.common import cli
 from distmnist.exchange import given_values, strategy
-from distmnist.exchange.tables import sparse_table, table_saver
+from distmnist.exchange.tables import (
+  key_map,
+  sparse_table,
+  table_saver,
+  touched_rows,
+)
 from distmnist.lifecycle import restorable
 from distmnist.logdir import (
   checkpoint_reads,
   checkpoints,
-  history,
   other_names,
 )
 
@@ -51,6 +55,7 @@ class FirstValues:
       if not any(v is x for x in self._optional)
     ]
     self._saver_of_needed = None
+    self._clear_touched = touched_rows.build_clear_all()
     if self._optional and self._cluster.is_chief:
       self._saver_of_needed = table_saver.TableSaver(
         self._cluster.cpu_device, variables=self._needed
@@ -74,13 +79,13 @@ class FirstValues:
     path = self._restart.find()
     if path:
       step = checkpoints.parse_step(path)
-      history.record('restoring', step=step)
+      self._task.history.write('restoring', step=step)
       try:
         self._restore(scaffold, session, path)
       except checkpoint_reads.DamageError as error:
         # It was whole when it was found: the next start finds what is wrong.
         raise cli.PassingError(str(error)) from error
-      history.record('restored', step=step)
+      self._task.history.write('restored', step=step)
       _log.info(f'restored {path}')
     else:
       self._initialize(session)
@@ -88,6 +93,8 @@ class FirstValues:
     for hook in self._hooks:
       if isinstance(hook, strategy.CenterHook):
         hook.on_new_center(session)
+    key_map.fill(session)
+    session.run(self._clear_touched)
     if self._center_flags:
       self._center_flags.raise_all(session, self._restart.run)
 

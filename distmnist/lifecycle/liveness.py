@@ -22,12 +22,17 @@ _LOOK_SECS, _PROBE_SECS = 0.05, 1.0
 class LivenessHook(tf.train.SessionRunHook):
   """Notes what begins and ends, finds lost tasks, keeps this worker's place."""
 
-  def __init__(self, task):
+  def __init__(self, task, steps_wait_for_others=False, describe_wait=None):
     """
     Args:
       task: task.Task of a worker, already serving.
+      steps_wait_for_others: bool, whether other workers may hold up a step.
+      describe_wait: callable() -> str, what a step is waiting for, or None;
+        called in another thread while that step lasts.
     """
     self._task = task
+    self._steps_wait_for_others = steps_wait_for_others
+    self._describe_wait = describe_wait
     self._losses = incarnations.LossWatch(task.cluster, task.server)
 
   def begin(self):
@@ -43,7 +48,9 @@ class LivenessHook(tf.train.SessionRunHook):
 
   def before_run(self, run_context):
     self._losses.note_move()
-    self._task.stalls.step_begins()
+    self._task.stalls.step_begins(
+      self._steps_wait_for_others, self._describe_wait
+    )
     if self._task.server:
       self._keep_place()
 

@@ -18,16 +18,17 @@ _NUM_LOOKS = 4
 class LostWorkers:
   """What one worker knows of the others."""
 
-  def __init__(self, cluster, watchdog):
+  def __init__(self, cluster, watchdog, warn_secs):
     """
     Args:
       cluster: cluster.Cluster.
-      watchdog: watchdog.Watchdog; after twice its warn_secs of silence a
-        worker is gone even if it accepts connections.
+      watchdog: watchdog.Watchdog.
+      warn_secs: float, that of the task's stalls; after a silence twice as long
+        a worker is gone even if it accepts connections.
     """
     self._addresses = cluster.other_addresses('worker')
     self._indices = {f'worker {i}': i for i in range(cluster.num_workers)}
-    self._watchdog = watchdog
+    self._watchdog, self._warn_secs = watchdog, warn_secs
     self._num_looks = dict.fromkeys(self._addresses, 0)
     self._next_look = 0.0
     self._found = []
@@ -52,7 +53,7 @@ class LostWorkers:
       self._num_looks[name] = (
         self._num_looks[name] + 1 if name in refusing else 0
       )
-    limit_secs = max(2 * self._watchdog.warn_secs, 2 * heartbeats.SILENT_SECS)
+    limit_secs = max(2 * self._warn_secs, 2 * heartbeats.SILENT_SECS)
     self._found = [
       self._indices[name]
       for name, looks in self._num_looks.items()

@@ -47,7 +47,7 @@ def run_ps(task):
     with contextlib.suppress(stop_request.StoppedError):
       task.watchdog.check_in()
     task.stalls.idle()  # The loop looks at the workers twice a second.
-    liveness = _WorkerLiveness(cluster, task.watchdog)
+    liveness = _WorkerLiveness(cluster, task.watchdog, task.stalls)
     while waiting and not stop.is_requested:
       if deadline and time.monotonic() > deadline:
         _log.info(f'leaving without {", ".join(waiting)}: sent no final word')
@@ -84,9 +84,9 @@ def run_ps(task):
 class _WorkerLiveness:
   """Tracks which workers are alive, so that a ps without workers exits."""
 
-  def __init__(self, cluster, watchdog):
+  def __init__(self, cluster, watchdog, stalls):
     self._cluster = cluster
-    self._watchdog = watchdog
+    self._watchdog, self._stalls = watchdog, stalls
     self._first_time = self._last_sign = time.monotonic()
     self._said = {}
 
@@ -102,7 +102,7 @@ class _WorkerLiveness:
     """
     now = time.monotonic()
     silent_secs = {n: self._watchdog.secs_silent(n) for n in workers}
-    warn_secs = self._watchdog.warn_secs
+    warn_secs = self._stalls.warn_secs
     for name, secs in silent_secs.items():
       if secs is None or secs < warn_secs:
         self._said.pop(name, None)
@@ -120,10 +120,10 @@ class _WorkerLiveness:
       self._last_sign = now
     limit_secs = self._cluster.start_timeout_secs
     if answering:  # Suspended, it seems.
-      limit_secs = max(limit_secs, self._watchdog.fail_secs)
+      limit_secs = max(limit_secs, self._stalls.fail_secs)
     if now - self._last_sign > limit_secs:
       was_there = self._last_sign > self._first_time
-      self._watchdog.stalls.busy('the reading of the log directory')
+      self._stalls.busy('the reading of the log directory')
       if ended := _describe_end():
         _log.info(f'{ended}, and no worker answers for {limit_secs:g} s')
         return True
@@ -144,7 +144,7 @@ def _describe_end():
 def _request_checkpoint(cluster, server, messages, stop):
   """Asks the chief for a checkpoint, as the shards here are about to be lost.
 
-  If the chief is up but does not save in time, stop.find_unsaved says so.
+  If the chief is up but does not save in time, the stop says so.
   """
   chief = {CHIEF: cluster.addresses('worker')[CHIEF]}
   secs = stop_grace.for_save(stop.secs_left)
@@ -157,7 +157,7 @@ def _request_checkpoint(cluster, server, messages, stop):
   ):
     absences = probing.Absences()
     if not absences.find_gone(chief):
-      stop.find_unsaved = lambda: (
+      stop.note_unsaved(
         f'{CHIEF} has not saved within {secs:.0f} s what this ps holds: what '
         'was trained since its newest checkpoint is lost; a longer '
         '--stop_grace_secs gives it more time'
@@ -174,7 +174,7 @@ def _request_checkpoint(cluster, server, messages, stop):
               if step is None
               else f'{CHIEF} has saved step {step}'
             )
-            stop.find_unsaved = lambda: None
+            stop.note_unsaved(None)
             return
       if time.monotonic() < deadline:  # It has left, and says how itself.
-        stop.find_unsaved = lambda: None
+        stop.note_unsaved(None)

@@ -31,7 +31,6 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import deadlines, errors, probing
 from distmnist.common import cli, console
 from distmnist.common.names import CHIEF
-from distmnist.exchange import strategy
 from distmnist.exchange.center import center_flags
 from distmnist.lifecycle import first_values as first_values_lib
 from distmnist.lifecycle import shutdown
@@ -52,30 +51,29 @@ class ClusterScaffold(tf.train.Scaffold):
   `finalize` is called before each session is made: the first one, and those
   made to recover.
 
-  Attributes:
-    hooks: list of SessionRunHook; any strategy.CenterHook among them is called
-      for each new center.
-    before_restore: callable, called before each session is made.
   """
 
-  def __init__(self, task, restart, saver, hooks, kept=()):
+  def __init__(
+    self, task, restart, saver, hooks, kept=(), before_restore=lambda: None
+  ):
     """
     Args:
       task: task.Task, which serves.
       restart: restart.Restart, which finds what the chief restores.
       saver: tf.train.Saver.
-      hooks: list of SessionRunHook, the first of the attribute.
+      hooks: list of SessionRunHook; any strategy.CenterHook among them is
+        called for each new center.
       kept: list of tf.Variable, local ones that keep their values in later
         sessions of this process. The others begin anew in each.
+      before_restore: callable, called before each session is made.
     """
     self._task = task
     self._cluster = cluster = task.cluster
     self._restart = restart
-    self.hooks = list(hooks)
     self._center_flags = None
     self._next_try = 0.0
     self._is_first = True
-    self.before_restore = lambda: None
+    self._before_restore = before_restore
     settings = {}
     if cluster.num_ps:
       self._center_flags = center_flags.CenterFlags(cluster)
@@ -88,22 +86,18 @@ class ClusterScaffold(tf.train.Scaffold):
       )
     if _has_variables(cluster):
       first_values = first_values_lib.FirstValues(
-        task, restart, self._center_flags, self.hooks
+        task, restart, self._center_flags, hooks
       )
       settings |= {'init_op': tf.no_op(), 'init_fn': first_values.set_in}
     if kept:
       settings['local_init_op'] = _build_local_init(kept)
     super().__init__(saver=saver, **settings)
 
-  def is_whole(self, session):
-    """Whether the whole center is from one update; see strategy.CenterHook."""
-    return strategy.is_whole(self.hooks, session)
-
   def finalize(self):
     super().finalize()
     stalls = self._task.stalls
     stalls.busy('the end of the last save')
-    self.before_restore()
+    self._before_restore()
     if self._cluster.is_distributed:
       if not (self._is_first or self._cluster.num_ps):
         self._fail_without_others()

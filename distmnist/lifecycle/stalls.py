@@ -16,6 +16,7 @@ import sys
 import sysconfig
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from absl import flags
@@ -25,7 +26,6 @@ from distmnist.cluster import deadlines, incarnations, repeated_runs
 from distmnist.common import cli
 from distmnist.common.names import PACKAGE_DIR
 from distmnist.data import streamed
-from distmnist.watching import own_metrics
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +73,7 @@ class _Stage(NamedTuple):
     own_limit_secs: float, until then it gives its own lines.
     waits_for_others: bool, whether other workers may hold it up.
     may_fail: bool, whether it is given up in the end.
+    describe_wait: callable() -> str, what a step waits for, or None.
   """
 
   begin: float
@@ -80,6 +81,7 @@ class _Stage(NamedTuple):
   own_limit_secs: float = 0.0
   waits_for_others: bool = False
   may_fail: bool = True
+  describe_wait: Callable | None = None
 
 
 class Stalls:
@@ -89,28 +91,20 @@ class Stalls:
     num_steps: int, the steps that this task has made.
     warn_secs: float, a wait this long is logged.
     fail_secs: float, a wait this long is given up.
-    describe_silent: callable(with_workers) -> str, which ps, or else which
-      workers, are silent; '' if none is. Set by the Watchdog.
-    describe_busy: callable() -> str, what other workers say that holds them up;
-      '' if they say nothing. Set by the Watchdog.
-    describe_wait: callable() -> str, what a step is waiting for, or None.
-    steps_wait_for_others: bool, whether other workers may hold up a step.
   """
 
-  def __init__(self, warn_secs, fail_secs, stop):
+  def __init__(self, warn_secs, fail_secs, stop, metrics=None):
     """
     Args:
       warn_secs, fail_secs: see above.
       stop: stop_request.StopRequest, asked to give up after fail_secs.
+      metrics: own_metrics.OwnMetrics, to which waits are written, or None.
     """
     self.num_steps = 0
     self.warn_secs = warn_secs
     self.fail_secs = fail_secs
-    self.describe_silent = lambda with_workers: ''
-    self.describe_busy = lambda: ''
-    self.describe_wait = None
-    self.steps_wait_for_others = False
-    self._stop = stop
+    self._stop, self._metrics = stop, metrics
+    self._others = None
     self._stage = None
     self._beside = ()  # Replaced, never changed: the watch reads it.
     self._is_closed = threading.Event()
@@ -126,8 +120,27 @@ class Stalls:
     """Ends the watch. A task's own goes on to the end of its process."""
     self._is_closed.set()
 
-  def step_begins(self):
-    self._stage = _Stage(time.monotonic(), None)
+  def ask_about_others(self, others):
+    """From now on asks `others` about the other tasks; see Watchdog.
+
+    Args:
+      others: object with `describe_silent` and `describe_busy`.
+    """
+    self._others = others
+
+  def step_begins(self, waits_for_others=False, describe_wait=None):
+    """Watches the step that begins now.
+
+    Args:
+      waits_for_others: bool, whether other workers may hold it up.
+      describe_wait: callable() -> str, what it is waiting for, or None.
+    """
+    self._stage = _Stage(
+      time.monotonic(),
+      None,
+      waits_for_others=waits_for_others,
+      describe_wait=describe_wait,
+    )
 
   def step_ends(self):
     self._stage = None
@@ -231,7 +244,8 @@ class Stalls:
   def _say(self, text):
     with contextlib.suppress(queue.Full):  # Nothing is written any more.
       self._lines.put_nowait(text)
-    own_metrics.write('event', event='wait', text=text)
+    if self._metrics:
+      self._metrics.write('event', event='wait', text=text)
 
   def _write_lines(self):
     while not self._is_closed.is_set():
@@ -256,40 +270,47 @@ class Stalls:
   def _find_cause(self, stage):
     """Returns what holds up a stage, '' where its own name says it."""
     if stage.what is None:
-      return self._find_cause_of_step()
+      return self._find_cause_of_step(stage)
     if stage is not self._stage:
       return ''
     frame = _read_frames().get(threading.main_thread().ident)
     if not (stage.waits_for_others or _asks_others(frame)):
       examples = streamed.find_wait()
       return f'it waits for {examples}' if examples else ''
-    if silent := self.describe_silent(stage.waits_for_others):
+    if silent := self._describe_silent(stage.waits_for_others):
       return f'waiting for {silent}'
-    busy = self.describe_busy() if stage.waits_for_others else ''
+    busy = self._describe_busy() if stage.waits_for_others else ''
     return busy or 'all tasks answer'
 
-  def _find_cause_of_step(self):
-    if ps := self.describe_silent(False):
+  def _describe_silent(self, with_workers):
+    return self._others.describe_silent(with_workers) if self._others else ''
+
+  def _describe_busy(self):
+    return self._others.describe_busy() if self._others else ''
+
+  def _find_cause_of_step(self, stage):
+    if ps := self._describe_silent(False):
       found = f'waiting for {ps}'
     elif own := _describe_step(_read_frames()):
       found = f'this task {own}'
-    elif workers := self.describe_silent(True):
-      waits = self.steps_wait_for_others
+    elif workers := self._describe_silent(True):
+      waits = stage.waits_for_others
       found = f'{"waiting for" if waits else "all ps answer; not so"} {workers}'
     else:
-      busy = self.describe_busy() if self.steps_wait_for_others else ''
+      busy = self._describe_busy() if stage.waits_for_others else ''
       found = busy or 'all tasks answer, and none says what holds it up'
-    wait = self.describe_wait() if self.describe_wait else ''
+    wait = stage.describe_wait() if stage.describe_wait else ''
     return found + (wait and f'; {wait}')
 
 
-def from_flags(stop):
+def from_flags(stop, metrics):
   """Returns the Stalls of this task; it does not watch yet.
 
   Args:
     stop: stop_request.StopRequest.
+    metrics: own_metrics.OwnMetrics.
   """
-  return Stalls(_STALL_WARN_SECS.value, _STALL_FAIL_SECS.value, stop)
+  return Stalls(_STALL_WARN_SECS.value, _STALL_FAIL_SECS.value, stop, metrics)
 
 
 def _read_frames():

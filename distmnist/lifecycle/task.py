@@ -9,6 +9,8 @@ from distmnist.cluster import overview, role_flags, stop_request
 from distmnist.cluster import server as server_lib
 from distmnist.lifecycle import stalls as stalls_lib
 from distmnist.lifecycle import watchdog as watchdog_lib
+from distmnist.logdir import history
+from distmnist.watching import own_metrics
 
 _log = logging.getLogger(__name__)
 
@@ -21,17 +23,21 @@ class Task:
     stop: stop_request.StopRequest, which heeds signals.
     server: tf.train.Server; None before `serve`, and for one process.
     watchdog: watchdog.Watchdog; None before `serve`.
+    metrics: own_metrics.OwnMetrics, which are kept once there is a log
+      directory.
+    history: history.History, which writes nothing before `begin_history`.
   """
 
   def __init__(self, cluster, stop):
     self.cluster = cluster
     self.stop = stop
     self.server = self.watchdog = None
+    self.metrics, self.history = own_metrics.OwnMetrics(), history.History()
 
   @functools.cached_property
   def stalls(self):
     """The stalls.Stalls of this task, to be told what it is doing."""
-    return stalls_lib.from_flags(self.stop)
+    return stalls_lib.from_flags(self.stop, self.metrics)
 
   @functools.cached_property
   def server_config(self):
@@ -60,6 +66,17 @@ class Task:
     self.server = server_lib.make_server(self.cluster, self.server_config)
     self.watchdog = watchdog_lib.from_flags(
       self.cluster, self.server, self.stalls, self.stop
+    )
+    self.stalls.ask_about_others(self.watchdog)
+
+  def begin_history(self, logdir):
+    """Writes `history` from now on, if the flags ask for it.
+
+    Args:
+      logdir: str or None.
+    """
+    self.history = history.from_flags(
+      logdir, self.cluster.task_index, self.watchdog.life
     )
 
 

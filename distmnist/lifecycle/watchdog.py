@@ -21,11 +21,7 @@ def from_flags(cluster, server, stalls, stop):
 
 
 class Watchdog:
-  """Sends this task's heartbeats, and watches the others.
-
-  Attributes:
-    stalls: stalls.Stalls, which knows what this task is doing.
-  """
+  """Sends this task's heartbeats, and watches the others."""
 
   def __init__(self, cluster, server, settings, stalls, stop):
     """
@@ -33,28 +29,16 @@ class Watchdog:
       cluster: cluster.Cluster.
       server: tf.train.Server, or None for one process without others.
       settings: {name: value}, what all tasks must agree on.
-      stalls: stalls.Stalls, which asks here about the other tasks.
+      stalls: stalls.Stalls, which knows what this task is doing.
       stop: stop_request.StopRequest.
     """
     self._cluster = cluster
     self._others = cluster.other_addresses('ps', 'worker')
-    self.stalls = stalls
-    stalls.describe_silent = self._describe_silent
-    stalls.describe_busy = self._describe_busy
+    self._stalls = stalls
     self._heartbeats = heartbeats.Heartbeats(
       cluster, server, settings, stalls, stop
     )
     self._check_in = check_in.CheckIn(cluster, self._heartbeats, settings, stop)
-
-  @property
-  def warn_secs(self):
-    """float, a task that waits this long says for whom."""
-    return self.stalls.warn_secs
-
-  @property
-  def fail_secs(self):
-    """float, a task that waits this long gives up."""
-    return self.stalls.fail_secs
 
   @property
   def life(self):
@@ -104,10 +88,10 @@ class Watchdog:
   def _look(self):
     if (
       self._cluster.job_name == 'ps'
-      or self.stalls.secs() > stalls_lib.TELL_SECS
+      or self._stalls.secs() > stalls_lib.TELL_SECS
     ):
       self._heartbeats.read_beats()
-    if not self.stalls.num_steps:
+    if not self._stalls.num_steps:
       self._check_in.look_for_chief()
 
   def find_quiet(self, job_name):
@@ -126,8 +110,8 @@ class Watchdog:
         found[name] = f'silent for {secs:.0f} s (suspended?)'
     return found
 
-  def _describe_silent(self, with_workers):
-    """Names the silent ps, as each step needs them, or else the workers."""
+  def describe_silent(self, with_workers):
+    """Returns which ps or, if asked, which workers are silent, a str."""
     with_workers = with_workers or not self._cluster.num_ps
     for job_name in ('ps', 'worker') if with_workers else ('ps',):
       addresses = {
@@ -146,7 +130,7 @@ class Watchdog:
         return errors.list_some(texts)
     return ''
 
-  def _describe_busy(self):
+  def describe_busy(self):
     """Returns what other workers say that they take long over, a str."""
     found = self._heartbeats.find_busy()
     return errors.list_some(f'{name} {found[name]}' for name in sorted(found))

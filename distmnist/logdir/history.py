@@ -76,29 +76,21 @@ class History:
       ) from error
 
 
-_of_process = History()
-
-
-def record(event, **fields):
-  """Writes to the History of this process, if it keeps one."""
-  _of_process.write(event, **fields)
 
 
 def from_flags(logdir, worker, life):
-  """Returns the History of this life of a worker; `record` writes to it.
+  """Returns the History of this life of a worker.
 
   Args:
     logdir: str or None.
     worker: int.
     life: str, different in each process.
   """
-  global _of_process
   path = None
   if _HISTORY.value and logdir:
     folder = mirror.localize(os.path.join(logdir, _FOLDER))
     path = os.path.join(folder, f'worker_{worker}_{life}.jsonl')
-  _of_process = History(path, worker=worker, life=life)
-  return _of_process
+  return History(path, worker=worker, life=life)
 
 
 def read(logdir):

@@ -16,12 +16,9 @@ import re
 import threading
 import time
 
-import tensorflow.compat.v1 as tf
-
 from distmnist.common import files
 from distmnist.logdir import logdirs, report
 from distmnist.storage import paths
-from distmnist.watching import own_metrics
 
 _log = logging.getLogger(__name__)
 
@@ -30,20 +27,21 @@ _WRITE_SECS = 5.0
 _CLOSE_SECS = 10.0
 
 
-class LifeHook(tf.train.SessionRunHook):
-  """Keeps the sums of this life; to come after the hooks that fill them in.
+class Sums:
+  """Keeps the sums of this life.
 
   They are written in another thread, the sampler's if metrics are kept: where
   workers wait for each other, one worker's slow disk would slow them all.
   """
 
-  def __init__(self, stats, logdir):
+  def __init__(self, stats, logdir, metrics):
     """
     Args:
       stats: report.WorkerStats of this life.
       logdir: str, or None: then nothing is written.
+      metrics: own_metrics.OwnMetrics of this process.
     """
-    self._stats = stats
+    self._stats, self._metrics = stats, metrics
     self._path = logdir and _find_path(logdir, stats)
     self._writer = concurrent.futures.ThreadPoolExecutor(1)
     self._last_write = None
@@ -52,13 +50,14 @@ class LifeHook(tf.train.SessionRunHook):
     self._closing_text = None
     self._writing = threading.Lock()
 
-  def after_run(self, run_context, run_values):
+  def write_if_due(self):
+    """Writes them after a step, unless they were written lately."""
     now = time.monotonic()
     if not self._path or now < self._next_write:
       return
-    if own_metrics.are_kept():
+    if self._metrics.are_kept():
       self._next_write = float('inf')
-      own_metrics.sample()  # The first one; others follow at intervals.
+      self._metrics.sample()  # The first one; others follow at intervals.
       return
     if self._last_write is None or self._last_write.done():
       self._next_write = now + _WRITE_SECS
@@ -72,7 +71,8 @@ class LifeHook(tf.train.SessionRunHook):
         self._write(json.dumps(sums.to_message()))
       return sums
 
-  def end(self, session):
+  def end(self):
+    """Writes them for the last time, as the loop has ended without an error."""
     self._stats.has_ended = True
     self.close()
 

@@ -1,30 +1,25 @@
-"""What worker 0 does besides its own steps: validate, wait, save, report."""
+"""What worker 0 does besides its own steps: validate, save, report."""
 
-import contextlib
 import logging
 import os
 import time
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.cluster import stop_request
 from distmnist.common.names import CHIEF
-from distmnist.logdir import best, checkpoints, history, logdirs, report
+from distmnist.exchange import strategy
+from distmnist.logdir import best, checkpoints, logdirs, report
 from distmnist.logdir import lives as lives_lib
 from distmnist.training import (
   evaluation,
   final_model,
   final_report,
   live_evaluation,
+  run_folder,
 )
-from distmnist.training.hooks import (
-  begin_hook,
-  growth_hook,
-  stop_hook,
-  validation_hook,
-)
-from distmnist.watching import own_metrics
+from distmnist.training.hooks import growth, validation
 
 _log = logging.getLogger(__name__)
 
@@ -48,14 +43,6 @@ _VALIDATE_AT_END = flags.DEFINE_bool(
   'Report the accuracy on the validation split too, if there is one: choose '
   'between trainings by it, and keep the test images for the one chosen.',
 )
-# What the chief does then, to be watched.
-WAIT = 'the wait for the others'
-END_TIMEOUT_SECS = flags.DEFINE_float(
-  'end_timeout_secs',
-  30,
-  'How long the chief waits for the other workers at the end, in seconds.',
-  lower_bound=0,
-)
 
 
 def is_last(plan, path, step, is_of_other_run):
@@ -73,10 +60,16 @@ def is_last(plan, path, step, is_of_other_run):
   return plan.is_last(path, step, is_of_other_run)
 
 
-class Chief:
-  """Worker 0's hooks during the training and at its end, and its report."""
+class Chief(strategy.CenterHook):
+  """Worker 0's part after each of its steps, and its report at the end.
 
-  def __init__(self, task, choice, variables, judges, folder):
+  The run is recorded, evaluated if it is time to, and then saved: an evaluation
+  may end the training, and what it has found is in the log directory by then.
+  """
+
+  def __init__(
+    self, task, choice, variables, judges, folder, steps, others, saves
+  ):
     """
     Args:
       task: task.Task, already serving.
@@ -84,16 +77,24 @@ class Chief:
       variables: list of tf.Variable, the center's: weights and averages.
       judges: (validation, test), split.Splits that judge the training.
       folder: run_folder.RunFolder.
+      steps: fused_steps.Steps.
+      others: shutdown.Others.
+      saves: save_hook.SaveHook.
     """
+    self._saves = saves
     self._task, self._choice = task, choice
     self._folder, self._logdir = folder, folder.path
+    self._first_step = run_folder.FirstStep(
+      folder.path, folder.images, choice.problem
+    )
+    self._growth = growth.Growth(folder.summary_dir)
     validation_split, _ = judges
-    self._validation, self._workers = None, []
-    self._growth = growth_hook.GrowthHook(folder.summary_dir)
+    self._validation = None
     if _VALIDATION_STEPS.value:
-      self._validation = live_evaluation.make_evaluator(
+      self._evaluator = live_evaluation.make_evaluator(
         task, choice, validation_split
       )
+      self._validation = self._make_validation(steps, others)
     self._global_step = tf.train.get_global_step()
     self._final_step = None
     self._splits = _choose_splits(*judges)
@@ -101,50 +102,44 @@ class Chief:
       task, choice, variables, self._splits
     )
 
-  def hooks(self, steps, scaffold, others, saves):
-    """Returns the SessionRunHooks, which must come after the strategy's.
-
-    At the end, once the last step is saved, they wait for the other workers,
-    save what these have added, and fetch the center for the evaluation.
-
-    Args:
-      steps: fused_steps.Steps.
-      scaffold: session.ClusterScaffold.
-      others: shutdown.Others.
-      saves: save_hook.SaveHook, whose `end` worker_loop.order_hooks calls, too.
-    """
-    stop = self._task.stop
-
-    def wait(session):
-      del session
-      self._workers = wait_for_others(self._task, others)
-
-    def take(session):
-      if not stop.is_requested:  # After a signal only a checkpoint is written.
-        self._final_step = int(session.run(self._global_step))
-        self._task.stalls.busy('the evaluation')
-        if self._live.has_tables:
-          history.record('evaluating')
-        self._live.take(session)
-        self._task.stalls.busy('the end')
-
-    result = []
-    if self._logdir:
-      result.append(
-        begin_hook.BeginHook(
-          self._logdir, self._folder.images, self._choice.problem
-        )
-      )
+  def begin(self):
+    self._growth.build()
     if self._validation:
-      self._validation_hook = self._make_validation_hook(
-        steps, others, saves.save_early
-      )
-      result.append(self._validation_hook)
-      scaffold.hooks.append(self._validation_hook)
-    result += [stop_hook.EndHook(wait), saves, self._growth]
-    return [*result, stop_hook.EndHook(take)]
+      self._validation.begin()
 
-  def _make_validation_hook(self, steps, others, save):
+  def on_new_center(self, session):
+    if self._validation:
+      self._validation.on_new_center(session)
+
+  def after_create_session(self, session, coord):
+    if self._validation:
+      self._validation.after_create_session(session, coord)
+    self._saves.after_create_session(session, coord)
+    self._growth.begin_session()  # The worker's summaries say from where.
+
+  def before_run(self, run_context):
+    self._first_step.begin()
+
+  def after_run(self, run_context, run_values):
+    self._first_step.end()
+    if self._validation:
+      self._validation.after_run(run_context, run_values)
+    self._saves.after_run(run_context, run_values)
+    self._growth.look_if_due(run_context.session)
+
+  def read_last(self, session):
+    """Fetches what `report` needs, once all is trained and saved."""
+    self._growth.look(session)
+    if self._task.stop.is_requested:
+      return  # After a signal only a checkpoint is written.
+    self._final_step = int(session.run(self._global_step))
+    self._task.stalls.busy('the evaluation')
+    if self._live.has_tables:
+      self._task.history.write('evaluating')
+    self._live.take(session)
+    self._task.stalls.busy('the end')
+
+  def _make_validation(self, steps, others):
     problem = self._choice.problem
     metric = {'metric': problem.metric, 'sign': problem.sign}
     kept, summary_dir = best.Best(**metric), None
@@ -156,14 +151,14 @@ class Chief:
 
     def evaluate(session):
       values = fetch(session)
-      return values, problem.choose(self._validation.compute(values))
+      return values, problem.choose(self._evaluator.compute(values))
 
     def end_run(run_context):
       if run_context:
         self._choice.strategy.request_stop(run_context)
       others.stop_all()
 
-    return validation_hook.ValidationHook(
+    return validation.Validation(
       steps,
       evaluate,
       _VALIDATION_STEPS.value,
@@ -171,33 +166,39 @@ class Chief:
       kept,
       summary_dir,
       end_run,
-      save,
+      self._saves.save_early,
+      self._task.history,
+      self._task.metrics,
     )
 
-  def report(self, stats, progress, start):
+  def report(self, stats, workers, progress, start):
     """Evaluates, prints the last lines and writes report.json.
 
     By now the session is closed and the cluster released; neither is needed.
 
     Args:
       stats: report.WorkerStats of this worker.
-      progress: progress_hook.ProgressHook.
+      workers: list of report.WorkerStats, of the others that were heard from.
+      progress: progress.Progress.
       start: float, time.monotonic() at the start of this program.
     """
-    kept = _EARLY_STOPPING_PATIENCE.value and self._validation_hook.best
-    _Outcome(self._task, self._choice, self._folder, self._splits).publish(
-      kept,
-      self._live.compute,
-      self._live,
-      [stats, *self._workers],
-      {
-        'global_step': self._final_step,
-        'tables': self._growth.tables,
-        'final_cost': progress.final_cost,
-        'images_per_sec': progress.images_per_sec(),
-        'train_secs': stats.train_secs,
-      },
-      start,
+    kept = _EARLY_STOPPING_PATIENCE.value and self._validation.best
+    judged = _judge(
+      *(self._task, self._choice, self._splits, kept),
+      *(self._live.compute, self._final_step),
+    )
+    counted = {
+      'global_step': self._final_step,
+      'tables': self._growth.tables,
+      'final_cost': progress.final_cost,
+      'images_per_sec': progress.images_per_sec(),
+      'train_secs': stats.train_secs,
+    }
+    problem = self._choice.problem
+    final_model.write(problem, self._logdir, self._live, judged.path)
+    _write_report(
+      *(self._task, self._choice, self._folder, judged),
+      *([stats, *workers], counted, start),
     )
 
 
@@ -212,9 +213,10 @@ def report_alone(task, choice, judges, folder, start):
     start: float, time.monotonic() at the start of this program.
   """
   problem, path = choice.problem, folder.restart.find()
+  last_step = checkpoints.read_step(path)
   _log.info(
-    f'{logdirs.describe_end(folder.path, checkpoints.read_step(path))}, but '
-    f'not reported, and its ps have left: {CHIEF} evaluates {path} alone'
+    f'{logdirs.describe_end(folder.path, last_step)}, but not reported, and '
+    f'its ps have left: {CHIEF} evaluates {path} alone'
   )
   kept = None
   if _EARLY_STOPPING_PATIENCE.value:
@@ -234,92 +236,108 @@ def report_alone(task, choice, judges, folder, start):
       for split in splits
     ]
 
+  judged = _judge(task, choice, splits, kept, evaluate, last_step)
+  final_model.write(problem, folder.path, None, judged.path or path)
   # What each worker did is known from its last life.
   lives = sorted(lives_lib.read(folder.path), key=lambda stats: stats.start)
   last = {stats.worker: stats for stats in lives if stats.has_ended}
   own = last.pop(0, report.WorkerStats(0, life=task.watchdog.life))
-  _Outcome(task, choice, folder, splits).publish(
-    kept,
-    evaluate,
-    None,
-    [own, *last.values()],
-    {
-      'global_step': checkpoints.read_step(path),
-      'tables': {},
-      'final_cost': None,
-      'images_per_sec': None,
-      'train_secs': own.train_secs,
-    },
-    start,
-    path,
-  )
+  counted = {
+    'global_step': last_step,
+    'tables': {},
+    'final_cost': None,
+    'images_per_sec': None,
+    'train_secs': own.train_secs,
+  }
+  workers = [own, *last.values()]
+  _write_report(task, choice, folder, judged, workers, counted, start)
 
 
-class _Outcome:
-  """The evaluation of a run, its last lines and its files."""
+class _Judgement(NamedTuple):
+  """How good a training was.
 
-  def __init__(self, task, choice, folder, splits):
-    """
-    Args:
-      task: task.Task of the chief.
-      choice: flag_checks.Choice.
-      folder: run_folder.RunFolder.
-      splits: list of split.Split, from `_choose_splits`.
-    """
-    self._task, self._choice = task, choice
-    self._logdir, self._splits = folder.path, splits
+  Attributes:
+    test: {name: float}, the metrics on the test split.
+    validation: {name: float} on the validation split, or None.
+    test_images: int, the examples of the test split.
+    best_step: int, the step of the best checkpoint, if it is what was judged.
+    path: str, that checkpoint, or None.
+  """
 
-  def publish(self, kept, evaluate, live, workers, counted, start, path=None):
-    """Evaluates, writes the final model and report.json, which comes last.
+  test: dict
+  validation: dict | None
+  test_images: int
+  best_step: int | None = None
+  path: str | None = None
 
-    Args:
-      kept: best.Best of early stopping, or None.
-      evaluate: callable, returns the metrics of each split, a list of dict.
-      live: live_evaluation.LiveEvaluation with the last values, or None.
-      workers: list of report.WorkerStats, of those that were heard from.
-      counted: dict, what the chief has counted; see logdir/report.py.
-      start: float, time.monotonic() at the start of this program.
-      path: str, the checkpoint with the last values; needed without `live`.
-    """
-    history.record('evaluating')
-    problem, validation = self._choice.problem, None
-    best_step = None
-    if kept:
-      kept.forget_removed()
-    if kept and kept.path:
-      best_step, path = kept.step, kept.path
-      validation = {kept.metric: kept.value}
-      test = live_evaluation.make_evaluator(
-        self._task, self._choice, self._splits[0]
+
+def _judge(task, choice, splits, kept, evaluate, last_step):
+  """Evaluates the best checkpoint, else the last step; returns a _Judgement.
+
+  Args:
+    task: task.Task of the chief.
+    choice: flag_checks.Choice.
+    splits: list of split.Split, from `_choose_splits`.
+    kept: best.Best of early stopping, or None.
+    evaluate: callable, returns the last step's metrics of each split.
+    last_step: int.
+  """
+  task.history.write('evaluating')
+  num_images = splits[0].num_examples
+  if kept:
+    kept.forget_removed()
+  if kept and kept.path:
+    test = live_evaluation.make_evaluator(task, choice, splits[0])
+    judged = _Judgement(
+      test.compute_checkpoint(kept.path),
+      {kept.metric: kept.value},
+      num_images,
+      kept.step,
+      kept.path,
+    )
+  else:
+    test, *others = evaluate()
+    judged = _Judgement(test, others[0] if others else None, num_images)
+  task.stalls.busy('the report')
+  found = {'validation': judged.validation, 'test': judged.test}
+  for split, metrics in found.items():
+    if metrics:
+      task.metrics.write(
+        'evaluation',
+        split=split,
+        step=judged.best_step or last_step,
+        metrics=metrics,
+        is_final=True,
       )
-      test = test.compute_checkpoint(path)
-    else:
-      test, *others = evaluate()
-      validation = others[0] if others else None
-    self._task.stalls.busy('the report')
-    _note_final(
-      best_step or counted['global_step'], validation=validation, test=test
-    )
-    final_model.write(problem, self._logdir, live, path)
-    outcome = {
-      'best_step': best_step,
-      'validation_metrics': validation,
-      'validation_accuracy': (validation or {}).get('accuracy'),
-      'test_metrics': test,
-      'test_accuracy': test.get('accuracy'),
-      'test_images': self._splits[0].num_examples,
-      'unit': problem.unit,
-      'judged_by': problem.judged_by,
-      **counted,
-      'total_secs': time.monotonic() - start,
-    }
-    final_report.publish(
-      outcome,
-      workers,
-      self._choice.strategy,
-      self._task.cluster.num_workers,
-      self._logdir,
-    )
+  return judged
+
+
+def _write_report(task, choice, folder, judged, workers, counted, start):
+  """Prints the last lines and writes report.json, which comes last.
+
+  Args:
+    task, choice, folder: see `report_alone`.
+    judged: _Judgement.
+    workers: list of report.WorkerStats, of those that were heard from.
+    counted: dict, what the chief has counted; see logdir/report.py.
+    start: float, time.monotonic() at the start of this program.
+  """
+  problem = choice.problem
+  outcome = {
+    'best_step': judged.best_step,
+    'validation_metrics': judged.validation,
+    'validation_accuracy': (judged.validation or {}).get('accuracy'),
+    'test_metrics': judged.test,
+    'test_accuracy': judged.test.get('accuracy'),
+    'test_images': judged.test_images,
+    'unit': problem.unit,
+    'judged_by': problem.judged_by,
+    **counted,
+    'total_secs': time.monotonic() - start,
+  }
+  final_report.publish(
+    outcome, workers, choice.strategy, task.cluster.num_workers, folder.path
+  )
 
 
 def _choose_splits(validation, test):
@@ -327,36 +345,3 @@ def _choose_splits(validation, test):
   if _VALIDATE_AT_END.value and validation.num_examples:
     return [test, validation]
   return [test]
-
-
-def wait_for_others(task, others, get_on=None):
-  """Waits at the end for the other workers, or until a stop is requested.
-
-  Args:
-    task: task.Task of the chief, already serving.
-    others: shutdown.Others.
-    get_on: callable, see `others.wait_at_end`; by default --end_timeout_secs
-      is the longest wait. Otherwise it tells the task's stalls how that goes.
-
-  Returns:
-    list of report.WorkerStats, of the workers that were heard from.
-  """
-  stop, stalls = task.stop, task.stalls
-  secs, found = END_TIMEOUT_SECS.value, []
-  if stop.is_requested:  # After a signal only a checkpoint is written.
-    return found
-  if not get_on:
-    stalls.busy(WAIT, own_limit_secs=secs)
-  with contextlib.suppress(stop_request.StoppedError):
-    found = others.wait_at_end(secs, stop.wait, get_on or (lambda names: False))
-  stalls.busy('the end')
-  return found
-
-
-def _note_final(step, **splits):
-  """Writes each split's final metrics, unless None, to metrics.jsonl."""
-  for split, metrics in splits.items():
-    if metrics:
-      own_metrics.write(
-        'evaluation', split=split, step=step, metrics=metrics, is_final=True
-      )

@@ -26,7 +26,7 @@ from distmnist.storage import urls
 from distmnist.training import evaluation
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
-from distmnist.watching import own_metrics, watched_run
+from distmnist.watching import watched_run
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def run_task(task):
     path = None
     with cli.amid_run():
       for path in follow(logdir, secs, pause):
-        if line := describe_new(evaluator, path, 'test'):
+        if line := describe_new(evaluator, path, 'test', task.metrics):
           _log.info(line)
     if not logdirs.has_ended(logdir):
       advice = (
@@ -183,7 +183,7 @@ def follow(logdir, timeout_secs, pause=time.sleep):
     pause(_STORE_LOOK_SECS if urls.is_remote(logdir) else _LOOK_SECS)
 
 
-def describe_new(evaluator, path, split_name):
+def describe_new(evaluator, path, split_name, metrics=None):
   """Returns a line as `describe` does, or None if the checkpoint is gone.
 
   That may happen to a slow evaluator: the chief keeps only the last ones.
@@ -191,7 +191,7 @@ def describe_new(evaluator, path, split_name):
   # The last one, if partial, is replaced by a whole one: then it is read again.
   for is_last_try in (False, True):
     try:
-      return describe(evaluator, path, split_name)
+      return describe(evaluator, path, split_name, metrics)
     except (cli.RunError, tf.errors.OpError, ValueError):
       if not checkpoint_files.is_there(path):
         break
@@ -201,19 +201,21 @@ def describe_new(evaluator, path, split_name):
   return None
 
 
-def describe(evaluator, path, split_name):
+def describe(evaluator, path, split_name, metrics=None):
   """Returns a line (str) on how good a checkpoint is.
 
   Args:
     evaluator: evaluation.Evaluator.
     path: str, the checkpoint.
     split_name: str, what it is evaluated on.
+    metrics: own_metrics.OwnMetrics, to which the result is written, or None.
 
   Raises:
     cli.RunError: it is unreadable or belongs to another model.
   """
   found = evaluator.compute_checkpoint(path)
   step = checkpoints.read_step(path)
-  own_metrics.write('evaluation', split=split_name, step=step, metrics=found)
-  metrics = report_text.format_metrics(found)
-  return f'step {step}  {split_name} {metrics}  {path}'
+  if metrics:
+    metrics.write('evaluation', split=split_name, step=step, metrics=found)
+  text = report_text.format_metrics(found)
+  return f'step {step}  {split_name} {text}  {path}'

@@ -21,7 +21,7 @@ from distmnist.training import (
   chief,  # noqa: F401  Its flags.
   schedule,
 )
-from distmnist.training.hooks import startup_hook, trace_hook
+from distmnist.training.hooks import startup_hook, tracer
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import table_checks
 
@@ -163,7 +163,7 @@ def check_without_data(cluster, num_validation_images=None):
     num_validation_images=num_validation_images,
   )
   problem = problem_lib.from_flags()
-  traced_steps = trace_hook.steps_from_flags(logdir)
+  traced_steps = tracer.steps_from_flags(logdir)
   schedules.check_flags()
   problem.check_flags()
   table_checks.settle(problem, strategy)

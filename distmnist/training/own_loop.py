@@ -48,12 +48,10 @@ from distmnist.training import (
   worker_loop,
 )
 from distmnist.training.hooks import (
-  early_end_hook,
-  outlast_hook,
-  own_state_hook,
+  end_hook,
+  own_state,
   own_step_hook,
   save_hook,
-  stay_hook,
   stop_hook,
 )
 
@@ -189,38 +187,44 @@ class WorkerTask:
   def _run(self, last_step, folder, own_hooks):
     """Yields the session; tells the chief once it is closed."""
     task, strategy, cluster = self._task, self._strategy, self._task.cluster
-    last = own_step_hook.OwnStepHook(self._train_op, self.global_step)
-    others = shutdown.Others(cluster, task.server, task.watchdog.secs_silent)
     # What each worker has of its own is kept if a ps is lost.
     kept = self._own_local + [
       v
       for v in tf.local_variables()
       if not any(v is other for other in self._all_local)
     ]
-    own_state_hook.keep_tables_and_queues(tf.get_default_graph())
-    scaffold = worker_loop.make_scaffold(
-      task, strategy, folder.restart, kept=kept
+    own_state.keep_tables_and_queues(tf.get_default_graph())
+    center = worker_loop.Center(task, strategy)
+    others = shutdown.Others(cluster, task.server, task.watchdog.secs_silent)
+    last = own_step_hook.OwnStepHook(
+      self._train_op,
+      self.global_step,
+      own_state.OwnState(tf.get_default_graph()),
     )
+    saves = None
+    if cluster.is_chief:
+      saves = save_hook.make(task, folder, last, center, others)
     stop = stop_hook.StopHook(
       *(last, self.global_step, last_step, task.stop),
       *(others.is_stop_for_all, strategy.request_stop),
+      save=saves.save_last if saves else lambda session: None,
     )
-    saves = outlast = None
-    if cluster.is_chief:
-      saves = save_hook.make(task, folder, last, scaffold, others)
-      outlast = outlast_hook.OutlastHook(task, others, saves, strategy.pause)
-    own_state = own_state_hook.OwnStateHook(tf.get_default_graph())
+    end = end_hook.EndHook(
+      *(task, others, strategy, lambda: last_step, saves), is_own_loop=True
+    )
     hooks = worker_loop.order_hooks(
-      task, scaffold, last, stop, saves, [own_state]
+      liveness=center.make_liveness(),
+      steps=last,
+      rule=center.hooks,
+      stop=stop,
+      own=list(own_hooks),
+      save=saves,
+      end=end,
     )
-    hooks += early_end_hook.make(task, strategy, others)
-    hooks += own_hooks
-    if cluster.is_chief:
-      hooks += [outlast, saves]
-    hooks += stay_hook.make(
-      *(task, strategy, others, last_step, saves and saves.end)
+    scaffold = session_lib.ClusterScaffold(
+      *(task, folder.restart, center.saver, center.hooks, kept),
+      before_restore=saves.end_beside if saves else lambda: None,
     )
-    is_apart = outlast_hook.is_needed(cluster, strategy)
     first = session_lib.make_session(task, scaffold, hooks)
     with cli.amid_run(), first as session:
       self._has_begun = True
@@ -231,8 +235,7 @@ class WorkerTask:
         step_v = last.last.get('global_step', 'the first')
         where = f'at step {step_v} of {last_step}'
         _log.info(script_errors.describe_end(error, cluster.name, where))
-        if outlast and is_apart:
-          outlast.outlast(session)
+        end.outlast(session)
         raise
       except SystemExit as leaving:
         if leaving.code:
@@ -241,16 +244,10 @@ class WorkerTask:
           ) from leaving
         self._exit = leaving  # Once all know that this loop has ended.
       step_v = stop.sessions[-1][1]
-      is_early = step_v < last_step and not task.stop.is_requested
       if stop.is_told and not cluster.is_chief:
         _log.info(f'{CHIEF} has ended the training: this loop ends, too')
-      elif is_early and is_apart and cluster.is_chief:
-        _log.info(
-          f'the loop of {CHIEF} has ended at step {step_v} of {last_step}: the '
-          'others end theirs, too'
-        )
-        others.stop_all()
-        others.say_saved()  # Nobody needs to stay: the chief saves at its end.
+      elif step_v < last_step and not task.stop.is_requested:
+        end.end_for_all(step_v, last_step)
     if not (cluster.is_chief or task.stop.is_requested):
       others.send_stats(
         report.WorkerStats(cluster.task_index, life=task.watchdog.life)

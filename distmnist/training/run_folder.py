@@ -167,3 +167,31 @@ def write_run(logdir, images, problem):
   run_flags.write(logdir)
   run_data.write(logdir, images)
   problem_source.keep(problem, logdir)
+
+
+class FirstStep:
+  """Records in the log directory that a run begins or resumes, once it does.
+
+  If the start fails, or the run is already at its end, what the last life left
+  stays as it is.
+  """
+
+  def __init__(self, logdir, images, problem):
+    """
+    Args:
+      logdir: str, or None to record nothing.
+      images, problem: see `write_run`.
+    """
+    self._logdir, self._images, self._problem = logdir, images, problem
+    self._has_begun = False
+
+  def begin(self):
+    """To be called before each step."""
+    if self._logdir and not self._has_begun:
+      write_run(self._logdir, self._images, self._problem)
+
+  def end(self):
+    """To be called after each step."""
+    if self._logdir and not self._has_begun:
+      self._has_begun = True
+      logdirs.remove_report(self._logdir)

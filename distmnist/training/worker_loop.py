@@ -1,21 +1,16 @@
 """What a worker does around each step: the hooks of its session, in order."""
 
 import contextlib
-import functools
 import logging
 import time
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import server as server_lib
 from distmnist.exchange import nonfinite
 from distmnist.exchange import strategy as strategy_lib
-from distmnist.exchange.tables import (
-  key_hook,
-  table_saver,
-  tables_apart,
-  touched_hook,
-)
+from distmnist.exchange.tables import table_saver, tables_apart
 from distmnist.lifecycle import (
   consistency,
   liveness,
@@ -28,12 +23,13 @@ from distmnist.training import chief as chief_lib
 from distmnist.training import divergence, rule_checks, worker_steps
 from distmnist.training.hooks import (
   batch_hook,
-  progress_hook,
+  end_hook,
+  progress,
   save_hook,
   startup_hook,
-  stay_hook,
   stop_hook,
-  trace_hook,
+  telemetry_hook,
+  tracer,
 )
 from distmnist.training.telemetry import task_metrics, worker_summaries
 
@@ -45,6 +41,91 @@ _NAN_ADVICE = (
 )
 
 
+class Place(NamedTuple):
+  """Where hooks stand in the order.
+
+  Attributes:
+    phase: str, when they have something to do: as a session begins ('start'),
+      'before' and 'after' a step, as the training ends ('end').
+    why: str, why they stand there.
+  """
+
+  phase: str
+  why: str
+
+
+# All hooks of a worker. TensorFlow calls each of their methods in this order:
+# begin, after_create_session, before_run, after_run and, after the last step,
+# end. A worker has some of them, by its flags and its rule.
+ORDER = {
+  'liveness': Place(
+    'start, before, after, end',
+    'notes what begins before anything can block; all that follow call the '
+    'session.run that it has replaced, which names a lost task',
+  ),
+  'startup': Place(
+    'start',
+    'waits for the worker to begin before the rule copies the center: the copy '
+    'would grow stale',
+  ),
+  'steps': Place(
+    'start, before, after',
+    'warms up the graphs before the rule copies the center; all that follow '
+    'read what the step has fetched',
+  ),
+  'rule': Place(
+    'start, before, after, end',
+    'may set the variables and the global step, which those that follow read; '
+    'at the end releases waiting workers before the chief waits for them',
+  ),
+  'stop': Place(
+    'start, after, end',
+    'requests the stop that those that follow see, and lets no infinite cost '
+    'reach them; at the end saves before anything that may fail or take long',
+  ),
+  'batches': Place(
+    'start, after',
+    'takes the next batches unless the loop is to end; a checkpoint has them',
+  ),
+  'telemetry': Place(
+    'start, before, after, end',
+    'counts and shows a step before what takes time beside it',
+  ),
+  'own': Place(
+    'start, before, after, end',
+    'the hooks of a script, once all of the step is known; a save sees what '
+    'they have set',
+  ),
+  'save': Place(
+    'start, before, after',
+    'evaluates and saves, on the chief, what the step has made, before it lets '
+    'others go',
+  ),
+  'end': Place(
+    'start, after, end',
+    'waits for other workers when nothing else is left to do',
+  ),
+}
+
+
+def order_hooks(**hooks):
+  """Returns the list of SessionRunHooks of a loop, in their order.
+
+  Args:
+    hooks: for a name in ORDER a SessionRunHook, a list of them, or None.
+  """
+  if unknown := hooks.keys() - ORDER.keys():
+    raise ValueError(f'no place in ORDER: {", ".join(sorted(unknown))}')
+  ordered = []
+  for name in ORDER:
+    found = hooks.get(name)
+    if isinstance(found, (list, tuple)):
+      ordered += found
+    elif found:
+      ordered.append(found)
+  return ordered
+
+
 class WorkerLoop:
   """The steps of a worker, from the first session to the report.
 
@@ -53,21 +134,19 @@ class WorkerLoop:
     hooks: list of SessionRunHook.
   """
 
-  def __init__(self, task, choice, graph, folder, history, console):
+  def __init__(self, task, choice, graph, folder, console):
     """
     Args:
       task: task.Task, already serving.
       choice: flag_checks.Choice.
       graph: worker_graph.WorkerGraph, built in the default graph.
       folder: run_folder.RunFolder.
-      history: history.History.
       console: console.Console.
     """
     self._task = task
     self._choice = choice
     self._graph = graph
     self._folder = folder
-    self._history = history
     self._console = console
 
   def build(self, seed, judges, at_end):
@@ -78,118 +157,115 @@ class WorkerLoop:
       judges: (validation, test), split.Splits; only the chief needs them.
       at_end: contextlib.ExitStack, for what is written when this life ends.
     """
-    task, step = self._task, self._graph.step
-    cluster, strategy = task.cluster, self._choice.strategy
-    restart = self._folder.restart
-    self.scaffold = make_scaffold(
-      task,
-      strategy,
-      restart,
-      [step.table.hook(restart)],
-      kept=step.own_local,
-    )
-    self._others = shutdown.Others(
+    task, choice, folder = self._task, self._choice, self._folder
+    cluster, step, strategy = task.cluster, self._graph.step, choice.strategy
+    center = Center(task, strategy)
+    self._others = others = shutdown.Others(
       cluster, task.server, task.watchdog.secs_silent
     )
     self._stats = report.WorkerStats(
       cluster.task_index, life=task.watchdog.life, start=time.time()
     )
     source = worker_steps.make_source(
-      task, self._choice.plan, self._graph, self._history, seed
+      task, choice.plan, self._graph, task.history, seed
     )
-    steps, self._constants = worker_steps.make_steps(
-      source, self._graph, bool(self._folder.summary_dir)
+    steps, constants = worker_steps.make_steps(
+      source, self._graph, bool(folder.summary_dir)
     )
-    saves = None
+    saves = self._chief = None
     if cluster.is_chief:
-      saves = save_hook.make(
-        task, self._folder, steps, self.scaffold, self._others
-      )
-    self.hooks = self._make_hooks(source, steps, at_end, saves)
-    task_metrics.follow_worker(task, self._life, self._progress, self._choice)
-    if cluster.is_chief:
-      kept = step.center + step.averages
+      saves = save_hook.make(task, folder, steps, center, others)
       self._chief = chief_lib.Chief(
-        task, self._choice, kept, judges, self._folder
+        *(task, choice, step.center + step.averages, judges, folder),
+        *(steps, others, saves),
       )
-      self.hooks += self._chief.hooks(steps, self.scaffold, self._others, saves)
-    self.hooks += stay_hook.make(
-      *(task, strategy, self._others, self._find_last_step),
-      saves and saves.end,
+    stop = self._make_stop_hook(steps, source, saves)
+    self._stats.sessions = stop.sessions
+    self._end = end_hook.EndHook(
+      task,
+      others,
+      strategy,
+      lambda: step.table.dealing.last_step,
+      saves,
+      self._chief and self._chief.read_last,
+    )
+    self.hooks = order_hooks(
+      liveness=center.make_liveness(),
+      startup=startup_hook.make(choice, self._graph, task, others),
+      steps=steps,
+      rule=center.hooks,
+      stop=stop,
+      batches=batch_hook.BatchHook(
+        *(source, step.table, steps, strategy),
+        lost_workers.LostWorkers(cluster, task.watchdog, task.stalls.warn_secs),
+        *(others.is_stop_for_all, task),
+      ),
+      telemetry=self._make_telemetry(steps, constants, source, at_end),
+      save=self._chief,
+      end=self._end,
+    )
+    self.scaffold = session_lib.ClusterScaffold(
+      task,
+      folder.restart,
+      center.saver,
+      [
+        step.table.hook(folder.restart),
+        *center.hooks,
+        *([self._chief] if self._chief else []),
+      ],
+      kept=step.own_local,
+      before_restore=saves.end_beside if saves else lambda: None,
     )
     server_lib.log_placement(tf.get_default_graph())
 
-  def _make_hooks(self, source, steps, at_end, saves):
-    """Returns the list of hooks that every worker has."""
-    task = self._task
-    self._life = lives.LifeHook(self._stats, self._folder.path)
-    first = startup_hook.make(self._choice, self._graph, task, self._others)
-    if self._graph.warmup:
-      first = [*first, self._graph.warmup.hook(steps)]
-    stop = self._make_stop_hook(steps)
-    hooks = [
-      *order_hooks(task, self.scaffold, steps, stop, saves, first),
-      stop_hook.NanHook(steps, self._make_loss_check(source).explain),
-      batch_hook.BatchHook(
-        source,
-        self._graph.step.table,
-        steps,
-        self._choice.strategy,
-        lost_workers.LostWorkers(task.cluster, task.watchdog),
-        self._others.is_stop_for_all,
-        task,
-      ),
-      self._make_progress_hook(steps, source),
-      nonfinite.NonfiniteHook(self._stats),
-      at_end.enter_context(contextlib.closing(self._life)),
-    ]
-    if self._choice.traced_steps:
-      hooks.append(
-        trace_hook.TraceHook(
-          self._choice.traced_steps, steps, self._folder.summary_dir, task
-        )
-      )
-    if self._folder.path and not task.cluster.is_chief:
-      hooks.append(consistency.LogdirHook(task.watchdog, self._folder.path))
-    return hooks
-
-  def _make_loss_check(self, source):
-    return divergence.LossCheck(
-      self._choice.problem,
+  def _make_stop_hook(self, steps, source, saves):
+    task, choice = self._task, self._choice
+    loss_check = divergence.LossCheck(
+      choice.problem,
       self._graph.examples,
       source,
-      self._choice.plan,
-      self._task.server_config,
+      choice.plan,
+      task.server_config,
       _NAN_ADVICE,
     )
-
-  def _find_last_step(self):
-    """Returns the global step (int) at which the training ends."""
-    return self._graph.step.table.dealing.last_step
-
-  def _make_stop_hook(self, steps):
-    hook = stop_hook.StopHook(
+    return stop_hook.StopHook(
       steps,
       self._graph.step.global_step,
-      self._find_last_step,
-      self._task.stop,
+      self._graph.step.table.find_end,
+      task.stop,
       self._others.is_stop_for_all,
-      self._choice.strategy.request_stop,
+      choice.strategy.request_stop,
+      explain_nan=loss_check.explain,
+      save=saves.save_last if saves else lambda session: None,
+      history=task.history,
+      metrics=task.metrics,
     )
-    self._stats.sessions = hook.sessions
-    return hook
 
-  def _make_progress_hook(self, steps, source):
-    self._progress = progress_hook.ProgressHook(
-      self._stats,
-      steps,
-      self._constants,
-      source,
-      self._console,
-      worker_summaries.from_flags(self._folder.summary_dir, self._graph.step),
-      self._choice.problem.unit,
+  def _make_telemetry(self, steps, constants, source, at_end):
+    task, choice, folder = self._task, self._choice, self._folder
+    self._progress = progress.Progress(
+      *(self._stats, steps, constants, source, self._console),
+      worker_summaries.from_flags(folder.summary_dir, self._graph.step),
+      choice.problem.unit,
     )
-    return self._progress
+    sums = at_end.enter_context(
+      contextlib.closing(lives.Sums(self._stats, folder.path, task.metrics))
+    )
+    task_metrics.follow_worker(task, sums, self._progress, choice)
+    traced = None
+    if choice.traced_steps:
+      traced = tracer.Tracer(
+        choice.traced_steps, steps, folder.summary_dir, task
+      )
+
+    def check_folder():
+      if folder.path and not task.cluster.is_chief:
+        consistency.check_logdir(task.watchdog, folder.path)
+
+    return telemetry_hook.TelemetryHook(
+      *(self._progress, nonfinite.Counter(self._stats), sums, traced),
+      check_folder,
+    )
 
   def tell_chief(self):
     """Sends the chief this worker's stats, once the session is closed."""
@@ -207,56 +283,42 @@ class WorkerLoop:
       step = self._progress.final_step
       where = 'before the first step' if step is None else f'at step {step}'
       _log.info(f'stopped {where}')
-    elif task.cluster.is_chief:
-      self._chief.report(self._stats, self._progress, start)
+    elif self._chief:
+      self._chief.report(self._stats, self._end.workers, self._progress, start)
 
 
-def order_hooks(task, scaffold, steps, stop, saves, first=()):
-  """Returns the hooks of any loop; `first` go before those of the rule.
+class Center:
+  """What a rule keeps on the ps: its hooks, and what saves and restores it.
 
-  Args:
-    task: task.Task, already serving.
-    scaffold: session.ClusterScaffold.
-    steps: fused_steps.Steps or own_step_hook.OwnStepHook.
-    stop: stop_hook.StopHook.
-    saves: save_hook.SaveHook of a chief, or None.
-    first: list of SessionRunHook.
+  Attributes:
+    hooks: list of SessionRunHook, those of the rule.
+    saver: table_saver.TableSaver.
   """
-  # At the start the strategy may set the variables and the global step; at the
-  # end it releases waiting workers before the chief waits for them. What was
-  # trained is then saved before anything that may fail or take long.
-  return [
-    liveness.LivenessHook(task),
-    *first,
-    *scaffold.hooks,
-    steps,
-    stop,
-    *([stop_hook.EndHook(saves.end)] if saves else []),
-  ]
 
+  def __init__(self, task, strategy):
+    """
+    Args:
+      task: task.Task, already serving.
+      strategy: strategy.Strategy, whose step is built in the default graph.
+    """
+    self._task, self._strategy = task, strategy
+    self.hooks = rule_checks.make_hooks(strategy, task.stop)
+    # If workers wait for each other, all saved rows are from one step.
+    is_of_one_step = (
+      strategy.max_staleness == 0 and not tables_apart.is_wanted()
+    )
+    self.saver = table_saver.TableSaver(
+      task.cluster.cpu_device, may_mix=not is_of_one_step
+    )
 
-def make_scaffold(task, strategy, restart, first=(), kept=()):
-  """Returns the session.ClusterScaffold of a worker, with a TableSaver.
+  def is_whole(self, session):
+    """Whether the whole center is from one update; see strategy.CenterHook."""
+    return strategy_lib.is_whole(self.hooks, session)
 
-  Its hooks are those of the rule and its center.
-
-  Args:
-    task: task.Task, already serving; its watchdog learns to describe a wait.
-    strategy: strategy.Strategy.
-    restart: restart.Restart.
-    first: list of SessionRunHook, which come before those of the rule.
-    kept: list of tf.Variable, see session.ClusterScaffold.
-  """
-  strategy_hooks = [*first, *rule_checks.make_hooks(strategy, task.stop)]
-  strategy_hooks += [key_hook.KeyHook(), touched_hook.TouchedHook()]
-  stalls_of_task = task.stalls
-  stalls_of_task.describe_wait = functools.partial(
-    strategy_lib.describe_wait, strategy_hooks
-  )
-  stalls_of_task.steps_wait_for_others = strategy.steps_wait_for_others
-  # If workers wait for each other, all saved rows are from one step.
-  is_of_one_step = strategy.max_staleness == 0 and not tables_apart.is_wanted()
-  saver = table_saver.TableSaver(
-    task.cluster.cpu_device, may_mix=not is_of_one_step
-  )
-  return session_lib.ClusterScaffold(task, restart, saver, strategy_hooks, kept)
+  def make_liveness(self):
+    """Returns the LivenessHook of its worker."""
+    return liveness.LivenessHook(
+      self._task,
+      self._strategy.steps_wait_for_others,
+      lambda: strategy_lib.describe_wait(self.hooks),
+    )

@@ -23,7 +23,7 @@ for line in sys.stdin:
   elif line == 'p\\n':
     stop.give_up(cli.PassingError('ps 0 does not answer'))
   elif line == 'u\\n':
-    stop.find_unsaved = lambda: 'step 9 is not saved'
+    stop.note_unsaved(lambda: 'step 9 is not saved')
   elif line == 'b\\n':
     print('blocked', flush=True)
     os.read(os.pipe()[0], 1)

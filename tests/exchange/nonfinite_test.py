@@ -17,20 +17,20 @@ def test_what_is_not_finite_becomes_zeros_and_is_said(tf_session, bad, logged):
   with tf.device('/device:CPU:0'):
     sent = [nonfinite.guard(tf.identity(x), 0) for _ in range(2)]
   stats = report.WorkerStats(0)
-  hook = nonfinite.NonfiniteHook(stats)
-  hook.begin()
+  counter = nonfinite.Counter(stats)
+  counter.build()
   good = [1.0, 2.0, -3.0]
   assert tf_session.run(sent[0], {x: good}).tolist() == good
-  hook.end(tf_session)
+  counter.look(tf_session)
   assert (stats.nonfinite_pushes, logged) == (0, [])
   for _ in range(3):
     found = tf_session.run(sent, {x: [1.0, bad, 2.0]})
     assert [value.tolist() for value in found] == [[0, 0, 0]] * 2
-  hook.end(tf_session)
+  counter.look(tf_session)
   assert stats.nonfinite_pushes == 3
   [line] = logged
   assert line.startswith('3 pushes had numbers that are not finite')
-  hook.end(tf_session)
+  counter.look(tf_session)
   assert stats.nonfinite_pushes == 3
 
 

@@ -10,6 +10,7 @@ from distmnist.common import console
 from distmnist.exchange import strategy
 from distmnist.lifecycle import first_values
 from distmnist.logdir import checkpoints
+from distmnist.nn import layers
 from tests.support import in_process
 
 
@@ -88,3 +89,10 @@ def test_what_a_checkpoint_lacks_keeps_its_first_value(
   assert start.set_in(tf_session) == [9, 6 if has_all else 5]
   assert (start.told.num_centers, start.num_starts) == (1, 1)
   assert start.lines == [f'restored {path}']
+
+
+def test_a_new_center_fills_its_maps_of_keys(tf_session):
+  rows = layers.embedding(tf.constant([5]), layers.NewRows(10), 1, 'user')
+  Start().set_in(tf_session)
+  # Without its map a shard gives no row.
+  assert tf_session.run(rows).shape == (1, 1)

@@ -91,7 +91,7 @@ def test_each_part_of_a_session_is_watched():
     def busy(self, what, waits_for_others=False):
       self.calls.append(what)
 
-    def step_begins(self):
+    def step_begins(self, waits_for_others, describe_wait):
       self.calls.append('step')
 
     def step_ends(self):

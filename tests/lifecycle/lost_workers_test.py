@@ -36,7 +36,7 @@ def found(listening, monkeypatch):
   )
   watchdog, clock = FakeWatchdog(), [0.0]
   monkeypatch.setattr(lost_workers.time, 'monotonic', lambda: clock[0])
-  workers = lost_workers.LostWorkers(member, watchdog)
+  workers = lost_workers.LostWorkers(member, watchdog, warn_secs=10.0)
 
   def find(num_looks=10):
     result = []

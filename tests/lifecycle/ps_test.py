@@ -20,10 +20,12 @@ class Stop:
   is_requested, error = True, None
   exit_code = 143
   end = stop_request.StopRequest.end
+  note_unsaved = stop_request.StopRequest.note_unsaved
+  find_unsaved = stop_request.StopRequest.find_unsaved
 
   def __init__(self, secs_left):
     self.secs_left = secs_left
-    self.find_unsaved = lambda: None
+    self.note_unsaved(None)
 
 
 @pytest.fixture
@@ -92,7 +94,7 @@ def test_a_chief_that_leaves_says_itself_what_is_saved(stop_ps, looks):
 
 def test_a_last_save_that_fails_is_not_called_a_stop_in_order():
   stop = Stop(8.0)
-  stop.find_unsaved = lambda: 'step 9 is not saved'
+  stop.note_unsaved('step 9 is not saved')
   with (
     pytest.raises(cli.NotSavedError, match='no room; step 9 is not saved'),
     shutdown.reporting_end_to_ps(PS, None, stop),

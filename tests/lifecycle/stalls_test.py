@@ -19,6 +19,20 @@ from tests.support import in_process
 DEADLINE_SECS = 60
 
 
+class Others:
+  """Stands for watchdog.Watchdog."""
+
+  def __init__(self, silent='', busy='', silent_workers=''):
+    self._silent, self._busy = silent, busy
+    self._silent_workers = silent_workers
+
+  def describe_silent(self, with_workers):
+    return self._silent or (self._silent_workers if with_workers else '')
+
+  def describe_busy(self):
+    return self._busy
+
+
 @pytest.fixture
 def make():
   """Returns make(warn_secs, fail_secs) -> (Stalls, stop, lines, said)."""
@@ -44,8 +58,7 @@ def make():
 def test_a_step_that_takes_long_says_what_its_wait_is_made_of(make):
   watched, _, lines, said = make()
   assert not said.wait(0.5)  # Nothing has begun.
-  watched.describe_wait = lambda: 'worker 1 has a token'
-  watched.step_begins()
+  watched.step_begins(describe_wait=lambda: 'worker 1 has a token')
   assert said.wait(DEADLINE_SECS)
   watched.step_ends()
   assert watched.num_steps == 1
@@ -87,17 +100,15 @@ def test_the_cause_of_a_long_step_is_the_nearest_that_is_known(
   make, silent, busy, waits, expected
 ):
   watched, _, lines, said = make()
-  watched.describe_silent = lambda with_workers: silent
-  watched.describe_busy = lambda: busy
-  watched.steps_wait_for_others = waits
-  watched.step_begins()
+  watched.ask_about_others(Others(silent, busy))
+  watched.step_begins(waits)
   assert said.wait(DEADLINE_SECS)
   assert re.fullmatch(rf'no step for \d+ s: {expected}', lines[0])
 
 
 def test_a_worker_that_is_gone_does_not_hold_up_steps_that_wait_for_none(make):
   watched, _, lines, said = make()
-  watched.describe_silent = lambda with_workers: with_workers and 'worker 1'
+  watched.ask_about_others(Others(silent_workers='worker 1'))
   watched.step_begins()
   assert said.wait(DEADLINE_SECS)
   assert lines[0].endswith(' s: all ps answer; not so worker 1')
@@ -175,8 +186,7 @@ def test_the_watch_goes_on_though_a_cause_cannot_be_found(make):
   def fail():
     raise ValueError
 
-  watched.describe_wait = fail
-  watched.step_begins()
+  watched.step_begins(describe_wait=fail)
   assert stop.given_up.wait(DEADLINE_SECS)
   assert lines[0].endswith('the cause cannot be found (ValueError)')
 

@@ -67,9 +67,9 @@ def test_what_cannot_be_written_is_said_in_one_line(tmp_path, set_flags):
 def test_what_is_recorded_is_of_the_life_of_this_process(tmp_path, set_flags):
   set_flags('--history')
   mine = history.from_flags(str(tmp_path), 0, 'a')
-  history.record('saved', step=3)
+  mine.write('saved', step=3)
   mine.close()
-  history.record('saved', step=4)  # Its life is over.
+  mine.write('saved', step=4)  # Its life is over.
   [event] = history.read(str(tmp_path))
   assert (event['event'], event['step'], event['life']) == ('saved', 3, 'a')
 

@@ -4,6 +4,7 @@ import collections
 import os
 
 from distmnist.logdir import lives, report
+from distmnist.watching import own_metrics
 
 
 def make_stats(worker=0, life='a', local_steps=3, start=1.0):
@@ -19,63 +20,63 @@ def make_stats(worker=0, life='a', local_steps=3, start=1.0):
   )
 
 
-def make_hook(logdir, stats):
-  return lives.LifeHook(stats, logdir and str(logdir))
+def make_sums(logdir, stats):
+  return lives.Sums(stats, logdir and str(logdir), own_metrics.OwnMetrics())
 
 
 def test_a_life_is_there_from_its_first_step_on(tmp_path):
   stats = make_stats(local_steps=1)
-  hook = make_hook(tmp_path, stats)
-  hook.after_run(None, None)
-  hook._last_write.result()
+  sums = make_sums(tmp_path, stats)
+  sums.write_if_due()
+  sums._last_write.result()
   assert lives.read(str(tmp_path)) == [stats]
   # The next write is due in some seconds: a kill loses that much.
   stats.local_steps = 2
-  hook.after_run(None, None)
-  hook._last_write.result()
+  sums.write_if_due()
+  sums._last_write.result()
   [found] = lives.read(str(tmp_path))
   assert (found.local_steps, found.has_ended) == (1, False)
-  hook._next_write = 0.0
-  hook.after_run(None, None)
-  hook._last_write.result()
+  sums._next_write = 0.0
+  sums.write_if_due()
+  sums._last_write.result()
   assert lives.read(str(tmp_path)) == [stats]
-  hook.close()
+  sums.close()
 
 
 def test_at_its_end_all_is_there(tmp_path):
   stats = make_stats()
-  hook = make_hook(tmp_path, stats)
-  hook.end(session=None)
+  sums = make_sums(tmp_path, stats)
+  sums.end()
   [found] = lives.read(str(tmp_path))
   assert found == stats
   assert found.has_ended
-  # What the end of another hook added is written, too.
+  # What the end of another sums added is written, too.
   stats.bytes_sent = 7
-  hook.close()
+  sums.close()
   assert lives.read(str(tmp_path)) == [stats]
 
 
 def test_a_loop_that_failed_leaves_what_it_did(tmp_path):
   stats = make_stats()
-  make_hook(tmp_path, stats).close()
+  make_sums(tmp_path, stats).close()
   [found] = lives.read(str(tmp_path))
   assert (found.local_steps, found.has_ended) == (3, False)
 
 
 def test_who_made_no_step_or_has_no_folder_writes_nothing(tmp_path):
-  make_hook(tmp_path, make_stats(local_steps=0)).end(session=None)
-  hook = make_hook(None, make_stats())
-  hook.after_run(None, None)
-  hook.end(session=None)
+  make_sums(tmp_path, make_stats(local_steps=0)).end(session=None)
+  sums = make_sums(None, make_stats())
+  sums.write_if_due()
+  sums.end()
   assert os.listdir(tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_written_is_said_once(tmp_path, logged):
   (tmp_path / 'lives').write_text('a file in its place')
   stats = make_stats()
-  hook = make_hook(tmp_path, stats)
-  hook.after_run(None, None)
-  hook.end(session=None)
+  sums = make_sums(tmp_path, stats)
+  sums.write_if_due()
+  sums.end()
   [line] = logged
   assert line == (
     f'{tmp_path}/lives/worker_0_a.json cannot be written: File exists; should '
@@ -96,7 +97,7 @@ def test_all_lives_are_gathered_in_order(tmp_path):
     make_stats(0, 'd', local_steps=0, start=3.0),
   ]
   for stats in [*old, *present]:
-    make_hook(tmp_path, stats).end(session=None)
+    make_sums(tmp_path, stats).end(session=None)
   # What came by a message is later than what is in the file.
   present[0].local_steps = 5
   found, unknown = lives.gather(str(tmp_path), present)
@@ -112,20 +113,20 @@ def test_all_lives_are_gathered_in_order(tmp_path):
 
 def test_a_process_that_found_all_done_is_no_further_life(tmp_path):
   before = make_stats(0, 'a')
-  make_hook(tmp_path, before).end(session=None)
+  make_sums(tmp_path, before).end(session=None)
   found, unknown = lives.gather(str(tmp_path), [make_stats(0, 'b', 0)])
   assert (found, unknown) == ([before], [])
 
 
 def test_who_shares_no_folder_is_named(tmp_path):
   present = [make_stats(0), make_stats(1)]
-  make_hook(tmp_path, present[0]).end(session=None)
+  make_sums(tmp_path, present[0]).end(session=None)
   assert lives.gather(str(tmp_path), present) == (present, [1])
   assert lives.gather(None, present) == (present, [0, 1])
 
 
 def test_what_is_damaged_or_of_another_version_is_left_out(tmp_path):
-  make_hook(tmp_path, make_stats()).end(session=None)
+  make_sums(tmp_path, make_stats()).end(session=None)
   folder = tmp_path / 'lives'
   for i, text in enumerate(['', '[]', '{}', '{"staleness": {}, "new": 1}']):
     (folder / f'worker_1_{i}.json').write_text(text)
@@ -134,11 +135,11 @@ def test_what_is_damaged_or_of_another_version_is_left_out(tmp_path):
 
 def test_what_is_kept_is_what_a_line_of_metrics_says(tmp_path):
   stats = make_stats()
-  hook = make_hook(tmp_path, stats)
-  kept = hook.keep()
+  sums = make_sums(tmp_path, stats)
+  kept = sums.keep()
   stats.local_steps += 1
   stats.sessions[-1][1] += 1
   assert lives.read(str(tmp_path)) == [kept]
   assert (kept.local_steps, kept.sessions) == (3, [[0, 3]])
-  hook.close()
+  sums.close()
   assert lives.read(str(tmp_path)) == [stats]

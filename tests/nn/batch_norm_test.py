@@ -9,7 +9,6 @@ from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
 from distmnist.exchange import model_state, sharding
 from distmnist.nn import batch_norm, layers, optimizers
-from distmnist.training.hooks import stop_hook
 from tests.support import in_process
 from tests.support.variables import run_with
 
@@ -313,7 +312,7 @@ def test_in_a_ring_each_worker_has_averages_of_its_own(make_cluster, set_flags):
     graph, result = tf.get_default_graph(), []
     all_hooks = [
       *rule.hooks(in_process.NoStop()),
-      stop_hook.EndHook(
+      in_process.AtEnd(
         lambda session: result.extend(read_moving(session, graph))
       ),
     ]

@@ -150,14 +150,13 @@ def train(
     steps_per_run,
     in_process.Countdown(last_step, member.num_workers, rule.push_period),
     tf.get_collection(periodic_exchange.EXCHANGES) if leaves_out else [],
-    warmup=warmup,
+    warmup=warmup if rule.needs_warmup else None,
   )
   all_hooks = [
-    *([warmup.hook(steps)] if rule.needs_warmup else []),
-    *rule.hooks(stop),
     steps,
+    *rule.hooks(stop),
     stop_hook.StopHook(steps, global_step, last_step, stop, lambda: False),
-    stop_hook.EndHook(read),
+    in_process.AtEnd(read),
   ]
   with make_session(all_hooks) as session:
     while not session.should_stop():
@@ -330,10 +329,10 @@ def test_a_warmup_leaves_no_trace_and_the_pull_comes_after_it(
       warmup,
     )
     before, after = Watch(), Watch()
-    hooks_in_order = before, warmup.hook(steps), after, *rule.hooks(None)
+    hooks_in_order = before, steps, after, *rule.hooks(None)
     center = [v for v in tf.global_variables() if v.name[0] in 'ab']
     move = [v.assign(tf.fill(v.shape, 7.0)).op for v in center]
-    with cluster.make_session(0, [*hooks_in_order, steps]) as session:
+    with cluster.make_session(0, hooks_in_order) as session:
       assert after.values == before.values
       assert len(after.values) > 4
       # As if another had pushed meanwhile.

@@ -8,7 +8,7 @@ import time
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.cluster import cluster
+from distmnist.cluster import cluster, stop_request
 from distmnist.cluster import server as server_lib
 from distmnist.common import ports
 from distmnist.lifecycle import liveness, session, stalls
@@ -42,6 +42,10 @@ class NoStop:
   secs_left = 0.0
   error = None
   exit_code = 0
+  _unsaved = None
+
+  note_unsaved = stop_request.StopRequest.note_unsaved
+  find_unsaved = stop_request.StopRequest.find_unsaved
 
   def end(self):
     return self.exit_code
@@ -96,6 +100,16 @@ class KeepingStop(NoStop):
   def give_up(self, error):
     self.error = error
     self.given_up.set()
+
+
+class AtEnd(tf.train.SessionRunHook):
+  """Calls `callback(session)` when a loop has ended without an error."""
+
+  def __init__(self, callback):
+    self._callback = callback
+
+  def end(self, session):
+    self._callback(session)
 
 
 class Countdown:

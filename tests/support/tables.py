@@ -8,12 +8,11 @@ from distmnist.data import seeds
 from distmnist.exchange import sharding
 from distmnist.exchange.tables import (
   key_hash,
-  key_hook,
   key_map,
   key_shard,
   new_rows,
   sparse_table,
-  touched_hook,
+  touched_rows,
 )
 from distmnist.logdir import checkpoints
 from distmnist.nn import layers, optimizers, sparse_updates
@@ -160,8 +159,8 @@ class Model:
       slots = sparse_updates.RowSlots()
       self.update = rule.minimize(loss, slots.watch(make), global_step)
       key_shard.connect_all(slots.begin)
-      self.hooks = [*rule.hooks(in_process.NoStop()), key_hook.KeyHook()]
-      self.hooks.append(touched_hook.TouchedHook())
+      self.hooks = rule.hooks(in_process.NoStop())
+      self.clear_touched = touched_rows.build_clear_all()
 
   def read(self, session):
     """Returns {name: array}; of rows that are made, in the order of keys."""

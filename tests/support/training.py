@@ -52,11 +52,11 @@ def train(member, server=None):
     of_rule = [*choice.strategy.hooks(task.stop), graph.step.table.hook()]
     hooks = [
       liveness.LivenessHook(task),
-      *([graph.warmup.hook(steps)] if graph.warmup else []),
       start,
+      steps,
       *of_rule,
       *hooks_of_steps,
-      stop_hook.EndHook(lambda s: last.update(read(s, graph.step.center))),
+      in_process.AtEnd(lambda s: last.update(read(s, graph.step.center))),
     ]
     scaffold = session_lib.ClusterScaffold(
       task, restart.Restart(None, 'auto', 10**9), tf.train.Saver(), of_rule
@@ -76,7 +76,7 @@ def _make_steps(task, choice, graph):
   stop = stop_hook.StopHook(
     steps,
     graph.step.global_step,
-    choice.plan.last_step,
+    graph.step.table.find_end,
     task.stop,
     lambda: False,
     choice.strategy.request_stop,
@@ -86,8 +86,10 @@ def _make_steps(task, choice, graph):
     graph.step.table,
     steps,
     choice.strategy,
-    lost_workers.LostWorkers(task.cluster, task.watchdog),
+    lost_workers.LostWorkers(
+      task.cluster, task.watchdog, task.stalls.warn_secs
+    ),
     lambda: False,
     task,
   )
-  return steps, [steps, stop, batches]
+  return steps, [stop, batches]

@@ -133,17 +133,15 @@ def train_worker(name, cluster, index, logdir, all_ended):
   task = types.SimpleNamespace(
     watchdog=in_process.NoWatchdog(), stalls=in_process.make_stalls(), stop=stop
   )
-  task.watchdog.warn_secs = 60
   all_hooks = [
-    *([warmup.hook(steps)] if rule.needs_warmup else []),
+    steps,
     *rule.hooks(stop),
     table.hook(),
-    steps,
-    stop_hook.StopHook(steps, global_step, plan.last_step, stop, lambda: False),
+    stop_hook.StopHook(steps, global_step, table.find_end, stop, lambda: False),
     batch_hook.BatchHook(
       source, table, steps, rule, NobodyIsLost(), lambda: False, task
     ),
-    stop_hook.EndHook(at_end),
+    in_process.AtEnd(at_end),
   ]
   pause = threading.Event()
   with cluster.make_session(index, all_hooks, logdir) as session:

@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as tf
 from absl.testing import flagsaver
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.lifecycle import liveness, lost_workers
+from distmnist.lifecycle import lost_workers
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import checkpoints, restart
 from distmnist.logdir import history as history_lib
@@ -156,29 +156,32 @@ def train(member, server=None):
   history = history_lib.History(None)
   source = worker_steps.make_source(task, choice.plan, graph, history, SEED)
   steps, _ = worker_steps.make_steps(source, graph, has_summaries=False)
-  scaffold = worker_loop.make_scaffold(
-    *(task, strategy, restart.Restart(None, 'auto', last_step)),
-    [step.table.hook()],
+  center = worker_loop.Center(task, strategy)
+  scaffold = session_lib.ClusterScaffold(
+    *(task, restart.Restart(None, 'auto', last_step), center.saver),
+    [step.table.hook(), *center.hooks],
   )
 
   def read(session):
     variables = step.center + step.averages
     found.update(checkpoints.fetch_whole(session, variables))
 
-  others = lost_workers.LostWorkers(member, task.watchdog)
+  others = lost_workers.LostWorkers(
+    member, task.watchdog, task.stalls.warn_secs
+  )
   hooks = [
-    liveness.LivenessHook(task),
-    *([graph.warmup.hook(steps)] if graph.warmup else []),
-    *scaffold.hooks,
+    center.make_liveness(),
     steps,
+    *center.hooks,
     stop_hook.StopHook(
-      *(steps, step.global_step, last_step, task.stop, lambda: False),
+      *(steps, step.global_step, step.table.find_end, task.stop),
+      lambda: False,
       strategy.request_stop,
     ),
     batch_hook.BatchHook(
       *(source, step.table, steps, strategy, others, lambda: False, task)
     ),
-    stop_hook.EndHook(read),
+    in_process.AtEnd(read),
   ]
   with session_lib.make_session(task, scaffold, hooks) as session:
     while not session.should_stop():

@@ -14,12 +14,14 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import console, registry
 from distmnist.common.names import MODELS
+from distmnist.logdir import history
 from distmnist.logdir import report as report_lib
 from distmnist.strategies import async_sgd
 from distmnist.training import chief as chief_lib
-from distmnist.training.hooks import save_hook, stop_hook
+from distmnist.training.hooks import end_hook, save_hook
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
+from distmnist.watching import own_metrics
 from tests.support import in_process, problems
 from tests.support.runner import SMALL, read_report
 
@@ -82,30 +84,36 @@ class Run:
       stop=self.stop,
       server_config=None,
       stalls=in_process.make_stalls(),
+      metrics=own_metrics.OwnMetrics(),
+      history=history.History(),
     )
     problem.load = problem_lib.from_flags().load
     choice = types.SimpleNamespace(problem=problem, strategy=self.rule)
     judges = validation, problem_data.load_test_split(problem)
-    self.chief = chief_lib.Chief(task, choice, center, judges, folder)
     steps = types.SimpleNamespace(last={'global_step': 40})
-    scaffold = types.SimpleNamespace(
-      saver=tf.train.Saver(), is_whole=lambda session: True, hooks=[]
+    kept = types.SimpleNamespace(
+      saver=tf.train.Saver(), is_whole=lambda session: True
     )
-    saves = save_hook.make(task, folder, steps, scaffold, self.others)
-    self.hooks = self.chief.hooks(steps, scaffold, self.others, saves)
+    saves = save_hook.make(task, folder, steps, kept, self.others)
+    self.chief = chief_lib.Chief(
+      *(task, choice, center, judges, folder, steps, self.others, saves)
+    )
+    self.chief.begin()
+    self.end_hook = end_hook.EndHook(
+      *(task, self.others, self.rule, lambda: 40, saves, self.chief.read_last)
+    )
     session.run(tf.global_variables_initializer())
     weights.load(np.zeros(weights.shape), session)
     biases.load(np.eye(10)[3], session)
     global_step.load(40, session)
 
   def end(self):
-    for hook in self.hooks:
-      if isinstance(hook, stop_hook.EndHook):
-        hook.end(self.session)
+    self.end_hook.end(self.session)
 
   def report(self, **stats):
     self.chief.report(
       report_lib.WorkerStats(0, life='a', train_secs=2.0, **stats),
+      self.end_hook.workers,
       Progress(),
       time.monotonic(),
     )
@@ -166,7 +174,7 @@ def test_the_report_is_of_the_center_if_the_best_has_been_removed(
   set_flags(*FEW, '--validation_steps=10', '--early_stopping_patience=2')
   run = Run(tf_session, tmp_path)
   values = {'w': np.zeros(3), 'global_step': np.int64(20)}
-  run.chief._validation_hook.best.note(values, 20, 0.8)
+  run.chief._validation.best.note(values, 20, 0.8)
   shutil.rmtree(tmp_path / 'best')
   run.end()
   run.report(local_steps=10, images=100)

@@ -136,3 +136,27 @@ def test_other_workers_only_make_the_folder(make, tmp_path):
   assert path.is_dir()
   assert (folder.owner, folder.images) == (None, None)
   assert list(path.iterdir()) == []
+
+
+def test_a_run_has_begun_once_its_first_step_is_done(set_flags, tmp_path):
+  set_flags('--synthetic_train_images=20')
+  report = tmp_path / 'report.json'
+  report.write_text('{}')
+  step = run_folder.FirstStep(
+    str(tmp_path), 'some images', problem_lib.from_flags()
+  )
+  assert sorted(os.listdir(tmp_path)) == ['report.json']
+  step.begin()
+  assert (tmp_path / 'train.data').read_text() == 'some images\n'
+  assert '--synthetic_train_images=20' in (
+    (tmp_path / 'train.flags').read_text().splitlines()
+  )
+  assert report.exists()  # The step may still fail.
+  step.end()
+  assert not report.exists()
+  # Later steps neither write nor remove.
+  report.write_text('{}')
+  (tmp_path / 'train.data').unlink()
+  step.begin()
+  step.end()
+  assert sorted(os.listdir(tmp_path)) == ['report.json', 'train.flags']

@@ -7,7 +7,6 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import console as console_lib
 from distmnist.lifecycle import session as session_lib
-from distmnist.logdir import history as history_lib
 from distmnist.training import (
   flag_checks,
   run_folder,
@@ -33,16 +32,14 @@ class Run:
       task.cluster, *(split.num_examples for split in splits)
     )
     folder = run_folder.RunFolder(task, choice.plan.last_step, splits)
-    history = history_lib.from_flags(folder.path, 0, task.watchdog.life)
+    task.begin_history(folder.path)
     with contextlib.ExitStack() as at_end, tf.Graph().as_default():
       folder.claim(problem, at_end)
       folder.sign()
       graph = worker_graph.build(task, choice, splits[0], seed=3)
       console = console_lib.Console(0)
       console.say = self.lines.append
-      self.loop = worker_loop.WorkerLoop(
-        task, choice, graph, folder, history, console
-      )
+      self.loop = worker_loop.WorkerLoop(task, choice, graph, folder, console)
       self.loop.build(3, (splits[1], splits[1]), at_end)
       with session_lib.make_session(
         task, self.loop.scaffold, self.loop.hooks
@@ -73,25 +70,15 @@ def train(set_flags):
 
 
 @pytest.mark.slow
-def test_a_loop_is_ended_and_saved_before_the_chief_waits_and_evaluates(
-  train, tmp_path
-):
+def test_a_chief_has_few_hooks_and_ends_by_saving_and_waiting(train, tmp_path):
   words = '--trace_steps=2', '--validation_steps=2'
   run = train(f'--logdir={tmp_path}', *words)
   hooks = run.hooks()
-  assert hooks[0] == 'LivenessHook'
-  chiefs = 'BeginHook', 'ValidationHook', 'EndHook', 'SaveHook', 'GrowthHook'
-  # The last step is saved first of all, the others are waited for, what they
-  # have added is saved, and then comes the evaluation.
-  assert [name for name in hooks if name in chiefs] == [
-    *('EndHook', *chiefs, 'EndHook')
+  assert hooks == [
+    *('LivenessHook', 'Steps', 'StopHook', 'BatchHook'),
+    *('TelemetryHook', 'Chief', 'EndHook'),
   ]
-  saves = run.loop.hooks[hooks.index('SaveHook')]
-  assert run.task.stop.find_unsaved == saves.find_unsaved
-  order = ('StopHook', 'EndHook', 'NanHook', 'BatchHook', 'ProgressHook')
-  order = (*order, 'LifeHook', 'TraceHook', 'SaveHook')
-  found = [hooks.index(name) for name in order]
-  assert found == sorted(found)
+  assert run.task.stop.find_unsaved() is None
   assert (tmp_path / 'model.ckpt-4.index').exists()
   assert (tmp_path / 'worker_0' / 'trace_2.json').exists()
   assert (tmp_path / 'report.json').exists()
@@ -102,3 +89,13 @@ def test_a_run_that_is_asked_to_stop_writes_no_report(train, monkeypatch):
   run = train()
   assert run.lines[-1].startswith('stopped ')
   assert not any('test accuracy' in line for line in run.lines)
+
+
+def test_each_hook_has_its_place_whatever_the_order_of_the_call():
+  first, rules, last = object(), [object(), object()], object()
+  found = worker_loop.order_hooks(
+    end=last, save=None, rule=rules, liveness=first
+  )
+  assert found == [first, *rules, last]
+  with pytest.raises(ValueError, match='no place in ORDER: later'):
+    worker_loop.order_hooks(later=last)

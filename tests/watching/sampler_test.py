@@ -131,13 +131,12 @@ def test_nobody_waits_for_a_disk_that_hangs(
 
 
 def test_of_a_task_that_fails_the_end_says_why(tmp_path):
+  metrics = own_metrics.OwnMetrics()
   with (
     pytest.raises(ValueError),
-    own_metrics.kept(
-      str(tmp_path), 'ps 0', 'a', 60, lambda: {'state': 'serving'}
-    ),
+    metrics.kept(str(tmp_path), 'ps 0', 'a', 60, lambda: {'state': 'serving'}),
   ):
-    own_metrics.write('event', event='wait', text='x')
+    metrics.write('event', event='wait', text='x')
     raise ValueError('a  long\nstory')
   last = read(tmp_path)[-1]
   assert (last['ok'], last['text']) == (False, 'a long story')

@@ -122,6 +122,7 @@ class Steps(tf.train.SessionRunHook):
     self.done = []
     self._coord = None
     self._source = source or _Endless()
+    self._warmup = warmup
     # What an assignment returns is not yet a tensor, and could not be copied.
     first = graph_copy.Step(
       {n: tf.convert_to_tensor(x) for n, x in tensors.items()},
@@ -176,7 +177,13 @@ class Steps(tf.train.SessionRunHook):
     """Sets how many steps the worker itself did in this session."""
     self._known_count = count
 
+  def begin(self):
+    if self._warmup:
+      self._warmup.build()
+
   def after_create_session(self, session, coord):
+    if self._warmup:
+      self._warmup.run(session, self.find_all_runs())
     # The worker's own count starts over with each session.
     self._known_count = None
     self._coord = coord
@@ -185,6 +192,8 @@ class Steps(tf.train.SessionRunHook):
     # A recovered session runs what was lost, also if nothing is left to do.
     if self._coord and self._coord.should_stop():
       raise tf.errors.OutOfRangeError(None, None, 'the training has ended')
+    if self._warmup:
+      self._warmup.pull_anew(run_context.session)
     self._now = self._choose()
     feed = self._source.make_feed(len(self._now.chain))
     return tf.train.SessionRunArgs(self._now.fetches, feed)

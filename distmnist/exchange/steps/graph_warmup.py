@@ -51,6 +51,7 @@ class Warmup:
         'is_warmup', initializer=False, use_resource=True
       )
     self._batch = None
+    self._is_stale = False
 
   def hold_back(self, tensor):
     """Returns `tensor`, dead during a warm-up."""
@@ -88,9 +89,32 @@ class Warmup:
     """Returns the op that starts or ends a warm-up."""
     return self._is_on.assign(is_on, read_value=False)
 
-  def hook(self, steps):
-    """Returns the hook that warms up the runs of a fused_steps.Steps."""
-    return _WarmupHook(self, steps)
+  def build(self):
+    """Builds what a warm-up runs, once the graph of the rule is complete."""
+    self._start, self._end = self.turn(True), self.turn(False)
+    copies = tf.get_collection(local_copies.VARIABLES)
+    self._anew = tf.variables_initializer(copies)
+    self._pull = tf.group(*tf.get_collection(local_copies.PULLS))
+
+  def run(self, session, runs):
+    """Warms up the graphs of a new session.
+
+    Args:
+      session: tf.Session.
+      runs: list of (fetches, feed_dict), each kind of run.
+    """
+    session.run(self._start)
+    for fetches, feed in runs:
+      session.run(fetches, feed)
+    session.run(self._end)
+    self._is_stale = True
+
+  def pull_anew(self, session):
+    """Pulls before the first step: until then the copies grow stale."""
+    if self._is_stale:
+      session.run(self._anew)
+      session.run(self._pull)
+      self._is_stale = False
 
 
 def _find_changes(ops, batch):
@@ -136,30 +160,3 @@ def _find_sources(ops):
 
 def _list_inputs(op):
   return [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-
-
-class _WarmupHook(tf.train.SessionRunHook):
-  def __init__(self, warmup, steps):
-    self._warmup = warmup
-    self._steps = steps
-
-  def begin(self):
-    self._start = self._warmup.turn(True)
-    self._end = self._warmup.turn(False)
-    copies = tf.get_collection(local_copies.VARIABLES)
-    self._anew = tf.variables_initializer(copies)
-    self._pull = tf.group(*tf.get_collection(local_copies.PULLS))
-
-  def after_create_session(self, session, coord):
-    session.run(self._start)
-    for fetches, feed in self._steps.find_all_runs():
-      session.run(fetches, feed)
-    session.run(self._end)
-    self._is_stale = True
-
-  def before_run(self, run_context):
-    # Other hooks take time at the start, too, while the copies grow stale.
-    if self._is_stale:
-      run_context.session.run(self._anew)
-      run_context.session.run(self._pull)
-      self._is_stale = False

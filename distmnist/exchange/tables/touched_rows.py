@@ -104,6 +104,15 @@ def get_all():
   return tf.get_collection(_TOUCHED)
 
 
+def build_clear_all():
+  """Returns the ops that give a new center its marks, none of them set.
+
+  Without them there are no marks to set.
+  """
+  nobody = tf.constant(NO_CHIEF, tf.int64)
+  return [touched.build_clear(nobody) for touched in get_all()]
+
+
 def find(variable):
   """Returns the TouchedRows of a shard or of what is beside it, or None."""
   for touched in get_all():

@@ -17,8 +17,8 @@ class Table:
 
   Attributes:
     variable: tf.Variable, int64 [2 * num_rows, 3].
-    dealing: batch_table.Dealing, with the last step of this run once there is a
-      session.
+    dealing: batch_table.Dealing, with the last step of this run once `find_end`
+      was called in a session.
     is_marked: bool, whether pushes are noted or need not be.
   """
 
@@ -127,7 +127,7 @@ class Table:
     )
 
   def hook(self, restart=None):
-    """Returns the hook with which the chief starts a new life of the table.
+    """Returns the CenterHook by which a new center has its table begin anew.
 
     Args:
       restart: restart.Restart, which tells whether the center is another run's;
@@ -155,9 +155,10 @@ class Table:
       session.run(self._renew, {self._new: new})
 
   def find_end(self, session):
-    """Finds the last step of the run, which may have begun at any step."""
+    """Returns the last step (int) of the run, which may begin at any step."""
     first_step = int(session.run(self._first_step))
     self.dealing = self._dealing.begun_at(first_step)
+    return self.dealing.last_step
 
 
 class _LifeHook(strategy.CenterHook):
@@ -168,6 +169,3 @@ class _LifeHook(strategy.CenterHook):
   def on_new_center(self, session):
     is_of_other_run = bool(self._restart and self._restart.is_of_other_run)
     self._table.begin_life(session, is_of_other_run)
-
-  def after_create_session(self, session, coord):
-    self._table.find_end(session)

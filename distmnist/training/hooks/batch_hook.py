@@ -29,8 +29,7 @@ class BatchHook(tf.train.SessionRunHook):
       strategy: strategy.Strategy, notified when this worker pauses.
       lost_workers: lost_workers.LostWorkers.
       is_stop_for_all: callable -> bool.
-      task: task.Task, already serving; its watchdog's stalls are notified of
-        waits.
+      task: task.Task, already serving; its stalls are notified of waits.
     """
     self._source = source
     self._table = table
@@ -38,7 +37,7 @@ class BatchHook(tf.train.SessionRunHook):
     self._strategy = strategy
     self._lost_workers = lost_workers
     self._is_stop_for_all = is_stop_for_all
-    self._watchdog, self._stalls = task.watchdog, task.stalls
+    self._stalls = task.stalls
     self._stop = task.stop
     self._last_run = time.monotonic()
 
@@ -63,7 +62,7 @@ class BatchHook(tf.train.SessionRunHook):
     if run_context.stop_requested or self._source.dealing.is_lock_step:
       return
     now = time.monotonic()
-    is_late = now - self._last_run > self._watchdog.warn_secs
+    is_late = now - self._last_run > self._stalls.warn_secs
     self._last_run = now
     if self._source.left and not (
       is_late and self._has_lost_lease(run_context)

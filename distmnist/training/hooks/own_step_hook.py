@@ -1,4 +1,8 @@
-"""The global step of a loop that may fetch anything in each run."""
+"""The runs of a loop that may fetch anything: their step, and what they begin.
+
+A lost ps breaks the session of every worker, and a new one follows. What the
+script keeps on its own worker then goes on as own_state.py says.
+"""
 
 import tensorflow.compat.v1 as tf
 
@@ -10,13 +14,26 @@ class OwnStepHook(tf.train.SessionRunHook):
     last: dict, 'global_step': int.
   """
 
-  def __init__(self, train_op, global_step):
+  def __init__(self, train_op, global_step, own_state=None):
+    """
+    Args:
+      train_op: int64 scalar tensor, makes a step and gives the one after it.
+      global_step: int64 scalar variable.
+      own_state: own_state.OwnState, or None.
+    """
     self._train_op = train_op
+    self._own_state = own_state
     self._read = global_step.read_value()
     self._known = {}
     self.last = {}
 
+  def after_create_session(self, session, coord):
+    if self._own_state:
+      self._own_state.begin_session(session)
+
   def before_run(self, run_context):
+    if self._own_state:
+      self._own_state.note_run(run_context.original_args)
     fetched = tf.nest.flatten(
       run_context.original_args.fetches, expand_composites=True
     )

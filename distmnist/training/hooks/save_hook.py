@@ -9,7 +9,8 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.exchange.tables import shard_slices, touched_rows
-from distmnist.logdir import checkpoint_files, history, saving, whole_copy
+from distmnist.logdir import checkpoint_files, saving, whole_copy
+from distmnist.logdir import history as history_lib
 from distmnist.training.hooks import save_thread
 
 _log = logging.getLogger(__name__)
@@ -35,28 +36,28 @@ _RETRY_SECS = 2.0
 _MAX_FAILURES = 6
 
 
-def make(task, folder, steps, scaffold, others):
-  """Returns a chief's SaveHook, registered with its stop and its restore.
+def make(task, folder, steps, center, others):
+  """Returns a chief's SaveHook.
 
   Args:
-    task: task.Task, already serving.
+    task: task.Task, already serving; its stop asks at the end what is unsaved.
     folder: run_folder.RunFolder, which the chief has claimed.
-    steps, scaffold, others: see SaveHook.
+    steps, center, others: see SaveHook.
   """
   saves = SaveHook(
     steps,
     tf.train.get_global_step(),
-    scaffold,
+    center,
     _make_writer(folder.path, folder.owner),
     _SAVE_SECS.value,
     _SAVE_STEPS.value,
     others,
+    # After a signal there may be little time.
+    may_end_partial=lambda: task.stop.is_requested,
+    beside=task.stalls.beside,
+    history=task.history,
   )
-  # After a signal there may be little time.
-  saves.may_end_partial = lambda: task.stop.is_requested
-  task.stop.find_unsaved = saves.find_unsaved
-  scaffold.before_restore = saves.end_beside
-  saves.beside = task.stalls.beside
+  task.stop.note_unsaved(saves.find_unsaved)
   return saves
 
 
@@ -67,45 +68,53 @@ class SaveHook(tf.train.SessionRunHook):
   first one if its failure may pass; the last one must not fail. The training
   waits for each, unless the saver `goes_beside` the steps, as a saver of large
   tables does.
-
-  Attributes:
-    may_end_partial: callable, whether the last checkpoint may be partial
-      (common/partial_names.py), as those before it may.
-    beside: callable(what) -> a context in which a save beside the steps runs.
   """
 
-  may_end_partial = staticmethod(lambda: False)
-  beside = staticmethod(contextlib.nullcontext)
-
   def __init__(
-    self, steps, global_step, scaffold, writer, save_secs, save_steps, others
+    self,
+    steps,
+    global_step,
+    center,
+    writer,
+    save_secs,
+    save_steps,
+    others,
+    may_end_partial=lambda: False,
+    beside=contextlib.nullcontext,
+    history=None,
   ):
     """
     Args:
       steps: fused_steps.Steps, with the `global_step` after each.
       global_step: int64 scalar variable.
-      scaffold: session.ClusterScaffold, or any object with its `is_whole` and a
-        `saver`: tf.train.Saver, or any object with its `save` and
-        `goes_beside`: bool, whether a save may include steps made meanwhile.
+      center: session.Center, or any object with its `is_whole` and a `saver`:
+        tf.train.Saver, or any object with its `save` and `goes_beside`: bool,
+        whether a save may include steps made meanwhile.
       writer: saving.CheckpointWriter, or None: then there is nothing to save,
         and what asks for a save is told so.
       save_secs: float, seconds from one checkpoint to the next.
       save_steps: int, global steps from one to the next, or None.
       others: shutdown.Others; a ps that must stop asks for a checkpoint.
+      may_end_partial: callable, whether the last checkpoint may be partial
+        (common/partial_names.py), as those before it may.
+      beside: callable(what) -> a context in which a save beside the steps runs.
+      history: history.History, or None.
     """
     self._steps = steps
     self._global_step = global_step
-    self._scaffold = scaffold
+    self._center = center
     self._writer = writer
     self._save_secs = save_secs
     self._save_steps = save_steps or math.inf
     self._others = others
+    self._history = history or history_lib.History()
+    self._may_end_partial, self._beside = may_end_partial, beside
     self._next_look = 0.0
     self._next_try = 0.0
     self._num_failures = 0
     self._saved_step = self._step = None
     self._thread = save_thread.SaveThread()
-    self._goes_beside = getattr(scaffold.saver, 'goes_beside', False)
+    self._goes_beside = getattr(center.saver, 'goes_beside', False)
 
   def find_unsaved(self):
     """Returns what would be lost if this process ended now (str), or None.
@@ -132,7 +141,7 @@ class SaveHook(tf.train.SessionRunHook):
   def _is_amid_update(self, session):
     step = int(session.run(self._global_step))
     is_known = not step or self._writer.is_saved(step)
-    return not (is_known or self._scaffold.is_whole(session))
+    return not (is_known or self._center.is_whole(session))
 
   def after_run(self, run_context, run_values):
     self.look(run_context.session, self._steps.last['global_step'])
@@ -162,7 +171,7 @@ class SaveHook(tf.train.SessionRunHook):
       save = self._prepare(session)
 
       def save_beside():
-        with self.beside('a save beside the steps'):
+        with self._beside('a save beside the steps'):
           save()
 
       self._thread.begin(save_beside)
@@ -171,22 +180,25 @@ class SaveHook(tf.train.SessionRunHook):
       if is_wanted and is_saved:
         self._others.confirm_save(self._saved_step)
 
-  def end(self, session):
-    """Saves the current step if it is unsaved; before the others may leave."""
+  def save_last(self, session):
+    """Saves the current step if it is unsaved; before the others may leave.
+
+    No `end` of a hook: end_hook.py and stop_hook.py say when.
+    """
     self.end_beside()
-    if self._writer and not self._scaffold.is_whole(session):
+    if self._writer and not self._center.is_whole(session):
       _log.info(
         'some of the parameters are an update ahead of the others, as the rest '
         'of the update has not arrived in time: they are not saved'
       )
       return
-    self._save(session, self.may_end_partial())
+    self._save(session, self._may_end_partial())
 
   def save_early(self, session):
     """Saves before what may fail or take long, if the center is whole."""
     self.end_beside()
-    if self._writer and self._scaffold.is_whole(session):
-      self._save(session, self.may_end_partial())
+    if self._writer and self._center.is_whole(session):
+      self._save(session, self._may_end_partial())
 
   def end_beside(self):
     """Waits for any save beside the steps, and ignores its errors.
@@ -230,9 +242,9 @@ class SaveHook(tf.train.SessionRunHook):
     def save():
       if self._writer:
         if not self._writer.is_saved(step, may_be_partial):
-          history.record('saving', step=step)
-          self._writer.save(self._scaffold.saver, session, step, may_be_partial)
-          history.record('saved', step=step)
+          self._history.write('saving', step=step)
+          self._writer.save(self._center.saver, session, step, may_be_partial)
+          self._history.write('saved', step=step)
         self._saved_step = step
       self._time = time.monotonic()
 

@@ -12,7 +12,7 @@ from distmnist.exchange.rounds import waiting_workers
 from distmnist.logdir import logdirs
 from distmnist.storage import urls
 from distmnist.training.telemetry import summaries, worker_metrics
-from distmnist.watching import metrics_file, own_metrics, stop_file
+from distmnist.watching import metrics_file, stop_file
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def kept(task, every_secs):
         collect = _Serving(waiting).collect
     life = task.watchdog.life if task.watchdog else secrets.token_hex(8)
     metrics = stack.enter_context(
-      own_metrics.kept(logdir, cluster.name, life, every_secs, collect, sinks)
+      task.metrics.kept(logdir, cluster.name, life, every_secs, collect, sinks)
     )
     yield
     if metrics and task.stop.is_requested:
@@ -93,16 +93,16 @@ def follow_worker(task, life, progress, choice):
 
   Args:
     task: task.Task of a worker.
-    life: lives.LifeHook, with the sums of this worker.
-    progress: progress_hook.ProgressHook.
+    life: lives.Sums, with the sums of this worker.
+    progress: progress.Progress.
     choice: flag_checks.Choice.
   """
-  own_metrics.collect_by(
+  task.metrics.collect_by(
     worker_metrics.WorkerMetrics(
       life,
       progress,
       task.stalls,
-      task.watchdog.warn_secs,
+      task.stalls.warn_secs,
       choice.problem,
     ).collect
   )

@@ -13,8 +13,8 @@ class WorkerMetrics:
   def __init__(self, life, progress, stalls, warn_secs, problem):
     """
     Args:
-      life: lives.LifeHook, with the sums of this worker.
-      progress: progress_hook.ProgressHook.
+      life: lives.Sums, with the sums of this worker.
+      progress: progress.Progress.
       stalls: stalls.Stalls.
       warn_secs: float, a worker without a step for this long is waiting.
       problem: problem.Problem.

@@ -137,12 +137,12 @@ def test_a_sum_that_is_not_finite_is_dropped_on_all_workers(
         *(tf.zeros([1]), ring_hook.STEP, 0),
       )
       stats = report.WorkerStats(index)
-      hook = nonfinite.NonfiniteHook(stats)
-      hook.begin()
+      counter = nonfinite.Counter(stats)
+      counter.build()
     config = cluster.session_config(index)
     with tf.Session(cluster.servers[index].target, config=config) as session:
       [mean] = session.run(means)
-      hook.end(session)
+      counter.look(session)
     return mean.tolist(), stats.nonfinite_pushes
 
   is_dropped = expected == 0

@@ -1,7 +1,5 @@
 """graph_warmup: what is held back in a warm-up, and the pull after it."""
 
-import types
-
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -72,25 +70,23 @@ def test_each_kind_of_run_is_run_and_the_copies_are_pulled_late(
   pull = copy.assign(center.read_value()).op
   tf.add_to_collection(local_copies.PULLS, pull)
   steps = Steps(warmup, center.assign_add)
-  hook = warmup.hook(steps)
-  hook.begin()
+  warmup.build()
   start(tf_session)
 
-  hook.after_create_session(tf_session, None)
+  warmup.run(tf_session, steps.find_all_runs())
   assert tf_session.run([steps.seen, center, copy]) == [5, 1, -1]
   # Another worker pushes before this one has made a step.
   center.load(20.0, tf_session)
-  context = types.SimpleNamespace(session=tf_session)
-  hook.before_run(context)
+  warmup.pull_anew(tf_session)
   assert tf_session.run(copy) == 20
   assert steps.run(tf_session, 4) == 24  # The warm-up is over.
   # Later runs do not pull: that is for the rule to do.
-  hook.before_run(context)
+  warmup.pull_anew(tf_session)
   assert tf_session.run(copy) == 20
   # A session that was recovered has a warm-up of its own.
-  hook.after_create_session(tf_session, None)
+  warmup.run(tf_session, steps.find_all_runs())
   assert tf_session.run([steps.seen, center]) == [10, 24]
-  hook.before_run(context)
+  warmup.pull_anew(tf_session)
   assert tf_session.run(copy) == 24
 
 

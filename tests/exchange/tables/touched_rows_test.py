@@ -175,3 +175,29 @@ def test_marks_are_beside_the_rows_and_no_variables_to_be_placed(
   marks = [op for op in ops if op.type == 'VarHandleOp'][1:]
   assert [op.device for op in marks] == [rows.device] * 2
   assert tf.global_variables() == [rows]
+
+
+def test_a_new_center_has_marks_and_none_is_set(
+  tf_session, set_flags, monkeypatch
+):
+  set_flags('--save_tables=touched')
+  monkeypatch.setattr(partial_names, 'SLICE_BYTES', 10)
+  rows = tf.get_variable('rows', [5, 1])
+  touched_rows.add([rows])
+  [touched] = touched_rows.get_all()
+  found = touched.build_find(tf.constant(0, tf.int64), tf.constant(5, tf.int64))
+  mark = touched.mark(tf.constant([3], tf.int64))
+  clear = touched_rows.build_clear_all()
+  with pytest.raises(tf.errors.OpError):
+    tf_session.run(mark)
+  for _ in range(2):
+    tf_session.run(clear)
+    marked, cleared_by = tf_session.run(found)
+    assert (marked.tolist(), cleared_by) == ([], touched_rows.NO_CHIEF)
+    tf_session.run(mark)
+    assert tf_session.run(found)[0].tolist() == [3]
+
+
+def test_without_marks_there_is_nothing_to_clear():
+  with tf.Graph().as_default():
+    assert touched_rows.build_clear_all() == []

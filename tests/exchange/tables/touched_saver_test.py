@@ -42,7 +42,7 @@ def build(member, optimizer='adam', build_outputs=tables.build_outputs):
 def start(session, model):
   session.run(tf.global_variables_initializer())
   key_map.fill(session)
-  model.hooks[-1].on_new_center(session)  # The TouchedHook.
+  session.run(model.clear_touched)
 
 
 def read_checkpoint(path):

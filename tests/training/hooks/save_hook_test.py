@@ -63,18 +63,20 @@ class Chief:
     self.global_step = tf.train.get_global_step()
     self.steps = types.SimpleNamespace(last={'global_step': 0})
     self.others, self.lines = Others(), []
-    self.scaffold = types.SimpleNamespace(
+    self.has_signal = False
+    self.center = types.SimpleNamespace(
       saver=saver or tf.train.Saver(), is_whole=lambda session: True
     )
     console.print_logs(self.lines.append)
     self.hook = save_hook.SaveHook(
       self.steps,
       self.global_step,
-      self.scaffold,
+      self.center,
       saving.CheckpointWriter(str(folder), 5),
       60.0,
       save_steps,
       self.others,
+      may_end_partial=lambda: self.has_signal,
     )
     self.hook.after_create_session(session, None)
 
@@ -128,7 +130,7 @@ def test_it_saves_at_the_start_at_intervals_and_at_the_end(
   chief.run_to(16, secs=61.0)
   assert chief.saved == [0, 10, 16]
   chief.run_to(17)
-  chief.hook.end(session)
+  chief.hook.save_last(session)
   assert chief.saved == [0, 10, 16, 17]
 
 
@@ -175,7 +177,7 @@ def test_at_the_end_it_must_not_fail(session, tmp_path, now, disk):
   chief.run_to(3)
   disk.is_full = True
   with pytest.raises(saving.SaveError, match='No space left on device'):
-    chief.hook.end(session)
+    chief.hook.save_last(session)
 
 
 def test_the_training_goes_on_if_the_first_one_fails_for_what_may_pass(
@@ -228,10 +230,10 @@ def test_what_is_not_saved_is_known_at_any_time(session, tmp_path, now, disk):
   chief.run_to(20)
   assert 'step 20 is not saved' in chief.hook.find_unsaved()
   with pytest.raises(saving.SaveError):
-    chief.hook.end(session)
+    chief.hook.save_last(session)
   assert f'{tmp_path}/model.ckpt-10' in chief.hook.find_unsaved()
   disk.is_full = False
-  chief.hook.end(session)
+  chief.hook.save_last(session)
   assert chief.hook.find_unsaved() is None
 
 
@@ -292,7 +294,7 @@ def test_the_last_save_comes_after_the_one_that_goes_on(session, tmp_path, now):
   chief.run_to(10)
   chief.run_to(12)
   threading.Timer(0.05, saver.may_save.set).start()
-  chief.hook.end(session)
+  chief.hook.save_last(session)
   assert chief.saved == [0, 10, 12]
   assert chief.hook.find_unsaved() is None
 
@@ -330,8 +332,8 @@ def test_what_is_not_of_one_update_is_not_saved_at_the_end(
 ):
   chief = Chief(session, tmp_path, now)
   chief.run_to(4)
-  chief.scaffold.is_whole = lambda asked: asked is not session
-  chief.hook.end(session)
+  chief.center.is_whole = lambda asked: asked is not session
+  chief.hook.save_last(session)
   assert chief.saved == [0]
   assert 'an update ahead of the others' in chief.lines[-1]
   assert 'step 4 is not saved: the newest' in chief.hook.find_unsaved()
@@ -342,7 +344,7 @@ def test_a_center_taken_over_amid_an_update_is_saved_after_it(
 ):
   chief = Chief(session, tmp_path, now)
   session.run(chief.global_step.assign(4))
-  chief.scaffold.is_whole = lambda asked: False
+  chief.center.is_whole = lambda asked: False
   chief.hook.after_create_session(session, None)
   assert chief.saved == [0]
   chief.run_to(5)
@@ -406,22 +408,22 @@ def test_the_last_checkpoint_is_whole(partial_chief):
   partial_chief.run_to(10)
   assert find_bases(partial_chief) == {0: None, 10: 0}
   partial_chief.run_to(12)
-  partial_chief.hook.end(partial_chief.session)
+  partial_chief.hook.save_last(partial_chief.session)
   assert find_bases(partial_chief) == {0: None, 10: 0, 12: None}
 
 
 def test_the_last_one_is_whole_though_its_step_was_saved(partial_chief):
   partial_chief.run_to(10)
-  partial_chief.hook.end(partial_chief.session)
+  partial_chief.hook.save_last(partial_chief.session)
   assert find_bases(partial_chief) == {0: None, 10: None}
   assert not list(partial_chief.folder.glob('*part*'))
 
 
 def test_after_a_signal_the_last_one_may_be_partial(partial_chief):
   partial_chief.run_to(12)
-  partial_chief.hook.may_end_partial = lambda: True
+  partial_chief.has_signal = True
   partial_chief.run_to(13)
-  partial_chief.hook.end(partial_chief.session)
+  partial_chief.hook.save_last(partial_chief.session)
   assert find_bases(partial_chief) == {0: None, 12: 0, 13: 0}
 
 

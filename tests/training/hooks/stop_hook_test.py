@@ -3,6 +3,7 @@
 import types
 
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
 from distmnist.training.hooks import stop_hook
@@ -59,8 +60,14 @@ def test_no_step_of_a_run_may_have_an_infinite_cost(number):
     told.append(where)
     return 'the cost is inf'
 
-  steps = types.SimpleNamespace(done=done)
-  hook = stop_hook.NanHook(steps, explain)
+  steps = types.SimpleNamespace(done=done, last=done[-1])
+  stop = in_process.NoStop()
+  hook = stop_hook.StopHook(
+    steps, None, 100, stop, lambda: False, explain_nan=explain
+  )
+  hook.after_create_session(
+    types.SimpleNamespace(run=lambda _: 0), tf.train.Coordinator()
+  )
   hook.after_run(None, None)
   steps.done[number]['cost'] = float('inf')
   with pytest.raises(cli.RunError, match='^the cost is inf$'):

@@ -13,7 +13,7 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import owner, owner_file
 from distmnist.lifecycle import task as task_lib
 from distmnist.training.telemetry import task_metrics
-from distmnist.watching import metrics_file, own_metrics, stop_file
+from distmnist.watching import metrics_file, stop_file
 from tests.support import in_process
 
 
@@ -52,7 +52,7 @@ def test_evaluations_are_curves_over_the_step(tmp_path, set_flags):
   )
   task.stop.is_requested = True
   with task_metrics.kept(task, 60):
-    own_metrics.write(
+    task.metrics.write(
       'evaluation', split='test', step=40, metrics={'accuracy': 0.5}
     )
   assert read_curves(tmp_path / 'evaluator_0') == [(40, {'accuracy': 0.5})]

@@ -39,7 +39,7 @@ def steps_from_flags(logdir):
   return [int(word) for word in words]
 
 
-class TraceHook(tf.train.SessionRunHook):
+class Tracer:
   """Writes what the devices of this worker and of every ps did in a step.
 
   A Chrome timeline: load the file in ui.perfetto.dev or chrome://tracing. All
@@ -60,7 +60,8 @@ class TraceHook(tf.train.SessionRunHook):
     self._task = task
     self._num_steps = 0
 
-  def before_run(self, run_context):
+  def choose_args(self):
+    """Returns the tf.train.SessionRunArgs of a run to be traced, or None."""
     last = self._num_steps + len(self._steps.chosen_tensors())
     self._is_traced = any(self._num_steps < n <= last for n in self._wanted)
     if not self._is_traced:
@@ -69,7 +70,8 @@ class TraceHook(tf.train.SessionRunHook):
       [], options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
     )
 
-  def after_run(self, run_context, run_values):
+  def write(self, run_values):
+    """Writes the timeline of a run that was traced."""
     self._num_steps += len(self._steps.done)
     if not self._is_traced:
       return
@@ -91,7 +93,8 @@ class TraceHook(tf.train.SessionRunHook):
       return
     _log.info(f'local step {self._num_steps}: trace in {path}')
 
-  def end(self, session):
+  def end(self):
+    """Says which of the steps this worker has not made."""
     if missed := [n for n in self._wanted if n > self._num_steps]:
       steps = ', '.join(map(str, missed))
       _log.info(

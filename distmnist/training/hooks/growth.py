@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 _LOOK_SECS = 10.0
 
 
-class GrowthHook(tf.train.SessionRunHook):
+class Growth:
   """Follows the tables that create rows; logs once when one is full.
 
   Attributes:
@@ -35,24 +35,27 @@ class GrowthHook(tf.train.SessionRunHook):
     self._said = set()
     self.tables = {}
 
-  def begin(self):
+  def build(self):
+    """Builds what is read of the tables, and opens the file of events."""
     self._kinds, self._counts = key_shard.get_counts()
     self._global_step = tf.train.get_global_step()
     self._writer = None
     if self._summary_dir and self._counts:
       self._writer = summaries.Writer(self._summary_dir)
 
-  def after_create_session(self, session, coord):
+  def begin_session(self):
     if self._writer:
       self._writer.begin_session()  # The worker's summaries say from where.
 
-  def after_run(self, run_context, run_values):
+  def look_if_due(self, session):
+    """Looks at the tables some seconds after the last look."""
     now = time.monotonic()
     if self._counts and now >= self._next_look:
       self._next_look = now + _LOOK_SECS
-      self._look(run_context.session)
+      self._look(session)
 
-  def end(self, session):
+  def look(self, session):
+    """Looks at the tables, if there are any."""
     if self._counts:
       self._look(session)
 

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster
 from distmnist.common import console
-from distmnist.training.hooks import trace_hook
+from distmnist.training.hooks import tracer
 from tests.support import in_process
 
 
@@ -30,17 +30,17 @@ def train(tf_session, tmp_path):
     lines = []
     console.print_logs(lines.append)
     task = in_process.make_task(cluster.Cluster())
-    hook = trace_hook.TraceHook(wanted, Steps(steps_per_run), str(folder), task)
+    trace = tracer.Tracer(wanted, Steps(steps_per_run), str(folder), task)
     square = tf.random.uniform([2, 2])  # No constant, which would be folded.
     product = tf.matmul(square, square)
     for _ in range(num_runs):
-      args = hook.before_run(None)
+      args = trace.choose_args()
       metadata = tf.RunMetadata()
       tf_session.run(
         product, options=args and args.options, run_metadata=metadata
       )
-      hook.after_run(None, types.SimpleNamespace(run_metadata=metadata))
-    hook.end(tf_session)
+      trace.write(types.SimpleNamespace(run_metadata=metadata))
+    trace.end()
     files = sorted(folder.glob('*')) if folder.is_dir() else []
     return lines, files
 

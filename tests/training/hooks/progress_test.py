@@ -6,7 +6,7 @@ import pytest
 
 from distmnist.logdir import report
 from distmnist.training.batches.batch_table import Dealing
-from distmnist.training.hooks import progress_hook
+from distmnist.training.hooks import progress
 from distmnist.training.telemetry import worker_summaries
 
 SOURCE = types.SimpleNamespace(
@@ -32,10 +32,10 @@ class Console:
 
 @pytest.fixture
 def worker():
-  """A hook, and `run(*steps)`, each (global_step, staleness, bytes_pushed)."""
+  """A Progress; run(*steps), each (global_step, staleness, bytes_pushed)."""
   console, steps = Console(), types.SimpleNamespace(done=[])
   stats = report.WorkerStats(1)
-  hook = progress_hook.ProgressHook(
+  shown = progress.Progress(
     stats,
     steps,
     {'bytes_pulled': 40},
@@ -43,16 +43,18 @@ def worker():
     console,
     worker_summaries.WorkerSummaries(None, 100, None),
   )
-  hook.begin()
+  shown.begin()
 
   def run(*done):
     steps.done = [
       {'global_step': step, 'cost': 0.5, 'staleness': s, 'bytes_pushed': pushed}
       for step, s, pushed in done
     ]
-    hook.after_run(None, None)
+    shown.count_run(None)
 
-  return types.SimpleNamespace(hook=hook, stats=stats, console=console, run=run)
+  return types.SimpleNamespace(
+    shown=shown, stats=stats, console=console, run=run
+  )
 
 
 def test_each_step_is_counted(worker):
@@ -65,11 +67,11 @@ def test_each_step_is_counted(worker):
   assert dict(stats.staleness) == {0: 1, 1: 1}
   # The first run is where the clock starts.
   assert stats.timed_steps == 2
-  assert (worker.hook.first_step, worker.hook.final_step) == (1, 4)
+  assert (worker.shown.first_step, worker.shown.final_step) == (1, 4)
 
 
 def test_rows_of_tables_are_added_up(worker):
-  worker.hook._constants |= {'rows/ids': 5, 'rows/of_ps_0': 2}
+  worker.shown._constants |= {'rows/ids': 5, 'rows/of_ps_0': 2}
   worker.run((1, 0, 40), (2, 0, 40))
   assert worker.stats.rows == {'rows/ids': 10, 'rows/of_ps_0': 4}
 
@@ -89,19 +91,19 @@ def test_the_last_line_is_of_the_last_step_and_comes_once(worker):
   worker.run((1, 0, 40))
   # Other workers may have gone beyond the end.
   worker.run((52, 0, 40))
-  worker.hook.end(None)
+  worker.shown.end()
   [(text, part)] = worker.console.lines
   assert text.startswith('step 50/50  epoch 10.40  ')
   assert part > 1
   worker.console.due = True
   worker.run((53, 0, 40))
-  worker.hook.end(None)
+  worker.shown.end()
   assert len(worker.console.lines) == 2
 
 
 def test_of_a_single_step_there_is_no_rate(worker):
   worker.run((1, 0, 40))
-  assert worker.hook.images_per_sec() is None
+  assert worker.shown.images_per_sec() is None
   worker.run((11, 0, 40))
   worker.stats.train_secs = 4.0
-  assert worker.hook.images_per_sec() == 10 * 200 / 4
+  assert worker.shown.images_per_sec() == 10 * 200 / 4

@@ -48,7 +48,7 @@ def _find_run_queues(graph):
   return {runner.name for runner in runners}
 
 
-class OwnStateHook(tf.train.SessionRunHook):
+class OwnState:
   """Begins iterators again in a new session, as the script has begun them.
 
   What an initializer was fed with is kept: with a placeholder it is data.
@@ -68,7 +68,8 @@ class OwnStateHook(tf.train.SessionRunHook):
     self._begun = {}  # Initializer: the feed that it ran with last.
     self._is_first = True
 
-  def after_create_session(self, session, coord):
+  def begin_session(self, session):
+    """Begins them in a session that follows another."""
     if self._is_first:
       self._is_first = False
       return
@@ -82,8 +83,8 @@ class OwnStateHook(tf.train.SessionRunHook):
         '(docs/own_loop.md says what is kept)'
       )
 
-  def before_run(self, run_context):
-    given = run_context.original_args
+  def note_run(self, given):
+    """Notes the iterators that a run begins, by its tf.train.SessionRunArgs."""
     for fetched in tf.nest.flatten(given.fetches, expand_composites=True):
       element = self._graph.as_graph_element(fetched)
       for op in self._find_starts(getattr(element, 'op', element)):

@@ -4,8 +4,8 @@ import logging
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import strategy
-from distmnist.logdir import history, saving
+from distmnist.logdir import history as history_lib
+from distmnist.logdir import saving
 from distmnist.logdir.report_text import format_metric
 from distmnist.training.telemetry import summaries
 from distmnist.watching import own_metrics
@@ -13,7 +13,7 @@ from distmnist.watching import own_metrics
 _log = logging.getLogger(__name__)
 
 
-class ValidationHook(strategy.CenterHook):
+class Validation:
   """The chief's early stopping: keeps the best checkpoint, ends the training.
 
   Every `every_steps` global steps it fetches the center, with all that a
@@ -33,6 +33,8 @@ class ValidationHook(strategy.CenterHook):
     summary_dir,
     end_run,
     save=lambda session: None,
+    history=None,
+    metrics=None,
   ):
     """
     Args:
@@ -48,6 +50,8 @@ class ValidationHook(strategy.CenterHook):
         run_context before the first step of any.
       save: callable(session), saves before an evaluation of the last step,
         which may fail or take long.
+      history: history.History, or None.
+      metrics: own_metrics.OwnMetrics, or None.
     """
     self._steps = steps
     self._evaluate_now = evaluate
@@ -56,6 +60,8 @@ class ValidationHook(strategy.CenterHook):
     self._summary_dir = summary_dir
     self._end_run = end_run
     self._save = save
+    self._history = history or history_lib.History()
+    self._metrics = metrics or own_metrics.OwnMetrics()
     self._next_step = None
     self._has_stopped = False
     self._is_new_center = False
@@ -112,13 +118,13 @@ class ValidationHook(strategy.CenterHook):
     )
 
   def _evaluate(self, session):
-    history.record('validating')
+    self._history.write('validating')
     values, value = self._evaluate_now(session)
     name = self.best.metric
     # Other workers may have gone on since their own step was seen.
     step = int(values['global_step'])
-    history.record('evaluated', step=step, value=value)
-    own_metrics.write(
+    self._history.write('evaluated', step=step, value=value)
+    self._metrics.write(
       'evaluation', split='validation', step=step, metrics={name: value}
     )
     try:
@@ -129,7 +135,7 @@ class ValidationHook(strategy.CenterHook):
         f'into account: {error}; the training goes on'
       )
       return
-    history.record('noted', step=step, value=value)
+    self._history.write('noted', step=step, value=value)
     if self._writer:
       self._writer.write_scalars({name: value}, step)
     best_mark = ' (best so far)' if is_best else ''

@@ -2,13 +2,11 @@
 
 import time
 
-import tensorflow.compat.v1 as tf
-
 from distmnist.exchange.tables import row_counts
 from distmnist.watching import process_bytes
 
 
-class ProgressHook(tf.train.SessionRunHook):
+class Progress:
   """Counts this worker's steps, prints progress and writes summaries.
 
   Attributes:
@@ -51,12 +49,13 @@ class ProgressHook(tf.train.SessionRunHook):
   def begin(self):
     self._summaries.begin()
 
-  def after_create_session(self, session, coord):
+  def begin_session(self):
     # stop_hook.StopHook comes before, and has noted the session.
     if self._stats.sessions:
       self._summaries.begin_session(self._stats.sessions[-1][0])
 
-  def after_run(self, run_context, run_values):
+  def count_run(self, session):
+    """Counts the steps of a run; prints and writes what is due."""
     now, stats = time.monotonic(), self._stats
     has_summary = self._summaries.is_due(stats.local_steps)
     with stats.lock:
@@ -72,7 +71,7 @@ class ProgressHook(tf.train.SessionRunHook):
       stats.timed_steps += len(self._steps.done)
     stats.train_secs = now - self._start
     if has_summary:
-      self._summaries.write(values, stats, run_context.session, now)
+      self._summaries.write(values, stats, session, now)
     if self._console.is_due():
       self._read_sockets()
       self._print(now, self.final_step)
@@ -100,7 +99,8 @@ class ProgressHook(tf.train.SessionRunHook):
     moved = self._sockets.read() or (0, 0)
     self._stats.bytes_sent, self._stats.bytes_received = moved
 
-  def end(self, session):
+  def end(self):
+    """Prints the last step, and ends the summaries."""
     if self.final_step is not None:
       self._read_sockets()
     if self._printed_steps < self._stats.local_steps:

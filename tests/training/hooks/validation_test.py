@@ -1,4 +1,4 @@
-"""validation_hook: what is evaluated is what is kept; early stopping."""
+"""validation: what is evaluated is what is kept; early stopping."""
 
 import types
 
@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.common import console
 from distmnist.logdir import best, checkpoints, saving
-from distmnist.training.hooks import validation_hook
+from distmnist.training.hooks import validation
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ class Chief:
 
   def begin(self):
     """A new life of the chief begins."""
-    self.hook = validation_hook.ValidationHook(
+    self.hook = validation.Validation(
       self.steps,
       self._evaluate,
       10,

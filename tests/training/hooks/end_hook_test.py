@@ -1,4 +1,4 @@
-"""stay_hook: which worker stays until the last step is saved, which does not.
+"""end_hook: who waits for whom at the end, and who does not.
 
 benchmarks/faults.py tries it with a ps that is killed at the end.
 """
@@ -9,8 +9,9 @@ import types
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.lifecycle import stalls
 from distmnist.strategies import ssp
-from distmnist.training.hooks import stay_hook
+from distmnist.training.hooks import end_hook
 from tests.support import in_process
 
 
@@ -33,13 +34,26 @@ class Others:
 LAST_STEP = 7
 
 
-def make_hook(others, stop, save=None, pause=None):
+class Saves:
+  """Stands for a chief's save_hook.SaveHook."""
+
+  def __init__(self, save):
+    self.save_last = save
+
+
+def make_hook(others, stop, save=None, rule=None, is_own_loop=False):
   task = types.SimpleNamespace(
     stop=stop,
     stalls=in_process.make_stalls(),
-    cluster=types.SimpleNamespace(num_workers=2),
+    cluster=types.SimpleNamespace(num_ps=1, num_workers=2),
   )
-  return stay_hook.StayHook(others, task, pause, LAST_STEP, save)
+  rule = rule or types.SimpleNamespace(
+    waits_for_all=True, pushes_per_step=2, pause=lambda session: None
+  )
+  return end_hook.EndHook(
+    *(task, others, rule, lambda: LAST_STEP, save and Saves(save)),
+    is_own_loop=is_own_loop,
+  )
 
 
 @pytest.fixture
@@ -51,7 +65,7 @@ def end():
       with tf.Graph().as_default(), tf.Session() as session:
         step = tf.train.create_global_step()
         session.run(step.assign(at_step))
-        hook = make_hook(others, stop, save, lambda session: None)
+        hook = make_hook(others, stop, save)
         hook.begin()
         context = types.SimpleNamespace(
           session=session, stop_requested=stop_requested
@@ -132,16 +146,22 @@ def test_who_is_asked_to_stop_or_is_not_at_the_end_does_not_stay(end):
 
 
 @pytest.mark.parametrize(
-  ('waits', 'num_ps', 'is_made'), [(True, 2, 1), (True, 0, 0), (False, 2, 0)]
+  ('waits', 'num_pushes', 'num_ps', 'expected'),
+  [
+    (True, 3, 1, end_hook.Waits(True, False, 0)),
+    (True, 2, 1, end_hook.Waits(True, False, 1)),  # A backup worker.
+    (True, 6, 1, end_hook.Waits(True, False, 0)),
+    (True, 1, 2, end_hook.Waits(True, True, None)),
+    (False, 1, 2, end_hook.Waits(False, True, None)),
+    (True, 3, 0, end_hook.Waits(False, False, None)),
+  ],
 )
-def test_where_one_worker_can_go_on_alone_none_stays(waits, num_ps, is_made):
-  task = types.SimpleNamespace(
-    cluster=types.SimpleNamespace(num_ps=num_ps, num_workers=2),
-    stop=None,
-    stalls=in_process.make_stalls(),
-  )
-  strategy = types.SimpleNamespace(waits_for_all=waits, pause=None)
-  assert len(stay_hook.make(task, strategy, None, LAST_STEP, None)) == is_made
+def test_the_rule_and_the_cluster_say_who_waits_for_whom(
+  waits, num_pushes, num_ps, expected
+):
+  cluster = types.SimpleNamespace(num_ps=num_ps, num_workers=3)
+  rule = types.SimpleNamespace(waits_for_all=waits, pushes_per_step=num_pushes)
+  assert end_hook.find_waits(cluster, rule) == expected
 
 
 class StopAfter(tf.train.SessionRunHook):
@@ -178,7 +198,7 @@ def test_a_chief_in_its_last_step_waits_for_none_that_stays(
       *rule.hooks(stop),
       # The chief is ahead of the other by more than it may be.
       StopAfter(1 if index else 3),
-      make_hook(others, stop, save, rule.pause),
+      make_hook(others, stop, save, rule),
     ]
     with cluster.make_session(index, hooks) as session:
       while not session.should_stop():
@@ -186,3 +206,102 @@ def test_a_chief_in_its_last_step_waits_for_none_that_stays(
 
   cluster.run_workers(work)
   assert others.saved.is_set()
+
+
+class _Left:
+  """Answers as scripted, the last answer for ever."""
+
+  def __init__(self, *answers):
+    self._answers = list(answers)
+    self.looks, self.stops = threading.Semaphore(0), 0
+
+  def num_left(self):
+    self.looks.release()
+    answer = self._answers.pop(0) if self._answers[1:] else self._answers[0]
+    if isinstance(answer, Exception):
+      raise answer
+    return answer
+
+  def stop_all(self):
+    self.stops += 1
+
+
+@pytest.fixture
+def begin(monkeypatch):
+  """Returns begin(others, num_spare) -> (hook, its clock, the wake-up)."""
+  monkeypatch.setattr(end_hook, '_LEFT_LOOK_SECS', 0.001)
+  monkeypatch.setattr(end_hook, '_LONG_STEP_SECS', 0.002)
+  hooks = []
+
+  def make(others, num_spare=0):
+    woken = threading.Event()
+    task = types.SimpleNamespace(
+      stop=types.SimpleNamespace(wake=woken.set, is_requested=True),
+      stalls=stalls.Stalls(1, 1, None),
+      cluster=types.SimpleNamespace(num_ps=1, num_workers=3),
+    )
+    rule = types.SimpleNamespace(
+      waits_for_all=True, pushes_per_step=3 - num_spare
+    )
+    hook = end_hook.EndHook(
+      *(task, others, rule, lambda: LAST_STEP, Saves(lambda session: None)),
+      is_own_loop=True,
+    )
+    hooks.append(hook)
+    hook.after_create_session(None, tf.train.Coordinator())
+    return hook, task.stalls, woken
+
+  yield make
+  for hook in hooks:
+    hook.end(None)
+    hook._watch.join(10)
+    assert not hook._watch.is_alive()
+
+
+def test_a_step_that_waits_for_one_that_has_left_is_ended(begin):
+  lost = tf.errors.UnavailableError(None, None, 'gone')
+  others = _Left(0, lost, 1)
+  hook, clock, woken = begin(others)
+  clock.step_begins()
+  assert woken.wait(10)
+  assert others.stops == 1
+
+
+def test_backup_workers_may_leave(begin):
+  others = _Left(0, 1, 2)
+  hook, clock, woken = begin(others, num_spare=1)
+  clock.step_begins()
+  assert woken.wait(10)
+  assert others._answers == [2]
+
+
+@pytest.mark.parametrize('num_left, num_spare', [(0, 0), (1, 1)])
+def test_a_step_that_enough_make_is_not(begin, num_left, num_spare):
+  others = _Left(num_left)
+  hook, clock, woken = begin(others, num_spare)
+  clock.step_begins()
+  for _ in range(3):
+    assert others.looks.acquire(timeout=10)
+  assert not woken.is_set() and others.stops == 0
+
+
+def test_between_two_steps_nobody_is_asked(begin):
+  others = _Left(1)
+  hook, clock, woken = begin(others)
+  clock.step_begins()
+  clock.step_ends()
+  hook._is_over.set()
+  hook._watch.join(10)
+  assert not hook._watch.is_alive()
+
+
+@pytest.mark.parametrize(
+  ('is_chief', 'is_own_loop', 'looks'),
+  [(True, True, True), (True, False, False), (False, True, False)],
+)
+def test_the_chief_looks_who_has_left_a_scripts_own_loop(
+  is_chief, is_own_loop, looks
+):
+  save = (lambda session: None) if is_chief else None
+  hook = make_hook(Others(), in_process.NoStop(), save, is_own_loop=is_own_loop)
+  assert bool(hook._watch) == looks
