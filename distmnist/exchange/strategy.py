@@ -80,9 +80,6 @@ class Strategy:
       pushes.
     max_shard_bytes: int; a variable with larger shards is cut further than into
       one per ps, unless --max_shard_mib says otherwise; None for no such cut.
-    build_mark: callable(ops) -> op, set by the caller: notes on the ps of the
-      global_step, once `ops` have run, that the batches of a push are done
-      (training/batches/dispatcher.py). None if this is not recorded.
     needs_warmup: bool, whether a step begins with a copy of the center that was
       pulled before it, and no other worker waits for its push: see
       exchange/steps/graph_warmup.py.
@@ -100,7 +97,7 @@ class Strategy:
   has_center_optimizer = True
   is_lock_step = has_local_steps = overlaps_exchange = False
   max_shard_bytes = None
-  build_mark = None
+  _build_mark = None
   needs_warmup = waits_for_all = takes_tables = False
   refuses_tables_with = ''
 
@@ -148,6 +145,15 @@ class Strategy:
     """
     raise NotImplementedError
 
+  def mark_by(self, build_mark):
+    """Has each push note that its batches are done; called before `minimize`.
+
+    Args:
+      build_mark: callable(ops) -> op, which notes it on the ps of the
+        global_step once `ops` have run (training/batches/dispatcher.py).
+    """
+    self._build_mark = build_mark
+
   def mark_done(self, ops, has_moved=None):
     """Returns `ops`, the list that ends a push, and the ops that follow it.
 
@@ -157,7 +163,7 @@ class Strategy:
         for yes.
     """
     done = center_average.follow(ops, has_moved)
-    return [*done, self.build_mark(ops)] if self.build_mark else done
+    return [*done, self._build_mark(ops)] if self._build_mark else done
 
   def pause(self, session):
     """Called when this worker waits for work; no other may wait for it."""

@@ -142,7 +142,7 @@ def build_step_of(
     if dealing:
       table = dispatcher.Table(global_step, dealing, cluster.task_index)
       if not dealing.is_lock_step:
-        strategy.build_mark = table.build_mark
+        strategy.mark_by(table.build_mark)
     make_optimizer, learning_rate = optimizers.from_flags(
       global_step,
       strategy.pushes_per_step * batches_per_loss,

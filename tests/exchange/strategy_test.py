@@ -33,7 +33,7 @@ def test_a_loop_ends_at_once_unless_a_rule_says_otherwise():
 def test_a_mark_comes_after_the_ops_if_anybody_wants_to_know():
   rule = strategy.Strategy(make_member(1, 2))
   assert rule.mark_done(['a', 'b']) == ['a', 'b']
-  rule.build_mark = lambda ops: f'after {ops}'
+  rule.mark_by(lambda ops: f'after {ops}')
   assert rule.mark_done(['a', 'b']) == ['a', 'b', "after ['a', 'b']"]
 
 

@@ -95,7 +95,7 @@ def train_worker(name, cluster, index, logdir, all_ended):
     loss = tf.reduce_sum((c - goal) ** 2)
     table = dispatcher.Table(global_step, plan.dealing, index)
     if not plan.dealing.is_lock_step:
-      rule.build_mark = table.build_mark
+      rule.mark_by(table.build_mark)
 
     def make_optimizer(is_local=False, rate_factor=None):
       factor = 1 if rate_factor is None else rate_factor

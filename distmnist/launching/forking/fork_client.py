@@ -195,5 +195,5 @@ class ForkServerClient(task_host.TaskHost):
         self.pids.pop(message['name'], None)
       elif 'pid' in message:
         self.pids[message['name']] = message['pid']
-        self.on_pid(message['name'], message['pid'])
+        self.begun.append((message['name'], message['pid']))
     return ended

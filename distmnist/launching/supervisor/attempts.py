@@ -41,7 +41,6 @@ class Attempts:
     self.logs = task_logs.AttemptLogs(logs_dir)
     self.policy = restart_policy.RestartPolicy(limits)
     self.records = self.policy.records
-    host.on_pid = self._note_pid
 
   @property
   def running(self):
@@ -81,10 +80,13 @@ class Attempts:
     secs = min(secs, self.records.compute_wait_secs(time.monotonic()))
     to_end, self._to_end = self._to_end, []
     try:
-      for name, code in self._host.turn(secs):
+      ended = self._host.turn(secs)
+      self._note_begun()
+      for name, code in ended:
         reason = self._host.reasons.pop(name, '')
         to_end += self._note_end(self.records[name], code, reason, is_told)
     except task_host.HostDiedError as error:
+      self._note_begun()
       self._note_host_death(error, is_told)
     return to_end
 
@@ -129,9 +131,11 @@ class Attempts:
         _log.info(f'{error}: trying again in {secs:g} s')
         self._host.turn(secs)
 
-  def _note_pid(self, name, pid):
-    if name in self.records:
-      self._on_start(name, pid, self.records[name].attempt)
+  def _note_begun(self):
+    while self._host.begun:
+      name, pid = self._host.begun.pop(0)
+      if name in self.records:
+        self._on_start(name, pid, self.records[name].attempt)
 
   def _start(self, record):
     task = record.task

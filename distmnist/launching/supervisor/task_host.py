@@ -28,7 +28,8 @@ class TaskHost(abc.ABC):
     name: str, what the user knows it by.
     signals: list of int, what this process received.
     is_ready: whether it can start tasks yet; requests are kept until then.
-    on_pid: callable(name, pid), called when a pid becomes known; may be set.
+    begun: list of (name, pid), the tasks that have begun, in order; who has
+      heard of one takes it out.
     reasons: dict of name -> str, why a task has ended where its code does not
       say.
   """
@@ -38,7 +39,7 @@ class TaskHost(abc.ABC):
   def __init__(self):
     self.signals = []
     self.is_ready = False
-    self.on_pid = lambda name, pid: None
+    self.begun = []
     self.reasons = {}
 
   def __enter__(self):

@@ -144,9 +144,7 @@ def test_a_command_that_is_too_long_is_one_line(make_client):
 def test_pids_are_known_from_the_start_to_the_end_of_a_task(
   make_client, servers
 ):
-  told = []
   with make_client() as client:
-    client.on_pid = lambda *facts: told.append(facts)
     assert not client.is_ready
     assert client.turn(0) == []
     assert not client.is_ready
@@ -162,7 +160,7 @@ def test_pids_are_known_from_the_start_to_the_end_of_a_task(
     servers[0].say(name='c', pid=13)
     assert client.turn(0) == [('b', -9), ('a', 3)]
     assert client.pids == {'c': 13}
-  assert told == [('a', 11), ('b', 12), ('c', 13)]
+  assert client.begun == [('a', 11), ('b', 12), ('c', 13)]
 
 
 def test_a_flood_of_messages_comes_in_turns_of_a_hundred(make_client, servers):

@@ -47,11 +47,12 @@ def test_a_host_that_dies_while_all_end_has_no_task_left(make):
 
 def test_the_start_of_each_attempt_is_told_with_its_number(make):
   begun = []
-  host, _ = make(
+  host, attempts = make(
     [], restart_limits.NO_LIMITS, lambda *facts: begun.append(facts)
   )
-  host.on_pid('worker 0', 12)
-  host.on_pid('no task of ours', 13)
+  host.begun += [('worker 0', 12), ('no task of ours', 13)]
+  attempts.turn(0.0, is_told=False)
+  attempts.turn(0.0, is_told=False)
   assert begun == [('worker 0', 12, 1)]
 
 

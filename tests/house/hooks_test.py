@@ -1,0 +1,71 @@
+"""What a step passes through is made in one place, in one order.
+
+No hook, call-back or global is wired behind the reader's back.
+"""
+
+import ast
+import re
+
+import pytest
+
+from distmnist.common.names import PACKAGE_DIR
+from distmnist.training import worker_loop
+
+SOURCES = {
+  str(path.relative_to(PACKAGE_DIR)): path.read_text(encoding='utf-8')
+  for path in sorted(PACKAGE_DIR.rglob('*.py'))
+}
+# What is left of each, with the reason.
+COLLECTIONS_LEFT = 26  # Rounds, shards and tables are rebuilt after this.
+GLOBALS_LEFT = {
+  'launching/run_record.py',  # The launch, until its supervisor is rebuilt.
+}
+
+
+def find_all(pattern):
+  """Returns {file: matches} of a regular expression in the package's code."""
+  found = {name: re.findall(pattern, text) for name, text in SOURCES.items()}
+  return {name: matches for name, matches in found.items() if matches}
+
+
+def test_all_hooks_are_put_in_order_in_one_list():
+  [name] = find_all(r'(?m)^ORDER = \{')
+  assert name == 'training/worker_loop.py'
+  assert set(find_all(r'order_hooks\(')) == {name, 'training/own_loop.py'}
+  # Each has its phase and its reason.
+  assert all(place.phase and place.why for place in worker_loop.ORDER.values())
+  assert set(find_all(r'return tf.train.MonitoredTrainingSession\(')) == {
+    'lifecycle/session.py'
+  }
+  lists = find_all(r'hooks \+= |hooks\.(?:append|extend|insert)\(')
+  assert not lists, f'a hook is added out of order: {lists}'
+
+
+def test_a_session_is_changed_in_one_place():
+  assert find_all(r'session\.run = ') == {
+    'lifecycle/liveness.py': ['session.run = ']
+  }
+
+
+# The optimizers are rebuilt after this.
+@pytest.mark.parametrize('name', [x for x in SOURCES if x[:3] != 'nn/'])
+def test_no_call_back_is_set_from_outside(name):
+  """A function given to an object later is an argument, or a plain call."""
+  set_later = []
+  for node in ast.walk(ast.parse(SOURCES[name])):
+    if not isinstance(node, ast.Assign):
+      continue
+    for target in node.targets:
+      is_own = not isinstance(target, ast.Attribute) or (
+        isinstance(target.value, ast.Name) and target.value.id == 'self'
+      )
+      is_function = isinstance(node.value, ast.Lambda)
+      if not is_own and is_function:
+        set_later.append(ast.unparse(node))
+  assert not set_later
+
+
+def test_few_values_travel_in_collections_and_none_in_globals():
+  collections = find_all(r"(?m)^_?[A-Z_]+ = 'distmnist/[a-z_]+'")
+  assert sum(map(len, collections.values())) <= COLLECTIONS_LEFT
+  assert set(find_all(r'global _of_process')) == GLOBALS_LEFT
