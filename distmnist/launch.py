@@ -6,6 +6,7 @@ Everything after -- goes to every task untouched. The exit code is 0 if all
 tasks ended with 0, else that of the first task that failed for good.
 """
 
+import dataclasses
 import os
 import secrets
 
@@ -78,6 +79,7 @@ def main(train_flags):
     train_flags, given = [*train_flags, *taken], [*given, *taken]
   job = cluster_flags.make_job(train_flags, given)
   with run_record.opened(job, launcher, companions.from_flags()) as record:
+    job = dataclasses.replace(job, record=record)
     record.code = registry.load(LAUNCHERS, launcher).launch(job)
     return record.code
 

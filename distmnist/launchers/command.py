@@ -72,7 +72,9 @@ def launch(job):
       print(job_template.fill(templates[job_name], *words))
     return 0
   check_ready()
-  logs_dir = os.path.abspath(task_logs.make_logs_dir(job.logs_dir, logdir))
+  logs_dir = os.path.abspath(
+    task_logs.make_logs_dir(job.logs_dir, logdir, job.record)
+  )
   grace_secs = stop_grace.parse(job.given)
   folder = os.path.join(logs_dir, f'jobs_{secrets.token_hex(4)}')
   _write_request(job, folder, grace_secs)
@@ -101,6 +103,7 @@ def launch(job):
         # A job that is submitted again may get another host.
         limits=restart_limits.Limits(job.max_restarts, restart_together=True),
         stop_grace_secs=grace_secs + _FILES_SECS,
+        record=job.record,
       ),
     )
   finally:

@@ -50,7 +50,9 @@ def launch(job):
   ports = range(FIRST_PORT, FIRST_PORT + num_tasks)
   namespace = None
   if not job.dry_run:
-    logs_dir = task_logs.make_logs_dir(job.logs_dir, job.flag('logdir'))
+    logs_dir = task_logs.make_logs_dir(
+      job.logs_dir, job.flag('logdir'), job.record
+    )
     # A single task serves on no port.
     if num_tasks > 1:
       namespace = make_namespace(_ISOLATE.value, find_address(job))
@@ -89,6 +91,7 @@ def launch(job):
       limits=restart_limits.from_job(job),
       namespace=namespace,
       stop_grace_secs=stop_grace.parse(job.given),
+      record=job.record,
     ),
   )
 

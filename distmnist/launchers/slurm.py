@@ -19,7 +19,7 @@ from absl import flags
 
 from distmnist.cluster import exposure
 from distmnist.common import cli, files
-from distmnist.launching import jobs, run_record
+from distmnist.launching import jobs
 from distmnist.launching.screen import log_view, screens, task_logs, terminal
 from distmnist.launching.slurm import sbatch, sbatch_script
 from distmnist.launching.supervisor import stop_grace
@@ -106,7 +106,7 @@ def launch(job):
   check_ready()
   # A store may be out of reach of this machine.
   shared = None if logdir and urls.is_remote(logdir) else logdir
-  task_logs.make_logs_dir(logs_dir, shared)
+  task_logs.make_logs_dir(logs_dir, shared, job.record)
   grace_secs = stop_grace.parse(job.given)
   if grace_secs >= kill_wait_secs:
     _log.info(
@@ -181,7 +181,7 @@ def run(job, script, logs_dir, is_waited_for=True):
   """
   names = ['ps:1'] * job.num_ps, ['worker:1'] * job.num_workers
   tasks = jobs.make_tasks(*names, []) + jobs.make_evaluator_tasks(job)
-  shown = screens.make(logs_dir, tasks, job.show_logs)
+  shown = screens.make(logs_dir, tasks, job.show_logs, job.record)
   log = log_view.Log(os.path.join(logs_dir, 'slurm.log'))
   said = []
 
@@ -202,11 +202,13 @@ def run(job, script, logs_dir, is_waited_for=True):
     ended.unlink(missing_ok=True)  # Of a job that had the number long ago.
     size = jobs.describe_size(job.num_ps, job.num_workers, job.evaluator)
     _log.info(f'{size} as job {job_id} of Slurm, logs in {logs_dir}')
-    run_record.begin(tasks, logs_dir, job_id)
+    if job.record:
+      job.record.begin(tasks, logs_dir, job_id)
     if job.num_ps + job.num_workers > 1:
       _log.info(exposure.describe(f'the tasks of job {job_id}'))
     if not is_waited_for:
-      run_record.leave()
+      if job.record:
+        job.record.leave()
       return 0
     code = submission.wait(job_id, ended, update)
     ended.unlink(missing_ok=True)

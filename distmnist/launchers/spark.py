@@ -72,8 +72,10 @@ def launch(job):
     )
     return 0
   check_ready(master)
-  logs_dir = task_logs.make_logs_dir(job.logs_dir, job.flag('logdir'))
-  screen = screens.make(logs_dir, cluster, job.show_logs)
+  logs_dir = task_logs.make_logs_dir(
+    job.logs_dir, job.flag('logdir'), job.record
+  )
+  screen = screens.make(logs_dir, cluster, job.show_logs, job.record)
 
   try:
     with signals.raising(), context_lib.opened(conf, logs_dir) as context:
@@ -90,6 +92,7 @@ def launch(job):
           module=job.module,
           show=lambda *_: screen.update(),
           say=screen.print_line,
+          record=job.record,
         ),
       )
   except training.TaskError as error:

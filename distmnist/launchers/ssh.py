@@ -89,7 +89,9 @@ def launch(job):
     )
     return 0
   check_ready()
-  logs_dir = task_logs.make_logs_dir(job.logs_dir, job.flag('logdir'))
+  logs_dir = task_logs.make_logs_dir(
+    job.logs_dir, job.flag('logdir'), job.record
+  )
   command = f'cd {quote(folder)} && exec {quote(python)} -m {SSH_AGENT}'
   grace_secs = stop_grace.parse(job.given)
   sent = problem_file.make_env(job.flag('problem'))
@@ -111,7 +113,9 @@ def launch(job):
       show_logs=job.show_logs,
       explain=functools.partial(explain, python=python),
       options=run_tasks.Options(
-        limits=restart_limits.from_job(job), stop_grace_secs=grace_secs
+        limits=restart_limits.from_job(job),
+        stop_grace_secs=grace_secs,
+        record=job.record,
       ),
     )
 

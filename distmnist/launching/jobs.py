@@ -6,6 +6,7 @@ launcher takes the list and runs it; `--dry_run` prints it.
 
 import dataclasses
 import shlex
+from typing import Any
 
 from distmnist.common import cli, command_line
 from distmnist.common.names import MIN_WORKERS, TRAIN
@@ -35,6 +36,7 @@ class Job:
     restart_window_secs: float, that window; 0 is the whole run.
     min_workers: int, how many workers are enough to go on, or None.
     evaluator: bool, whether an evaluator follows the run.
+    record: run_record.RunRecord of the launch; None if there is none.
   """
 
   num_ps: int = 1
@@ -49,6 +51,7 @@ class Job:
   restart_window_secs: float = 0.0
   min_workers: int | None = None
   evaluator: bool = False
+  record: Any = None
 
   def flag(self, name):
     """Returns the value (str) that train's flag `name` was given, or None."""

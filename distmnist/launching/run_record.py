@@ -23,7 +23,6 @@ _log = logging.getLogger(__name__)
 
 # The most that the end of a launch waits for its report.
 _DRAW_SECS = 60.0
-_of_process = None
 
 
 class RunRecord:
@@ -60,6 +59,8 @@ class RunRecord:
 
   def take(self, logdir):
     """Makes this process the launcher that writes in `logdir`, to the end.
+
+    Does nothing when called again.
 
     Raises:
       cli.RunError: another launcher has it, or a chief that was started by
@@ -206,7 +207,7 @@ def _find_within(path, folder):
 
 @contextlib.contextmanager
 def opened(job, launcher, companions=()):
-  """Has `take`, `begin` and `update` work for this launch while it is open.
+  """Yields the RunRecord of a launch, and closes it at the end.
 
   Args:
     job: jobs.Job.
@@ -216,31 +217,17 @@ def opened(job, launcher, companions=()):
   Raises:
     cli.LostError: another launcher has taken the log directory over.
   """
-  global _of_process
   logdir = None if job.dry_run else find_folder(job.given)
   mine = RunRecord(logdir, launcher, job.given, companions)
-  _of_process = mine
   try:
     yield mine
   except KeyboardInterrupt:
     if not mine.loss:
       raise
   finally:
-    _of_process = None
     mine.close()
   if mine.loss:
     raise mine.loss
-
-
-def is_open():
-  """Whether a launch of this process is on."""
-  return _of_process is not None
-
-
-def take(logdir):
-  """See RunRecord.take; does nothing outside a launch."""
-  if _of_process:
-    _of_process.take(logdir)
 
 
 def find_folder(words):
@@ -255,26 +242,3 @@ def find_folder(words):
   if not logdir or urls.is_remote(logdir):
     return None
   return os.path.expanduser(logdir)
-
-
-def find_logdir():
-  """Returns the log directory (str) of the current launch, or None."""
-  return _of_process and _of_process.logdir
-
-
-def begin(tasks, logs_dir, launch=None):
-  """See RunRecord.begin; does nothing outside a launch."""
-  if _of_process:
-    _of_process.begin(tasks, logs_dir, launch)
-
-
-def leave():
-  """See RunRecord.leave; does nothing outside a launch."""
-  if _of_process:
-    _of_process.leave()
-
-
-def update(records):
-  """See RunRecord.update; does nothing outside a launch."""
-  if _of_process:
-    _of_process.update(records)

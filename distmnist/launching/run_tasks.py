@@ -31,12 +31,14 @@ class Options:
     namespace: network_namespace.Namespace for the tasks that serve, or None.
     stop_grace_secs: float, after which a task that was told to stop forces its
       own exit.
+    record: run_record.RunRecord of the launch, or None.
   """
 
   fork_tasks: bool = True
   limits: restart_limits.Limits = restart_limits.NO_LIMITS
   namespace: network_namespace.Namespace | None = None
   stop_grace_secs: float = stop_grace.DEFAULT_SECS
+  record: run_record.RunRecord | None = None
 
 
 DEFAULTS = Options()
@@ -74,9 +76,10 @@ def run(
     if it or this launcher got signal n, 75 if worker 0 then could not save.
   """
   task_logs.rotate(logs_dir, tasks)
-  screen = screens.make(logs_dir, tasks, show_logs)
+  screen = screens.make(logs_dir, tasks, show_logs, options.record)
   _log.info(f'{describe(tasks)} {where}, logs in {logs_dir}')
-  run_record.begin(tasks, logs_dir)
+  if options.record:
+    options.record.begin(tasks, logs_dir)
   launch = _Launch(tasks, logs_dir, options)
   with launch.make_group(screen) as group:
     left = _get_data(group, data_task) if data_task else []
@@ -125,6 +128,7 @@ class _Launch:
       on_tick=screen.update,
       on_start=self._pids.note,
       stop_grace_secs=options.stop_grace_secs,
+      record=options.record,
     )
     return self._group
 

@@ -75,6 +75,8 @@ class Options:
     show: callable(name of a task, a line of its log); by default the lines of
       worker 0, the chief, are printed.
     say: callable(a line from us); by default it goes to stderr.
+    record: run_record.RunRecord of a launcher of ours, which is told of the
+      tasks; by default this run has its own.
   """
 
   max_restarts: int = 3
@@ -83,6 +85,7 @@ class Options:
   module: str = TRAIN
   show: Callable = _show_chief
   say: Callable = _say
+  record: run_record.RunRecord | None = None
 
 
 def run(
@@ -118,15 +121,15 @@ def run(
   executors.check_conf(sc.getConf())
   _log.info(executors.describe_python(sc))
   executors.wait_for_slots(sc, num_ps + num_workers, options.wait_secs)
-  with _open_record(program, num_ps, num_workers) as record:
+  with _open_record(program, num_ps, num_workers, options.record) as record:
+    options = dataclasses.replace(options, record=record)
     report = _run_on(sc, program, num_ps, num_workers, feed, options)
-    record.code = 0
   return (report or {}).get('result') if program.main else report
 
 
 @contextlib.contextmanager
-def _open_record(program, num_ps, num_workers):
-  """Yields the run_record.RunRecord of the launcher, or one for this run.
+def _open_record(program, num_ps, num_workers, given):
+  """Yields the run_record.RunRecord that is given, or one for this run.
 
   A request to stop, or the loss of --logdir, interrupts the program of Spark as
   Ctrl-C does, which no thread but the main one would see: for others there is
@@ -135,11 +138,12 @@ def _open_record(program, num_ps, num_workers):
   flags = tuple(program.flags)
   job = jobs.Job(num_ps, num_workers, flags, flags, program.module)
   is_main = threading.current_thread() is threading.main_thread()
-  if run_record.is_open() or not is_main:
-    yield run_record.RunRecord(None, 'spark', flags)
+  if given or not is_main:
+    yield given
   else:
     with run_record.opened(job, 'spark') as record:
       yield record
+      record.code = 0
 
 
 def _run_on(sc, program, num_ps, num_workers, feed, options):
@@ -149,7 +153,7 @@ def _run_on(sc, program, num_ps, num_workers, feed, options):
     executors.wait_for_slots, sc, num_tasks, options.wait_secs
   )
   logdir = command_line.find_value(program.flags, 'logdir')
-  logs_dir = task_logs.make_logs_dir(options.logs_dir, logdir)
+  logs_dir = task_logs.make_logs_dir(options.logs_dir, logdir, options.record)
   executors.ship_package(sc)
   if feed:
     rdd, fed = feed.bring(sc, program, num_ps, num_workers)
@@ -170,7 +174,10 @@ def _run_on(sc, program, num_ps, num_workers, feed, options):
   )
   launch = dict(spec['env'])[LAUNCH_ID]
   max_restarts = options.max_restarts
-  report = _run(host, tasks, logs_dir, max_restarts, options.say, launch)
+  report = _run(
+    *(host, tasks, logs_dir, max_restarts, options.say),
+    *(launch, options.record),
+  )
   if not options.logs_dir:  # A launcher's own has more than these logs.
     task_logs.remove_if_temporary(logs_dir)
   return report
@@ -197,7 +204,7 @@ def make_tasks(num_ps, num_workers, train_flags, module):
   )
 
 
-def _run(host, tasks, logs_dir, max_restarts, say, launch=None):
+def _run(host, tasks, logs_dir, max_restarts, say, launch=None, record=None):
   """Runs the tasks to their end; returns the chief's report.
 
   Raises:
@@ -211,9 +218,11 @@ def _run(host, tasks, logs_dir, max_restarts, say, launch=None):
     logs_dir,
     limits,
     stop_grace_secs=stop_grace.parse(tasks[0].argv),
+    record=record,
   )
   workers = [task for task in tasks if task.job_name == 'worker']
-  run_record.begin(tasks, logs_dir, launch)
+  if record:
+    record.begin(tasks, logs_dir, launch)
   with group:
     try:
       left = _run_to_end(group, tasks, workers)

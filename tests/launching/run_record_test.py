@@ -44,18 +44,18 @@ def read(tmp_path):
 def test_starts_and_ends_of_tasks_are_written(tmp_path):
   records = task_record.TaskRecords()
   with open_record(tmp_path) as mine:
-    run_record.begin(TASKS, 'logs')
-    run_record.update(records)
+    mine.begin(TASKS, 'logs')
+    mine.update(records)
     record = records['worker 1'] = task_record.TaskRecord(
       TASKS[2], restart_limits.NO_LIMITS
     )
     record.attempt, record.is_running = 1, True
-    run_record.update(records)
-    run_record.update(records)
+    mine.update(records)
+    mine.update(records)
     record.is_running, record.code = False, -9
-    run_record.update(records)
+    mine.update(records)
     record.attempt, record.is_running = 2, True
-    run_record.update(records)
+    mine.update(records)
     mine.code = 3
   first, *events, last = read(tmp_path)
   assert first['tasks'] == ['ps 0', 'worker 0', 'worker 1']
@@ -68,14 +68,12 @@ def test_starts_and_ends_of_tasks_are_written(tmp_path):
   ]
   assert events[1]['text'] == 'killed by SIGKILL'
   assert (last['kind'], last['ok'], last['code']) == ('end', False, 3)
-  run_record.begin(TASKS, 'logs')  # No launch is on.
-  run_record.update(records)
 
 
 def test_a_launcher_that_leaves_its_tasks_to_others_ends_nothing(tmp_path):
-  with open_record(tmp_path):
-    run_record.begin(TASKS, 'logs')
-    run_record.leave()
+  with open_record(tmp_path) as mine:
+    mine.begin(TASKS, 'logs')
+    mine.leave()
   assert [(x['kind'], x.get('event')) for x in read(tmp_path)] == [
     ('start', None),
     ('event', 'left'),
@@ -86,16 +84,16 @@ def test_a_launcher_that_leaves_its_tasks_to_others_ends_nothing(tmp_path):
 def test_logs_inside_of_the_folder_are_found_where_it_is_moved(tmp_path):
   folder = tmp_path / 'run'
   (folder / 'logs').mkdir(parents=True)
-  with open_record(folder):
-    run_record.begin(TASKS, f'{folder}/logs')
+  with open_record(folder) as mine:
+    mine.begin(TASKS, f'{folder}/logs')
   assert read(folder)[0]['logs_dir'] == 'logs'
 
 
 def test_a_wish_to_stop_comes_as_ctrl_c(tmp_path, monkeypatch):
   monkeypatch.setattr(stop_file, '_LOOK_SECS', 0.002)
   received = []
-  with signals.waking(received) as wakeup, open_record(tmp_path):
-    run_record.begin(TASKS, 'logs')
+  with signals.waking(received) as wakeup, open_record(tmp_path) as mine:
+    mine.begin(TASKS, 'logs')
     stop_file.write(str(tmp_path))
     wakeup.settimeout(20)
     wakeup.recv(1)
@@ -118,11 +116,11 @@ def test_a_launcher_that_loses_the_folder_says_so_and_ends_the_run(
   with (
     signals.waking(received) as wakeup,
     pytest.raises(cli.LostError, match='was taken over by process .* of host'),
-    open_record(tmp_path),
+    open_record(tmp_path) as mine,
   ):
-    run_record.take(str(tmp_path))
-    run_record.take(str(tmp_path))  # Spark's launcher does it twice.
-    run_record.begin(TASKS, 'logs')
+    mine.take(str(tmp_path))
+    mine.take(str(tmp_path))  # Spark's launcher does it twice.
+    mine.begin(TASKS, 'logs')
     other = json.dumps(owner_file.describe_self())
     (tmp_path / 'launcher.json.00000002').write_text(other)
     wakeup.settimeout(20)
@@ -135,8 +133,8 @@ def test_a_launcher_that_loses_the_folder_says_so_and_ends_the_run(
 
 
 def test_the_folder_is_free_once_the_launch_is_over(tmp_path):
-  with open_record(tmp_path):
-    run_record.take(str(tmp_path))
+  with open_record(tmp_path) as mine:
+    mine.take(str(tmp_path))
     assert owner.has_launcher(str(tmp_path))
   assert not owner.has_launcher(str(tmp_path))
 
@@ -163,7 +161,7 @@ def test_a_signal_at_the_end_kills_what_runs_beside_and_nothing_else(
   both = [functools.partial(running, name) for name in 'ab']
   start = time.monotonic()
   with open_record(tmp_path, both) as mine:
-    run_record.begin(TASKS, str(tmp_path))
+    mine.begin(TASKS, str(tmp_path))
     for name in 'ab':
       log = tmp_path / f'{name}.log'
       wait_until(log.read_text, lambda: 'no line')
@@ -190,7 +188,7 @@ def test_the_end_waits_for_no_report(tmp_path, monkeypatch, logged, why):
   secs = 60.0 if why == 'SIGINT' else 0.2
   monkeypatch.setattr(run_record, '_DRAW_SECS', secs)
   with open_record(tmp_path) as mine:
-    run_record.begin(TASKS, 'logs')
+    mine.begin(TASKS, 'logs')
     mine.code = 0
   is_over.set()
   assert logged == [
@@ -207,8 +205,11 @@ def test_a_store_takes_no_lines():
 
 @pytest.mark.parametrize('dry_run', [True, False])
 def test_nothing_is_written_before_the_folder_is_ours(tmp_path, dry_run):
-  with pytest.raises(ValueError), open_record(tmp_path, dry_run=dry_run):
+  with (
+    pytest.raises(ValueError),
+    open_record(tmp_path, dry_run=dry_run) as mine,
+  ):
     if dry_run:
-      run_record.begin(TASKS, 'logs')
+      mine.begin(TASKS, 'logs')
     raise ValueError
   assert list(tmp_path.iterdir()) == []

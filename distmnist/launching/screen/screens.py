@@ -8,7 +8,6 @@ from absl import flags
 from distmnist.common import console
 from distmnist.common.names import CHIEF
 from distmnist.common.refusals import Refusal
-from distmnist.launching import run_record
 from distmnist.launching.screen import log_view, table_screen, task_logs
 from distmnist.storage import urls
 
@@ -23,7 +22,7 @@ _LIVE_TABLE = flags.DEFINE_enum(
 )
 
 
-def make(logs_dir, tasks, show_logs):
+def make(logs_dir, tasks, show_logs, record=None):
   """Returns the Screen of `tasks`, on which our own lines are shown as well.
 
   Args:
@@ -31,6 +30,7 @@ def make(logs_dir, tasks, show_logs):
     tasks: list of jobs.Task.
     show_logs: 'chief' for its lines as they are, 'all' for the lines of every
       task, each after the task's name.
+    record: run_record.RunRecord, with the log directory of the launch, or None.
   """
   logs = {
     '' if show_logs == 'chief' else f'[{task.name}] ': task_logs.log_path(
@@ -39,7 +39,7 @@ def make(logs_dir, tasks, show_logs):
     for task in tasks
     if show_logs == 'all' or task.name == CHIEF
   }
-  logdir = run_record.find_logdir()
+  logdir = record and record.logdir
   # What a store has of a run is some seconds old, and each look costs money.
   is_here = logdir and not urls.is_remote(logdir)
   if is_here and _wants_table(_LIVE_TABLE.value):

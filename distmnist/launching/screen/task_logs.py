@@ -7,7 +7,6 @@ import shutil
 import tempfile
 
 from distmnist.common import cli, files, owner_file, store_check
-from distmnist.launching import run_record
 from distmnist.storage import mirror, urls
 
 # Logs of earlier runs in the same folder: worker_0.log.1 is the latest.
@@ -16,12 +15,13 @@ _temporary = set()  # the folders that no --logs_dir asked for
 _PREFIX = 'distmnist_logs_'
 
 
-def make_logs_dir(logs_dir, logdir):
+def make_logs_dir(logs_dir, logdir, record=None):
   """Makes the folder for the logs and returns it (str).
 
   Args:
     logs_dir: str or None, the one asked for.
     logdir: str or None, train's --logdir.
+    record: run_record.RunRecord of the launch, which takes `logdir`; or None.
 
   Raises:
     cli.UsageError: it cannot be made or written to.
@@ -29,7 +29,8 @@ def make_logs_dir(logs_dir, logdir):
   """
   if logdir:
     store_check.check('logdir', logdir)
-    run_record.take(urls.expand(logdir))
+    if record:
+      record.take(urls.expand(logdir))
   if not logs_dir and (not logdir or urls.is_remote(logdir)):
     _remove_earlier_temporary()
     folder = tempfile.mkdtemp(prefix=f'{_PREFIX}{owner_file.make_tag()}_')

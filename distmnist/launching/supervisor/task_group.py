@@ -11,7 +11,6 @@ import functools
 import signal
 import time
 
-from distmnist.launching import run_record
 from distmnist.launching.supervisor import attempts, restart_limits, stop_grace
 
 TICK_SECS = 0.1
@@ -36,6 +35,7 @@ class TaskGroup:
     on_tick=lambda: None,
     on_start=lambda name, pid, attempt: None,
     stop_grace_secs=stop_grace.DEFAULT_SECS,
+    record=None,
   ):
     """
     Args:
@@ -46,8 +46,9 @@ class TaskGroup:
       on_start: callable(name, pid, attempt), called when a task has begun.
       stop_grace_secs: float, after which a task that was told to stop forces
         its own exit.
+      record: run_record.RunRecord, told which tasks start and end, or None.
     """
-    self._host = host
+    self._host, self._record = host, record
     self._attempts = attempts.Attempts(host, logs_dir, limits, on_start)
     self._stop_grace_secs = stop_grace_secs
     self._on_tick = on_tick
@@ -155,7 +156,8 @@ class TaskGroup:
       self._end_to_restart(to_end)
     if not self._is_disturbed() and not self._is_restarting:
       self._attempts.start_due()
-    run_record.update(self.records)
+    if self._record:
+      self._record.update(self.records)
     self._on_tick()
 
   def _end_to_restart(self, tasks):

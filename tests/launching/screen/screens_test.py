@@ -61,8 +61,8 @@ def test_a_table_is_for_a_terminal(
   monkeypatch.setenv('TERM', 'xterm')
   words = (f'--logdir={tmp_path}',)
   job = jobs.Job(train_flags=words, given=words)
-  with run_record.opened(job, 'local'):
-    screen = screens.make(str(tmp_path), [], 'all')
+  with run_record.opened(job, 'local') as record:
+    screen = screens.make(str(tmp_path), [], 'all', record)
     assert isinstance(screen, table_screen.TableScreen) == has_table
     screen.finish()
 
