@@ -38,7 +38,7 @@ def test_a_worker_finds_out_when_its_chief_comes_later(make_watchdog, ps_row):
   worker.check_in()
   chief = make_watchdog(0)
   chief.check_in()  # The one that is wrong gives up, not the chief.
-  stop = worker.stalls._stop
+  stop = worker._stalls._stop
   assert stop.given_up.wait(60)
   assert isinstance(stop.error, cli.RunError)
   assert '--model=cnn there but --model=mlp here' in str(stop.error)

@@ -34,7 +34,7 @@ def make_watchdog(make_cluster):
   yield make
   for each in made:
     each.close()
-    each.stalls.close()
+    each._stalls.close()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ def test_a_task_that_beats_no_more_is_silent(
   chief.check_in()
   worker.check_in()
   assert chief.secs_silent('worker 7') is None
-  chief.stalls.step_begins()  # A task that waits for none does not look.
+  chief._stalls.step_begins()  # A task that waits for none does not look.
 
   def beats():
     secs = chief.secs_silent('worker 1')
@@ -52,19 +52,19 @@ def test_who_was_replaced_while_it_stood_still_ends_without_a_save(
   ended = threading.Event()
 
   def end_at_once(error):
-    old.stalls._stop.error = error
+    old._stalls._stop.error = error
     ended.set()
     old.close()  # The process would be over.
 
-  old.stalls._stop.end_at_once = end_at_once
+  old._stalls._stop.end_at_once = end_at_once
   old.check_in()
   new = make_watchdog(1)
-  new.stalls._stop.end_at_once = lambda error: pytest.fail(str(error))
+  new._stalls._stop.end_at_once = lambda error: pytest.fail(str(error))
   new.check_in()
   assert ended.wait(60)
-  assert isinstance(old.stalls._stop.error, cli.LostError)
-  assert 'another process has become worker 1' in str(old.stalls._stop.error)
-  assert old.stalls._stop.error.exit_code == 3
+  assert isinstance(old._stalls._stop.error, cli.LostError)
+  assert 'another process has become worker 1' in str(old._stalls._stop.error)
+  assert old._stalls._stop.error.exit_code == 3
   new._heartbeats._beat_once()  # It has its row, and keeps it.
 
 

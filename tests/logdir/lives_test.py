@@ -64,7 +64,7 @@ def test_a_loop_that_failed_leaves_what_it_did(tmp_path):
 
 
 def test_who_made_no_step_or_has_no_folder_writes_nothing(tmp_path):
-  make_sums(tmp_path, make_stats(local_steps=0)).end(session=None)
+  make_sums(tmp_path, make_stats(local_steps=0)).end()
   sums = make_sums(None, make_stats())
   sums.write_if_due()
   sums.end()
@@ -97,7 +97,7 @@ def test_all_lives_are_gathered_in_order(tmp_path):
     make_stats(0, 'd', local_steps=0, start=3.0),
   ]
   for stats in [*old, *present]:
-    make_sums(tmp_path, stats).end(session=None)
+    make_sums(tmp_path, stats).end()
   # What came by a message is later than what is in the file.
   present[0].local_steps = 5
   found, unknown = lives.gather(str(tmp_path), present)
@@ -113,20 +113,20 @@ def test_all_lives_are_gathered_in_order(tmp_path):
 
 def test_a_process_that_found_all_done_is_no_further_life(tmp_path):
   before = make_stats(0, 'a')
-  make_sums(tmp_path, before).end(session=None)
+  make_sums(tmp_path, before).end()
   found, unknown = lives.gather(str(tmp_path), [make_stats(0, 'b', 0)])
   assert (found, unknown) == ([before], [])
 
 
 def test_who_shares_no_folder_is_named(tmp_path):
   present = [make_stats(0), make_stats(1)]
-  make_sums(tmp_path, present[0]).end(session=None)
+  make_sums(tmp_path, present[0]).end()
   assert lives.gather(str(tmp_path), present) == (present, [1])
   assert lives.gather(None, present) == (present, [0, 1])
 
 
 def test_what_is_damaged_or_of_another_version_is_left_out(tmp_path):
-  make_sums(tmp_path, make_stats()).end(session=None)
+  make_sums(tmp_path, make_stats()).end()
   folder = tmp_path / 'lives'
   for i, text in enumerate(['', '[]', '{}', '{"staleness": {}, "new": 1}']):
     (folder / f'worker_1_{i}.json').write_text(text)

@@ -242,9 +242,9 @@ class EndHook(tf.train.SessionRunHook):
       list of report.WorkerStats, of the workers that were heard from.
     """
     stop, stalls = self._task.stop, self._task.stalls
-    secs, found = _END_TIMEOUT_SECS.value, []
     if stop.is_requested:  # After a signal only a checkpoint is written.
-      return found
+      return []
+    secs, found = _END_TIMEOUT_SECS.value, []
     if not get_on:
       stalls.busy(WAIT, own_limit_secs=secs)
     with contextlib.suppress(stop_request.StoppedError):
