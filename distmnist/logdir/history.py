@@ -76,8 +76,6 @@ class History:
       ) from error
 
 
-
-
 def from_flags(logdir, worker, life):
   """Returns the History of this life of a worker.
 
