@@ -33,6 +33,7 @@ _DEFINITION = re.compile(
 _IMPORT = re.compile(
   rf'^from ({PACKAGE}[.\w]*) import (?:\((.*?)\)|([^\n]*))', _LINES
 )
+_COMMENT = re.compile(r'#[^\n]*')
 _LOAD_ALL = re.compile(r'registry\.load_all\((\w+)\)')
 _LIBRARIES = ('absl.logging',)
 
@@ -189,8 +190,8 @@ def _find_modules(root):
       left.append(package)
       if _find_spec(package).submodule_search_locations is None:
         continue  # It imports names from a module.
-      for word in (several or one).split(','):
-        if word := word.split('#')[0].split(' as ')[0].strip():
+      for word in _COMMENT.sub('', several or one).split(','):
+        if word := word.split(' as ')[0].strip():
           left.append(f'{package}.{word}')
     for constant in _LOAD_ALL.findall(source):
       left += registry.find(getattr(names, constant)).values()
