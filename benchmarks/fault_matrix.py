@@ -91,7 +91,8 @@ def measure(args):
   if path and path.exists():
     for line in path.read_text().splitlines():
       kept = json.loads(line)
-      done[kept.pop('index')] = fault_phases.Cell(**kept)
+      index = kept.pop('index')
+      done[index] = fault_phases.Cell(**kept)
   yield from done.values()
   context = multiprocessing.get_context('spawn')
   with concurrent.futures.ProcessPoolExecutor(args.parallel, context) as pool:

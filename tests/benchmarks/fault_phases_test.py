@@ -1,5 +1,6 @@
 """The matrix of faults: which cells a seed draws, and calls that fail."""
 
+import concurrent.futures
 import errno
 import os
 import subprocess
@@ -135,3 +136,21 @@ def test_the_table_counts_what_is_not_broken(capsys):
     '2 cells, 0 with two conditions; in 1 the task was gone by then; 1'
     in (' '.join(lines))
   )
+
+
+def test_it_goes_on_from_the_cells_that_are_kept(tmp_path, monkeypatch):
+  path, done = tmp_path / 'results', []
+
+  class Pool(concurrent.futures.ThreadPoolExecutor):
+    def __init__(self, number, context):
+      super().__init__(1)
+
+  def do_cell(seed, index, cell, keep):
+    done.append(index)
+    return cell
+
+  monkeypatch.setattr(matrix, 'do_cell', do_cell)
+  monkeypatch.setattr(matrix.concurrent.futures, 'ProcessPoolExecutor', Pool)
+  for number in (3, 5):
+    assert matrix.main([f'--cells={number}', f'--results={path}']) == 0
+  assert sorted(done) == [0, 1, 2, 3, 4] and len(done) == 5
