@@ -185,6 +185,9 @@ DAILY = {
     'test_what_is_exported_serves_as_it_was_evaluated': (),
     'test_workers_in_lock_step_reach_the_loss_of_one_process': ('recommender',),
   },
+  'system/fault_matrix_test.py': {
+    'test_a_run_goes_on_or_ends_well': ('start disk full', 'report suspended'),
+  },
   'system/faults_test.py': {
     'test_a_chief_that_was_killed_takes_over_what_lives_on_the_ps': ('sync',),
     'test_a_ps_that_was_killed_is_back_and_all_go_on_from_the_checkpoint': (
