@@ -74,7 +74,15 @@ def find_broken(run, cell):
   """Returns what a run that is over should not have done, a list of str."""
   broken = []
   times = sorted(t for log in run.logs.values() for t, _ in log.lines)
-  longest = max((b - a for a, b in itertools.pairwise(times)), default=0)
+  longest = max(
+    (
+      b - a
+      for a, b in itertools.pairwise(times)
+      # Until its tasks begin, a launch has no line of theirs.
+      if not any(a < begin < b for begin in run.begins_again)
+    ),
+    default=0,
+  )
   if longest > SILENT_SECS + run.mute_secs:
     broken.append(f'{longest:.0f} s without a line of any task')
   if type(run) in (fault_phases.PhaseRun, fault_phases.HostsPhaseRun):

@@ -49,6 +49,7 @@ class PhaseRun(fault_run.Run):
   """A run with short limits, saves and validations.
 
   Attributes:
+    begins_again: list of float, when it was launched once more.
     suspended: set of the tasks that SIGSTOP has suspended.
     mute_secs: float, for how long no other task was left.
   """
@@ -71,7 +72,7 @@ class PhaseRun(fault_run.Run):
   ]
 
   def __init__(self, *args, **options):
-    self.suspended = set()
+    self.suspended, self.begins_again = set(), []
     super().__init__(*args, **options)
 
   def pass_time(self, secs):
@@ -81,6 +82,11 @@ class PhaseRun(fault_run.Run):
     left = self.find_pids().keys()
     if left and left <= self.suspended:
       self.mute_secs += time.monotonic() - start
+
+  def start_again(self):
+    self.look()
+    self.begins_again.append(time.time())
+    super().start_again()
 
   def is_saving(self):
     return any(self.logdir.glob('.unfinished_*'))

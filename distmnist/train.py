@@ -134,6 +134,7 @@ def run_worker(task, console, start, at_end):
   try:
     folder.claim(problem, at_end, choice.plan)
     task.serve()
+    stalls.busy('the reading of the log directory')
     folder.sign()
     at_end.enter_context(task_metrics.kept(task, _LOG_SECS.value))
     task.begin_history(folder.path)

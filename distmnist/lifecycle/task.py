@@ -63,6 +63,10 @@ class Task:
   def serve(self):
     """Starts the server: from now on the other tasks count on this one."""
     self.stop.listen_again()
+    self.stalls.busy(
+      'the start of the server',
+      own_limit_secs=self.cluster.start_timeout_secs,
+    )
     self.server = server_lib.make_server(self.cluster, self.server_config)
     self.watchdog = watchdog_lib.from_flags(
       self.cluster, self.server, self.stalls, self.stop

@@ -156,9 +156,11 @@ class WorkerTask:
     with contextlib.ExitStack() as at_end:
       folder.claim(None, at_end)
       task.serve()
+      task.stalls.busy('the reading of the log directory')
       folder.sign()
       if late_start.has_ended(cluster, folder.restart, task.stop.wait):
         self._end_late(folder)
+      task.stalls.busy('the building of the graph', may_fail=False)
       _log.info(
         f'{cluster_lib.describe(cluster, self._rule)}; {last_step} global steps'
       )
