@@ -96,7 +96,7 @@ class PhaseRun(fault_run.Run):
 
   def begins(self, kind):
     """Returns whether a new event of this kind comes in time."""
-    return self.wait_for_event(kind, 60)
+    return self.wait_for_event(kind, 120)
 
 
 class LoopRun(PhaseRun):
@@ -109,8 +109,8 @@ class LoopRun(PhaseRun):
   def begins(self, kind):
     if kind == 'restoring':
       num = self._count_starts()
-      return self.wait_until(lambda: self._count_starts() > num, 60, 0.002)
-    return self.wait_until(lambda: self.step > 0, 60, 0.002)
+      return self.wait_until(lambda: self._count_starts() > num, 120, 0.002)
+    return self.wait_until(lambda: self.step > 0, 120, 0.002)
 
   def read_report(self):
     return {'global_step': self.step, 'flags': {}}
@@ -143,9 +143,9 @@ class StoreRun(LoopRun):
 
   def begins(self, kind):
     if kind == 'validating':
-      return self.wait_until(lambda: self._has_sent('best/'), 60, 0.002)
+      return self.wait_until(lambda: self._has_sent('best/'), 120, 0.002)
     if kind == 'evaluating':
-      return self.wait_until(lambda: self.step >= self.last_step, 60, 0.002)
+      return self.wait_until(lambda: self.step >= self.last_step, 120, 0.002)
     return super().begins(kind)
 
   def _has_sent(self, name):

@@ -19,7 +19,7 @@ import threading
 import time
 
 from distmnist.common import cli, numbered_file, owner_file, takeover
-from distmnist.storage import paths
+from distmnist.storage import paths, retries, urls
 
 _log = logging.getLogger(__name__)
 
@@ -67,9 +67,28 @@ def held_by_launcher(logdir, on_loss):
     yield  # The launcher reports what it cannot make.
     return
   with Owner('--logdir', logdir, _LAUNCHER_FILE) as owner:
-    owner.take()
+    _take_patiently(owner)
     owner.keep(on_loss, on_removed=lambda: None)
     yield
+
+
+def _take_patiently(owner):
+  """Takes a folder, again while it cannot be written for what may pass.
+
+  Raises:
+    cli.RunError: as Owner.take does.
+  """
+  # A request to a store was repeated before; see storage/retries.py.
+  waits = () if urls.is_remote(owner.folder) else retries.WAITS_SECS
+  for secs in (*waits, None):
+    try:
+      owner.take()
+      return
+    except cli.PassingError as error:
+      if secs is None:
+        raise
+      _log.info(f'{error}; trying again in {secs:g} s')
+    time.sleep(secs)
 
 
 @contextlib.contextmanager

@@ -206,3 +206,27 @@ def test_a_folder_that_cannot_be_written_may_be_so_again(
   with pytest.raises(cli.RunError, match='cannot be written: ') as caught:
     make(tmp_path).take()
   assert isinstance(caught.value, cli.PassingError) == is_passing
+
+
+@pytest.mark.parametrize(
+  ('number', 'tries'), [(errno.ENOSPC, 3), (errno.EROFS, 1)]
+)
+def test_a_launcher_waits_for_room_in_its_folder(
+  tmp_path, monkeypatch, logged, number, tries
+):
+  real, fails, waits = os.link, iter([None] * 2), []
+
+  def link(*paths):
+    for _ in fails:
+      raise OSError(number, os.strerror(number))
+    return real(*paths)
+
+  monkeypatch.setattr(os, 'link', link)
+  monkeypatch.setattr(owner.time, 'sleep', waits.append)
+  if number == errno.EROFS:
+    with pytest.raises(cli.RunError, match='cannot be written: '):
+      hold(tmp_path).__enter__()
+  else:
+    with hold(tmp_path):
+      assert owner.has_launcher(str(tmp_path))
+  assert len(waits) == len(logged) == tries - 1
