@@ -23,9 +23,10 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.cluster import errors
-from distmnist.common import cli, signals
+from distmnist.common import cli, refusals, signals
 from distmnist.common.console import Console
 from distmnist.common.names import PREDICT
+from distmnist.common.refusals import Refusal
 from distmnist.data import image_files
 from distmnist.serving import (
   example_files,
@@ -81,16 +82,28 @@ _FIRST_FLAGS = (
 _BRIGHT = 150
 
 
+# They need no facts.
+_REFUSALS = (
+  Refusal(
+    lambda f: '--images and --inputs',
+    lambda f: bool(_IMAGES.value) == bool(_INPUTS.value),
+    lambda f: (
+      f' are {"both given" if _IMAGES.value else "missing"}: expected IDX '
+      'files or PNGs by --images, or .npy, .npz, .jsonl or .csv files by '
+      '--inputs'
+    ),
+  ),
+  Refusal(
+    lambda f: '--labels and --invert',
+    lambda f: _INPUTS.value and (_LABELS.value or _INVERT.value),
+    ' go with --images, not --inputs',
+  ),
+)
+
+
 def main():
   export_dir = saved_model.export_dir_from_flags()
-  if bool(_IMAGES.value) == bool(_INPUTS.value):
-    found = 'both given' if _IMAGES.value else 'missing'
-    raise cli.UsageError(
-      f'--images and --inputs are {found}: expected IDX files or PNGs by '
-      '--images, or .npy, .npz, .jsonl or .csv files by --inputs'
-    )
-  if _INPUTS.value and (_LABELS.value or _INVERT.value):
-    raise cli.UsageError('--labels and --invert go with --images, not --inputs')
+  refusals.refuse(_REFUSALS)
   paths = image_files.find(_IMAGES.value or _INPUTS.value)
   output = _OUTPUT.value and os.path.expanduser(_OUTPUT.value)
   if output:

@@ -13,12 +13,15 @@ import tempfile
 
 from absl import flags
 
-from distmnist.common import cli, signals
+from distmnist.common import cli, refusals, signals
 from distmnist.common.names import TRAIN
+from distmnist.common.refusals import Refusal
 from distmnist.launching import cluster_flags, train_flags
+from distmnist.storage import urls
 from distmnist.sweeps import knobs as knobs_lib
 from distmnist.sweeps import speed_trial
 
+FLAGS = flags.FLAGS
 _log = logging.getLogger(__name__)
 
 AUTOTUNE_SECS = flags.DEFINE_float(
@@ -40,11 +43,37 @@ _OURS = (
 )
 
 
+# What cannot be tuned; they need no facts.
+_REFUSALS = (
+  Refusal(
+    'module',
+    lambda f: FLAGS.module != TRAIN,
+    f' cannot be tuned: the flags that are tried are those of {TRAIN}',
+  ),
+  Refusal(
+    'launcher',
+    lambda f: FLAGS.launcher not in _LAUNCHERS,
+    f' cannot be tuned: expected one of {", ".join(_LAUNCHERS)}',
+  ),
+)
+# Facts: logdir, str or None, train's flag.
+_OF_FOLDER = (
+  Refusal(
+    'launcher',
+    lambda f: (
+      FLAGS.launcher != 'local' and (not f.logdir or urls.is_remote(f.logdir))
+    ),
+    ': the trials of autotune need a folder that the hosts share: give train a '
+    '--logdir on it',
+  ),
+)
+
+
 def read_given():
   """Returns the flags given to this program (list of str), except `_OURS`."""
   words = []
-  for name in flags.FLAGS:
-    flag = flags.FLAGS[name]
+  for name in FLAGS:
+    flag = FLAGS[name]
     if not flag.present or name in _OURS:
       continue
     if isinstance(flag, flags.MultiFlag):
@@ -71,9 +100,9 @@ def run(launch_words, words):
   """
   num_ps = cluster_flags.NUM_PS.value
   num_workers = cluster_flags.NUM_WORKERS.value
-  _check_module()
+  refusals.refuse(_REFUSALS)
   given = train_flags.check(words)
-  _check_folder(given['logdir'].value)
+  refusals.refuse(_OF_FOLDER, logdir=given['logdir'].value)
   knobs = knobs_lib.select(given, num_ps)
   tried = [word for knob in knobs for word in knob.words]
   found = train_flags.find_mistakes(
@@ -105,29 +134,6 @@ def run(launch_words, words):
     _log.info(line)
   _log.info(f'autotune takes {" ".join(taken) or "the flags as given"}')
   return taken, None
-
-
-def _check_module():
-  module = cluster_flags.MODULE.value
-  if module != TRAIN:
-    raise cli.UsageError(
-      f'--module={module} cannot be tuned: the flags that are tried are those'
-      f' of {TRAIN}'
-    )
-
-
-def _check_folder(logdir):
-  launcher = cluster_flags.LAUNCHER.value
-  if launcher not in _LAUNCHERS:
-    raise cli.UsageError(
-      f'--launcher={launcher} cannot be tuned: expected one of'
-      f' {", ".join(_LAUNCHERS)}'
-    )
-  if launcher != 'local' and (not logdir or '://' in logdir):
-    raise cli.UsageError(
-      'the trials of autotune need a folder that the hosts share: give train a'
-      ' --logdir on it'
-    )
 
 
 @contextlib.contextmanager
