@@ -37,10 +37,10 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import probing, server
 from distmnist.common import ports
 from distmnist.data import fed_rows
-from distmnist.exchange import sharding
 from distmnist.exchange.steps import fused_steps
 from distmnist.nn import layers, optimizers
 from distmnist.strategies import async_sgd
+from distmnist.transport import sharding
 
 BATCH, NUM_IDS, WIDTH, NUM_PS, RATE = 256, 26, 64, 2, 0.05
 # The steps of a session.run.

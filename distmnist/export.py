@@ -18,11 +18,11 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli, console
-from distmnist.exchange.tables import key_map
 from distmnist.lifecycle import restorable
 from distmnist.logdir import checkpoints, saved_run
 from distmnist.problems import images
 from distmnist.serving import saved_model, signature
+from distmnist.tables import key_map
 from distmnist.training import averages, divergence
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_source, problem_spec

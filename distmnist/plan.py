@@ -21,7 +21,6 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import role_flags
 from distmnist.common import cli, console
 from distmnist.data import input_pipeline
-from distmnist.exchange import sharding
 from distmnist.exchange import traffic as traffic_lib
 from distmnist.launching import cluster_flags, train_flags
 from distmnist.sweeps import autotune
@@ -35,6 +34,7 @@ from distmnist.training.problems import (
   table_checks,
   table_memory,
 )
+from distmnist.transport import sharding
 
 _MBITS = flags.DEFINE_multi_integer(
   'mbits',

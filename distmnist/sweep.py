@@ -32,6 +32,7 @@ from distmnist.common.refusals import Refusal
 from distmnist.launchers import spark
 from distmnist.launching import cluster_flags
 from distmnist.launching import train_flags as train_flags_lib
+from distmnist.spark import sweep_backend
 from distmnist.sweeps import (
   halving,
   launch_check,
@@ -39,7 +40,6 @@ from distmnist.sweeps import (
   progress,
   proposing,
   search_space,
-  spark_backend,
   sweep_folder,
   trial_command,
   trial_loop,
@@ -226,7 +226,7 @@ def make_command(study):
   """
   launch_flags = trial_command.launch_from_flags(study)
   if _RUNNER.value == 'spark':
-    backend = spark_backend.from_flags(
+    backend = sweep_backend.from_flags(
       _PARALLEL.value, study, _SWEEP_DIR.value, launcher=spark
     )
   else:

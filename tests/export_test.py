@@ -15,11 +15,11 @@ from distmnist import export
 from distmnist.common import registry
 from distmnist.common.names import MODELS
 from distmnist.data import image_ops
-from distmnist.exchange import sharding
 from distmnist.logdir import checkpoints
 from distmnist.nn import batch_norm, layers
 from distmnist.problems import images as problem_images
 from distmnist.serving import image_model
+from distmnist.transport import sharding
 from tests.models import battery_test
 from tests.support import problems, programs
 from tests.support.runner import SMALL, read_report

@@ -233,3 +233,20 @@ def _reword(message):
     r"=\['([^]]*)'\]", lambda m: '=' + m[1].replace("', '", ','), message
   )
   return re.sub(r'(\S{100})\S{100,}', r'\1...', message)
+
+
+# A keytab or a key store is a file: its path is no secret, its password is.
+_SECRET = re.compile(
+  r'password|passwd|secret|token|credential|key(?!tab|store)', re.IGNORECASE
+)
+
+
+def is_secret(name):
+  """Whether others must not see the value of Spark's setting `name` (str)."""
+  return bool(_SECRET.search(name))
+
+
+def hide_secret(setting):
+  """Returns `setting` (name=value) for others to read: name=... if secret."""
+  name, _, _ = setting.partition('=')
+  return f'{name}=...' if is_secret(name) else setting

@@ -2,17 +2,17 @@
 
 A trained variable is made on the ps, in shards as usual; what the model gets in
 its place is up to the subclass. Untrained variables stay as they are. So do
-those in the collection IN_PLACE: the model computes with them where they are
-(hidden.split_dense).
+those in the collection variable_lists.IN_PLACE: the model computes with them
+where they are (hidden.split_dense).
 """
 
 import contextlib
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.tables import sparse_table
+from distmnist.tables import sparse_table
+from distmnist.transport import variable_lists
 
-IN_PLACE = 'distmnist/in_place'
 # The collections of shards that no step pushes, or pulls.
 NOT_PUSHED = 'distmnist/not_pushed'
 NOT_PULLED = 'distmnist/not_pulled'
@@ -67,12 +67,12 @@ class ModelVariables:
     collections = list(kwargs.get('collections') or ())
     if sparse_table.TABLES in collections:
       return self.rows.get(getter, name, *args, **kwargs)
-    stays = self._keeps_in_place and IN_PLACE in collections
-    if IN_PLACE in collections and not stays:
-      collections.remove(IN_PLACE)
+    stays = self._keeps_in_place and variable_lists.IN_PLACE in collections
+    if variable_lists.IN_PLACE in collections and not stays:
+      collections.remove(variable_lists.IN_PLACE)
       kwargs['collections'] = collections
     if not kwargs.get('trainable', True):
-      # Its updates need it whole; see exchange/model_state.py.
+      # Its updates need it whole; see transport/model_state.py.
       return getter(name, *args, **{**kwargs, 'partitioner': None})
     center = getter(name, *args, **kwargs)
     if name in self._names:  # Another tower: it shares the first's view.

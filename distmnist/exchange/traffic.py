@@ -4,8 +4,10 @@ import dataclasses
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import model_variables, transport
-from distmnist.exchange.tables import sparse_table
+from distmnist.exchange import model_variables
+from distmnist.tables import sparse_table
+from distmnist.transport import variable_lists
+from distmnist.transport import wire as wire_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,10 +145,10 @@ def _count_of_ps(cluster, variables, left_out):
     cluster, variables: see `compute_traffic`.
     left_out: str, the collection of those that do not travel this way.
   """
-  of_ps, wire = [0] * cluster.num_ps, transport.Wire(cluster)
+  of_ps, wire = [0] * cluster.num_ps, wire_lib.Wire(cluster)
   elsewhere = {
     variable.op.name
-    for kind in (model_variables.IN_PLACE, sparse_table.TABLES, left_out)
+    for kind in (variable_lists.IN_PLACE, sparse_table.TABLES, left_out)
     for variable in tf.get_collection(kind)
   }
   for variable in variables:

@@ -19,12 +19,12 @@ import sys
 from absl import flags
 
 from distmnist.cluster import exposure
-from distmnist.common import cli
+from distmnist.common import cli, stop_grace
 from distmnist.common.names import LAUNCH_ID
 from distmnist.launching import jobs, problem_file, run_tasks
 from distmnist.launching.scheduler import job_client, job_meeting, job_template
 from distmnist.launching.screen import task_logs
-from distmnist.launching.supervisor import restart_limits, stop_grace
+from distmnist.launching.supervisor import restart_limits
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import posixpath
 
 from absl import flags
 
-from distmnist.common import cli, refusals
+from distmnist.common import cli, refusals, stop_grace
 from distmnist.common.names import LAUNCH_ID
 from distmnist.common.refusals import Refusal
 from distmnist.launching import problem_file
@@ -20,7 +20,6 @@ from distmnist.launching.kubernetes import (
 )
 from distmnist.launching.kubernetes import options as options_lib
 from distmnist.launching.kubernetes.pods import DATA_DIR, LOGS_DIR, PROBLEM_DIR
-from distmnist.launching.supervisor import stop_grace
 from distmnist.storage import urls
 
 _log = logging.getLogger(__name__)

@@ -6,13 +6,13 @@ import os
 from absl import flags
 
 from distmnist.cluster import exposure
-from distmnist.common import cli
+from distmnist.common import cli, stop_grace
 from distmnist.common import ports as ports_lib
 from distmnist.common.names import FIRST_PORT, TRAIN
 from distmnist.launching import gpus as gpus_lib
 from distmnist.launching import jobs, network_namespace, run_tasks
 from distmnist.launching.screen import task_logs
-from distmnist.launching.supervisor import restart_limits, stop_grace
+from distmnist.launching.supervisor import restart_limits
 from distmnist.storage import urls
 
 _log = logging.getLogger(__name__)

@@ -18,11 +18,10 @@ import sys
 from absl import flags
 
 from distmnist.cluster import exposure
-from distmnist.common import cli, files
+from distmnist.common import cli, files, stop_grace
 from distmnist.launching import jobs
 from distmnist.launching.screen import log_view, screens, task_logs, terminal
 from distmnist.launching.slurm import sbatch, sbatch_script
-from distmnist.launching.supervisor import stop_grace
 from distmnist.storage import urls
 
 _log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ import socket
 
 from absl import flags
 
-from distmnist.common import cli, signals
+from distmnist.common import cli, command_line, signals
 from distmnist.common.names import FIRST_PORT
 from distmnist.launching.screen import endings, screens, task_logs
 from distmnist.spark import context as context_lib
@@ -63,7 +63,8 @@ def launch(job):
   if job.dry_run:
     print(*(task.command for task in cluster), sep='\n')
     settings = ' '.join(
-      context_lib.hide_secret(f'{name}={value}') for name, value in conf.items()
+      command_line.hide_secret(f'{name}={value}')
+      for name, value in conf.items()
     )
     _log.info(
       'not to be pasted: Spark chooses the hosts and the ports, and '
@@ -186,7 +187,7 @@ def make_conf(master, num_tasks, settings):
     # Not in an absl validator, which would print the values of all of them.
     if not re.fullmatch(r'spark\.[\w.-]+=.*', each, re.DOTALL):
       raise cli.UsageError(
-        f'--spark_conf={context_lib.hide_secret(each)}: expected name=value,'
+        f'--spark_conf={command_line.hide_secret(each)}: expected name=value,'
         ' such as spark.task.cpus=2'
       )
   conf = {

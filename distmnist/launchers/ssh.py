@@ -18,12 +18,12 @@ import tempfile
 from absl import flags
 
 from distmnist.cluster import exposure
-from distmnist.common import cli
+from distmnist.common import cli, stop_grace
 from distmnist.common.names import FIRST_PORT, SSH_AGENT
 from distmnist.launching import gpus, jobs, problem_file, run_tasks
 from distmnist.launching.screen import task_logs
 from distmnist.launching.ssh import ssh_client, ssh_hosts
-from distmnist.launching.supervisor import restart_limits, stop_grace
+from distmnist.launching.supervisor import restart_limits
 
 _log = logging.getLogger(__name__)
 

@@ -5,14 +5,11 @@ import logging
 import os
 
 from distmnist.common import signals as signals_lib
+from distmnist.common import stop_grace
 from distmnist.launching import jobs, network_namespace, run_record
 from distmnist.launching.forking import local_host
 from distmnist.launching.screen import endings, pid_lines, screens, task_logs
-from distmnist.launching.supervisor import (
-  restart_limits,
-  stop_grace,
-  task_group,
-)
+from distmnist.launching.supervisor import restart_limits, task_group
 
 _log = logging.getLogger(__name__)
 

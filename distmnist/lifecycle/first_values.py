@@ -12,19 +12,14 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli
-from distmnist.exchange import given_values, strategy
-from distmnist.exchange.tables import (
-  key_map,
-  sparse_table,
-  table_saver,
-  touched_rows,
-)
 from distmnist.lifecycle import restorable
 from distmnist.logdir import (
   checkpoint_reads,
   checkpoints,
   other_names,
 )
+from distmnist.tables import key_map, sparse_table, table_saver, touched_rows
+from distmnist.transport import given_values, strategy
 
 _log = logging.getLogger(__name__)
 

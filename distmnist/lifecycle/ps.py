@@ -8,9 +8,8 @@ import time
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors, message_queue, probing, stop_request
-from distmnist.common import cli
+from distmnist.common import cli, stop_grace
 from distmnist.common.names import CHIEF
-from distmnist.launching.supervisor import stop_grace
 from distmnist.lifecycle import shutdown
 from distmnist.logdir import logdirs
 

@@ -5,7 +5,6 @@ a full table goes on with a larger one.
 """
 
 from distmnist.common import cli
-from distmnist.exchange.tables import key_map, new_rows, sparse_table
 from distmnist.logdir import (
   checkpoint_files,
   checkpoint_reads,
@@ -13,6 +12,7 @@ from distmnist.logdir import (
   forms,
   grown_copy,
 )
+from distmnist.tables import key_map, new_rows, sparse_table
 
 
 def localize(path, graph, variables, stored=None):

@@ -31,9 +31,8 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import deadlines, errors, probing
 from distmnist.common import cli, console
 from distmnist.common.names import CHIEF
-from distmnist.exchange.center import center_flags
+from distmnist.lifecycle import center_flags, shutdown
 from distmnist.lifecycle import first_values as first_values_lib
-from distmnist.lifecycle import shutdown
 
 # Pause before the next try to make a session: MonitoredSession itself has none.
 _RETRY_SECS = 0.25

@@ -1,6 +1,6 @@
 """Copies a checkpoint to tables that have room for more keys.
 
-A table whose rows are made (exchange/tables/new_rows.py) consists of blocks of
+A table whose rows are made (tables/new_rows.py) consists of blocks of
 rows, and so does what an optimizer keeps beside it. Each block gets longer; the
 new rows at its end are like the one that is never used.
 """

@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import model_state
+from distmnist.transport import model_state
 
 _BATCH_NORM_DECAY = 0.9
 _BATCH_NORM_EPSILON = 1e-5
@@ -37,7 +37,7 @@ def batch_norm(inputs, name, is_training, first_gamma=1.0):
   the batch's, where n is the number of values per channel in the batch.
 
   The averages are variables that a model updates itself, and move as all of
-  these: see exchange/model_state.py. So with N workers in lock-step they move
+  these: see transport/model_state.py. So with N workers in lock-step they move
   once a global step, by the mean of the workers' statistics. That is not the
   statistics of the N batches together: the variance between their means is
   missing.

@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.logdir import other_names
 
-# The rows of tables that are apart (exchange/tables/tables_apart.py) count
+# The rows of tables that are apart (tables/tables_apart.py) count
 # other updates than the rest of the model.
 _APART = 'tables_apart/'
 

@@ -4,7 +4,7 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import sums
+from distmnist.transport import sums
 
 
 def add(optimizer, norm):

@@ -1,7 +1,7 @@
 """Embeddings: rows of a table looked up by id, alone or combined.
 
 Tables are sparse on the wire: under a strategy a step moves the rows that its
-batch looks up, and no others (exchange/tables/row_exchange.py).
+batch looks up, and no others (tables/row_exchange.py).
 """
 
 import functools
@@ -10,13 +10,8 @@ import numbers
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import initial_values
-from distmnist.exchange.tables import (
-  key_hash,
-  key_table,
-  new_rows,
-  sparse_table,
-)
 from distmnist.nn import combiners
+from distmnist.tables import key_hash, key_table, new_rows, sparse_table
 
 # The name of the op that fails for an id without a row, or for weights of
 # other ids.

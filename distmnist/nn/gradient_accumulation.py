@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import sums
+from distmnist.transport import sums
 
 # The graph collection of the SlicedLoss, if the batch is in slices.
 _COLLECTION = 'distmnist/sliced_loss'

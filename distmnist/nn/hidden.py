@@ -10,8 +10,8 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange import model_variables
 from distmnist.nn import layers
+from distmnist.transport import variable_lists
 
 _VERTICAL_SLICES = flags.DEFINE_integer(
   'vertical_slices',
@@ -91,7 +91,7 @@ def split_dense(inputs, units, num_slices, name, initializer='glorot'):
       shape,
       initializer=initializer,
       partitioner=tf.fixed_size_partitioner(num_slices, len(shape) - 1),
-      collections=[tf.GraphKeys.GLOBAL_VARIABLES, model_variables.IN_PLACE],
+      collections=[tf.GraphKeys.GLOBAL_VARIABLES, variable_lists.IN_PLACE],
     )
     return [variable] if tf.is_tensor(variable) else list(variable)
 

@@ -12,7 +12,7 @@ its flags and returns
   logits: float32 [batch, num_classes].
 
 Other updates that a training step must make, such as the moving averages of
-batch norm, are given to exchange/model_state.py or are in
+batch norm, are given to transport/model_state.py or are in
 tf.GraphKeys.UPDATE_OPS; see batch_norm.after_updates.
 """
 
@@ -24,8 +24,8 @@ from absl import flags
 
 from distmnist.common import cli
 from distmnist.data import seeds
-from distmnist.exchange.tables.new_rows import NewRows  # noqa: F401
 from distmnist.nn.embeddings import embedding  # noqa: F401  One of the layers.
+from distmnist.tables.new_rows import NewRows  # noqa: F401
 
 INITIALIZERS = ('normal', 'glorot', 'he')
 

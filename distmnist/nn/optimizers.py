@@ -3,7 +3,6 @@
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange.tables import tables_apart
 from distmnist.nn import (
   beta_powers,
   clipping,
@@ -15,6 +14,7 @@ from distmnist.nn import (
   whole_gradients,
 )
 from distmnist.nn import weight_decay as weight_decay_lib
+from distmnist.tables import tables_apart
 
 OPTIMIZERS = (
   'sgd',

@@ -29,9 +29,9 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import transport
-from distmnist.exchange.tables import sparse_table, touched_rows
 from distmnist.nn import row_formulas
+from distmnist.tables import sparse_table, touched_rows
+from distmnist.transport import wire
 
 # Optimizers whose steps need more than the rows that have a gradient.
 WITHOUT = 'lars', 'lamb'
@@ -180,7 +180,7 @@ class _Turn:
     self._device, self._rate, self._done = device, rate, []
     self._begin = []
     # Without a ps there is no other worker.
-    if transport.is_on_ps(rate):
+    if wire.is_on_ps(rate):
       with tf.device(device):
         mutex = tf.raw_ops.MutexV2(shared_name='distmnist/row_updates')
         with tf.control_dependencies(ready):

@@ -11,9 +11,9 @@ the authors' programs: their norm is no measure of the layer.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import sums as exchange_sums
-from distmnist.exchange.tables import shard_slices
 from distmnist.nn import weight_decay
+from distmnist.tables import shard_slices
+from distmnist.transport import sums as exchange_sums
 
 
 def build_norms(pairs):

@@ -5,12 +5,12 @@ looked up. Its norm is not that of the gradient, LARS and LAMB cannot scale it,
 and an optimizer's update of rows knows nothing of weight decay. So it is made
 whole before it is clipped, added up or applied. Sparse tables are not
 concerned: a loss is differentiated by their rows in the batch, each once
-(exchange/tables/row_exchange.py).
+(tables/row_exchange.py).
 """
 
 import functools
 
-from distmnist.exchange import gradients as gradients_lib
+from distmnist.transport import gradients
 
 
 def add(optimizer):
@@ -22,4 +22,4 @@ def add(optimizer):
 
 def _compute_whole(compute_gradients, *args, **kwargs):
   pairs = compute_gradients(*args, **kwargs)
-  return [(gradients_lib.make_dense(g), v) for g, v in pairs]
+  return [(gradients.make_dense(g), v) for g, v in pairs]

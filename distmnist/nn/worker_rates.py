@@ -5,8 +5,8 @@ import math
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange.tables import tables_apart
 from distmnist.nn import optimizers
+from distmnist.tables import tables_apart
 
 _WORKER_LEARNING_RATES = flags.DEFINE_list(
   'worker_learning_rates',

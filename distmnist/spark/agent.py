@@ -8,7 +8,7 @@ The processes on the executor are
     `run_trial`              has no port
   the agent                  `python -m distmnist.spark.agent`: runs the task
                              (launching/supervisor), talks to the driver
-                             (spark/executor_host.py, sweeps/spark_runner.py)
+                             (spark/executor_host.py, spark/sweep_runner.py)
   the task                   distmnist.train, its output in a file
 
 The agent is a process of its own because Spark ends its Python processes with
@@ -43,12 +43,12 @@ import signal
 import sys
 import time
 
-from distmnist.common import cli, command_line, owner_file
+from distmnist.common import cli, command_line, owner_file, stop_grace
 from distmnist.common.names import ATTEMPT, CHIEF
 from distmnist.launching import jobs
 from distmnist.launching.forking import local_host
 from distmnist.launching.screen import log_view, task_logs
-from distmnist.launching.supervisor import stop_grace, task_group
+from distmnist.launching.supervisor import task_group
 from distmnist.spark import messages as messages_lib
 
 # From the loss of the executor to the stop, if the driver says nothing.

@@ -2,30 +2,14 @@
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import sys
 
-from distmnist.common import cli, files
+from distmnist.common import cli, command_line, files
 from distmnist.spark import barrier_job
 
 _END_SECS = 10.0
-# A keytab or a key store is a file: its path is no secret, its password is.
-_SECRET = re.compile(
-  r'password|passwd|secret|token|credential|key(?!tab|store)', re.IGNORECASE
-)
-
-
-def is_secret(name):
-  """Whether others must not see the value of Spark's setting `name` (str)."""
-  return bool(_SECRET.search(name))
-
-
-def hide_secret(setting):
-  """Returns `setting` (name=value) for others to read: name=... if secret."""
-  name, _, _ = setting.partition('=')
-  return f'{name}=...' if is_secret(name) else setting
 
 
 @contextlib.contextmanager
@@ -48,7 +32,9 @@ def opened(conf, logs_dir):
   try:
     try:
       # pyspark would put all settings on the command line of the JVM.
-      public = [pair for pair in conf.items() if not is_secret(pair[0])]
+      public = [
+        pair for pair in conf.items() if not command_line.is_secret(pair[0])
+      ]
       with open(log, 'ab', opener=files.no_follow) as stderr:
         gateway = java_gateway.launch_gateway(
           pyspark.SparkConf(False).setAll(public), {'stderr': stderr}

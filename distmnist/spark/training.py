@@ -24,7 +24,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from distmnist.common import cli, command_line, console, signals
+from distmnist.common import cli, command_line, console, signals, stop_grace
 from distmnist.common.names import (
   CHIEF,
   FIRST_PORT,
@@ -34,11 +34,7 @@ from distmnist.common.names import (
 )
 from distmnist.launching import jobs, run_record, run_tasks
 from distmnist.launching.screen import endings, task_logs
-from distmnist.launching.supervisor import (
-  restart_limits,
-  stop_grace,
-  task_group,
-)
+from distmnist.launching.supervisor import restart_limits, task_group
 from distmnist.spark import barrier_job, executor_host, executors, partition
 from distmnist.spark import program as program_lib
 

@@ -27,9 +27,9 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import strategy, variable_lists
 from distmnist.exchange.copies import local_copies, periodic_exchange
 from distmnist.exchange.peers import meetings
+from distmnist.transport import strategy, variable_lists
 
 
 def make(cluster):

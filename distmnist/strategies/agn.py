@@ -17,8 +17,8 @@ gradients that it has not pushed are lost; the others go on.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import strategy, variable_lists
 from distmnist.exchange.copies import local_copies, periodic_exchange
+from distmnist.transport import strategy, variable_lists
 
 
 def make(cluster):

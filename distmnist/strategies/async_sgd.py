@@ -15,8 +15,8 @@ another: if one dies, only its speed is lost.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import strategy
-from distmnist.exchange.center import pull_ahead
+from distmnist.exchange import pull_ahead
+from distmnist.transport import strategy
 
 
 def make(cluster):

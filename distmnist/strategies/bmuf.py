@@ -25,9 +25,9 @@ and so for one that died, until it is back.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange import nonfinite, strategy, sums
 from distmnist.exchange.copies import local_copies, periodic_exchange
 from distmnist.exchange.rounds import sync_round
+from distmnist.transport import nonfinite, strategy, sums
 
 _BLOCK_MOMENTUM = flags.DEFINE_float(
   'block_momentum',

@@ -23,9 +23,9 @@ speed is lost; the lock, if it holds it, is released.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange import strategy, sums
-from distmnist.exchange.center import locked_center
+from distmnist.exchange import locked_center
 from distmnist.exchange.copies import local_copies
+from distmnist.transport import strategy, sums
 
 _DC_LAMBDA = flags.DEFINE_float(
   'dc_lambda',

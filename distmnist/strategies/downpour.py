@@ -22,9 +22,9 @@ that it has not pushed (fewer than n_push) are lost; the others go on.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange import strategy, variable_lists
-from distmnist.exchange.center import pull_ahead
+from distmnist.exchange import pull_ahead
 from distmnist.exchange.copies import local_copies, periodic_exchange
+from distmnist.transport import strategy, variable_lists
 
 _N_FETCH = flags.DEFINE_integer(
   'n_fetch',

@@ -19,9 +19,9 @@ only its speed is lost; the lock, if it holds it, is released.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange import strategy
-from distmnist.exchange.center import locked_center
+from distmnist.exchange import locked_center
 from distmnist.exchange.copies import local_copies
+from distmnist.transport import strategy
 
 _MAX_STALENESS = flags.DEFINE_integer(
   'max_staleness',

@@ -27,10 +27,10 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange import strategy
-from distmnist.exchange.center import center_adder
+from distmnist.exchange import center_adder
 from distmnist.exchange.copies import nesterov_copies
 from distmnist.nn import optimizers
+from distmnist.transport import strategy
 
 _MOVING_RATE = flags.DEFINE_float(
   'moving_rate',

@@ -32,9 +32,9 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange import gradients as gradients_lib
-from distmnist.exchange import strategy
 from distmnist.exchange.ring import buckets, ring_hook, votes
+from distmnist.transport import gradients as gradients_lib
+from distmnist.transport import strategy
 
 _BUCKET_MIB = flags.DEFINE_float(
   'bucket_mib',

@@ -17,9 +17,9 @@ back.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import strategy, variable_lists
 from distmnist.exchange.copies import local_copies, periodic_exchange
 from distmnist.exchange.rounds import sync_round
+from distmnist.transport import strategy, variable_lists
 
 
 def make(cluster):

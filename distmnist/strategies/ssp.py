@@ -21,8 +21,8 @@ One that leaves in an orderly way, or is asked to stop, holds up no other.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange import strategy
-from distmnist.exchange.center import bounded_clocks, pull_ahead
+from distmnist.exchange import bounded_clocks, pull_ahead
+from distmnist.transport import strategy
 
 _SSP_BOUND = flags.DEFINE_integer(
   'ssp_bound',

@@ -16,9 +16,9 @@ only its speed is lost; the lock, if it holds it, is released.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import strategy
-from distmnist.exchange.center import locked_center
+from distmnist.exchange import locked_center
 from distmnist.exchange.copies import local_copies
+from distmnist.transport import strategy
 
 
 def make(cluster):

@@ -26,11 +26,11 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange import sharding, strategy
 from distmnist.exchange.center import center
 from distmnist.exchange.rounds import sync_replicas
 from distmnist.exchange.shards import shard_barrier, shard_copies
 from distmnist.nn import worker_rates
+from distmnist.transport import sharding, strategy
 
 _SYNC_BARRIER = flags.DEFINE_enum(
   'sync_barrier',

@@ -8,9 +8,8 @@ import os
 import signal
 import time
 
-from distmnist.common import files
+from distmnist.common import files, stop_grace
 from distmnist.launching.forking import fork_client
-from distmnist.launching.supervisor import stop_grace
 from distmnist.sweeps import runners
 
 # How often to look whether a command has left its queue.

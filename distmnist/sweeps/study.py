@@ -3,10 +3,9 @@
 import dataclasses
 import itertools
 
-from distmnist.common import cli, command_line
+from distmnist.common import cli, command_line, stop_grace
 from distmnist.common.names import TRAIN
 from distmnist.launching import jobs, train_flags
-from distmnist.launching.supervisor import stop_grace
 from distmnist.sweeps import search_space
 
 # The sweep sets these itself, or they would leave nothing to compare.

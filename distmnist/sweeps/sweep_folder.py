@@ -11,9 +11,8 @@ import os
 import tempfile
 import time
 
-from distmnist.common import cli, console, files
+from distmnist.common import cli, console, files, stop_grace
 from distmnist.launching import problem_file
-from distmnist.launching.supervisor import stop_grace
 from distmnist.sweeps import json_files, search_space
 
 _log = logging.getLogger(__name__)

@@ -5,12 +5,11 @@ import functools
 
 from absl import flags
 
-from distmnist.common import refusals, registry
+from distmnist.common import command_line, refusals, registry
 from distmnist.common.names import LAUNCH, LAUNCHERS, TRAIN
 from distmnist.common.refusals import Refusal
 from distmnist.launching import cluster_flags, jobs, problem_file
 from distmnist.launching.ssh import ssh_hosts
-from distmnist.spark import context
 from distmnist.sweeps import runners, search_space
 from distmnist.sweeps import study as study_lib
 
@@ -193,7 +192,9 @@ def hide_secret(word):
   """Returns a flag (str) of launch for others to read."""
   name, _, value = word.partition('=')
   return (
-    word if name != '--spark_conf' else f'{name}={context.hide_secret(value)}'
+    word
+    if name != '--spark_conf'
+    else f'{name}={command_line.hide_secret(value)}'
   )
 
 

@@ -6,9 +6,8 @@ import math
 import signal
 import time
 
-from distmnist.common import cli, files, signals
+from distmnist.common import cli, files, signals, stop_grace
 from distmnist.common.names import TRAIN
-from distmnist.launching.supervisor import stop_grace
 from distmnist.sweeps import combination_check, runners, tensorboard
 
 _log = logging.getLogger(__name__)

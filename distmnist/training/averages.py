@@ -3,7 +3,7 @@
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange.center import center_average
+from distmnist.transport import center_average
 
 _EMA_DECAY = flags.DEFINE_float(
   'ema_decay',

@@ -9,7 +9,6 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common.names import CHIEF
-from distmnist.exchange import strategy
 from distmnist.logdir import best, checkpoints, logdirs, report
 from distmnist.logdir import lives as lives_lib
 from distmnist.training import (
@@ -20,6 +19,7 @@ from distmnist.training import (
   run_folder,
 )
 from distmnist.training.hooks import growth, validation
+from distmnist.transport import strategy
 
 _log = logging.getLogger(__name__)
 

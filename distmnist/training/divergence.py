@@ -16,9 +16,9 @@ import tensorflow.compat.v1 as tf
 from distmnist.common import cli
 from distmnist.data import split as split_lib
 from distmnist.data import streamed
-from distmnist.exchange.tables import sparse_table, stored_table
 from distmnist.lifecycle import restorable
 from distmnist.logdir import slice_reader
+from distmnist.tables import sparse_table, stored_table
 from distmnist.training import evaluation
 from distmnist.training.problems import problem as problem_lib
 

@@ -4,15 +4,10 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.data import input_pipeline, metric_total
-from distmnist.exchange.tables import (
-  key_map,
-  row_reuse,
-  shard_slices,
-  table_saver,
-)
+from distmnist.data import input_pipeline
 from distmnist.lifecycle import restorable
 from distmnist.logdir import checkpoints
+from distmnist.tables import key_map, row_reuse, shard_slices, table_saver
 from distmnist.training import averages
 from distmnist.training.problems import problem as problem_lib
 
@@ -49,7 +44,7 @@ class Evaluator:
           split, problem.preprocess, chunk_size
         )
         outputs = problem.build(x, is_training=False)
-        self._sums = build_sums(problem, y, outputs)
+        self._sums = problem_lib.build_sums(problem, y, outputs)
       self._variables = tf.global_variables()
       self._saved = averages.name_all(self._variables)
       self._saver = tf.train.Saver(self._saved)
@@ -167,30 +162,3 @@ def describe_fetch():
     'each validation (--validation_steps) fetches all that a checkpoint holds '
     f'to worker 0: {num_bytes:,} bytes{more}'
   )
-
-
-def build_sums(problem, y, outputs):
-  """Returns {name: float32 scalar}: the metrics, summed over the examples.
-
-  For a metric_total.Total it is the list of its states. The loss of a user's
-  problem is added unless one of its metrics has that name.
-
-  Args:
-    problem: problem.Problem.
-    y: nest of tensors [n, ...], what is to be learned.
-    outputs: nest of tensors, the model's.
-  """
-  sums = {
-    name: values.states
-    if isinstance(values, metric_total.Total)
-    else tf.reduce_sum(values)
-    for name, values in problem.metrics(y, outputs).items()
-  }
-  if problem.is_custom and 'loss' not in sums:
-    mean, values = problem.loss(y, outputs)
-    if values is None:
-      n = tf.shape(tf.nest.flatten(y)[0])[0]
-      sums['loss'] = mean * tf.cast(n, tf.float32)
-    else:
-      sums['loss'] = tf.reduce_sum(values)
-  return sums

@@ -11,7 +11,6 @@ from absl import flags
 from distmnist.common import cli, refusals, registry
 from distmnist.common.names import MIN_WORKERS, STRATEGIES
 from distmnist.common.refusals import Refusal
-from distmnist.exchange.strategy import Strategy
 from distmnist.logdir import (
   history,  # noqa: F401  Its flag.
   logdirs,
@@ -24,6 +23,7 @@ from distmnist.training import (
 from distmnist.training.hooks import startup_hook, tracer
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import table_checks
+from distmnist.transport.strategy import Strategy
 
 _STRATEGY = flags.DEFINE_enum(
   'strategy',

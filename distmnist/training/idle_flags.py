@@ -14,8 +14,8 @@ import re
 from absl import flags
 
 from distmnist.common.names import PACKAGE
-from distmnist.exchange.tables import tables_apart
 from distmnist.nn import optimizers
+from distmnist.tables import tables_apart
 
 FLAGS = flags.FLAGS
 _CHOICES = 'strategy', 'model', 'lr_schedule', 'optimizer'

@@ -11,11 +11,11 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import sharding
 from distmnist.exchange.center import center as center_lib
-from distmnist.exchange.tables import sparse_table
 from distmnist.logdir import checkpoints
+from distmnist.tables import sparse_table
 from distmnist.training import evaluation
+from distmnist.transport import sharding
 
 
 class LiveEvaluation:

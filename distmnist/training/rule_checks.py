@@ -6,7 +6,7 @@ import numbers
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
-from distmnist.exchange import strategy as strategy_lib
+from distmnist.transport import strategy as strategy_lib
 
 _BYTES = numbers.Integral, 'an int or an int64 tensor'
 # Of strategy.Update: what each field may be besides an int64 tensor, in words.

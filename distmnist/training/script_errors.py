@@ -16,7 +16,7 @@ from distmnist.cluster import (
 )
 from distmnist.common import cli
 from distmnist.common.names import CHIEF
-from distmnist.exchange.steps import graph_copy
+from distmnist.exchange import graph_copy
 from distmnist.training.problems import user_calls
 
 _OURS = os.path.dirname(os.path.realpath(distmnist.__file__)) + os.sep

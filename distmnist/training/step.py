@@ -6,10 +6,7 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import initial_values
-from distmnist.exchange import model_state, sharding
-from distmnist.exchange import strategy as strategy_lib
 from distmnist.exchange.copies import local_copies
-from distmnist.exchange.tables import key_shard, sparse_table, tables_apart
 from distmnist.nn import (
   batch_norm,
   beta_powers,
@@ -17,9 +14,12 @@ from distmnist.nn import (
   optimizers,
   sparse_updates,
 )
-from distmnist.training import averages, losses, rule_checks, variable_checks
+from distmnist.tables import key_shard, sparse_table, tables_apart
+from distmnist.training import averages, losses, rule_checks
 from distmnist.training.batches import dispatcher
-from distmnist.training.problems import table_checks
+from distmnist.training.problems import table_checks, variable_checks
+from distmnist.transport import model_state, sharding
+from distmnist.transport import strategy as strategy_lib
 
 
 class Step(NamedTuple):

@@ -7,13 +7,13 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.data import fed_rows, input_pipeline, seeds
-from distmnist.exchange import sharding
 from distmnist.exchange import traffic as traffic_lib
 from distmnist.exchange.steps import graph_warmup
 from distmnist.nn import batch_norm
 from distmnist.training import idle_flags
 from distmnist.training import step as step_lib
 from distmnist.training.problems import table_checks
+from distmnist.transport import sharding
 
 _log = logging.getLogger(__name__)
 

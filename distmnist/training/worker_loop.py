@@ -8,9 +8,6 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import server as server_lib
-from distmnist.exchange import nonfinite
-from distmnist.exchange import strategy as strategy_lib
-from distmnist.exchange.tables import table_saver, tables_apart
 from distmnist.lifecycle import (
   consistency,
   liveness,
@@ -19,6 +16,7 @@ from distmnist.lifecycle import (
 )
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import lives, report
+from distmnist.tables import table_saver, tables_apart
 from distmnist.training import chief as chief_lib
 from distmnist.training import divergence, rule_checks, worker_steps
 from distmnist.training.hooks import (
@@ -32,6 +30,8 @@ from distmnist.training.hooks import (
   tracer,
 )
 from distmnist.training.telemetry import task_metrics, worker_summaries
+from distmnist.transport import nonfinite
+from distmnist.transport import strategy as strategy_lib
 
 _log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.steps import fused_steps
-from distmnist.exchange.tables import row_counts
+from distmnist.tables import row_counts
 from distmnist.training.batches import batch_source
 
 

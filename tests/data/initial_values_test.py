@@ -8,10 +8,10 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
 from distmnist.data import initial_values, seeds
-from distmnist.exchange import sharding
 from distmnist.logdir import checkpoints
 from distmnist.nn import layers
 from distmnist.training import step as step_lib
+from distmnist.transport import sharding
 
 INITIALIZERS = {
   'none': None,

@@ -7,8 +7,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import image_ops, seeds
-from distmnist.exchange import sharding
 from distmnist.nn import hidden, layers
+from distmnist.transport import sharding
 
 
 @functools.cache

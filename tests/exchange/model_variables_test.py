@@ -3,8 +3,9 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import model_variables, sharding
-from distmnist.exchange.tables import sparse_table
+from distmnist.exchange import model_variables
+from distmnist.tables import sparse_table
+from distmnist.transport import sharding, variable_lists
 
 
 class FakeRows:
@@ -43,7 +44,7 @@ def graph():
 
 
 def in_place():
-  return [tf.GraphKeys.GLOBAL_VARIABLES, model_variables.IN_PLACE]
+  return [tf.GraphKeys.GLOBAL_VARIABLES, variable_lists.IN_PLACE]
 
 
 def test_a_model_gets_views_of_what_is_trained_and_the_rest_itself():
@@ -74,7 +75,7 @@ def test_what_stays_in_place_comes_last_and_is_its_own_view():
     pulled = get('pulled')
   assert variables.views == [pulled, there]
   assert [v.op.name for v in variables.shards] == ['pulled', 'there']
-  assert tf.get_collection(model_variables.IN_PLACE) == [there]
+  assert tf.get_collection(variable_lists.IN_PLACE) == [there]
 
 
 def test_who_takes_all_to_the_worker_leaves_nothing_in_place():
@@ -82,7 +83,7 @@ def test_who_takes_all_to_the_worker_leaves_nothing_in_place():
   with variables.scope():
     view = get('there', collections=in_place())
   assert variables.views == [view]
-  assert not tf.get_collection(model_variables.IN_PLACE)
+  assert not tf.get_collection(variable_lists.IN_PLACE)
 
 
 def test_tables_are_for_the_rows():

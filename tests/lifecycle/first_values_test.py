@@ -7,10 +7,10 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import console
-from distmnist.exchange import strategy
 from distmnist.lifecycle import first_values
 from distmnist.logdir import checkpoints
 from distmnist.nn import layers
+from distmnist.transport import strategy
 from tests.support import in_process
 
 

@@ -5,10 +5,10 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
-from distmnist.exchange.tables import key_map
 from distmnist.lifecycle import restorable
 from distmnist.logdir import checkpoint_files
 from distmnist.strategies import async_sgd
+from distmnist.tables import key_map
 from tests.support import tables
 
 

@@ -10,8 +10,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
-from distmnist.exchange import sharding
 from distmnist.logdir import checkpoints
+from distmnist.transport import sharding
 
 
 def save(folder, step=3, **shapes):

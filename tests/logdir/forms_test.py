@@ -2,8 +2,8 @@
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import sharding
 from distmnist.logdir import forms
+from distmnist.transport import sharding
 
 
 def test_shards_are_one_variable(tf_session):

@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.common import registry
 from distmnist.common.names import MODELS
-from distmnist.exchange import sharding
+from distmnist.transport import sharding
 
 NAMES = registry.names(MODELS)
 # Of 24 and 39 million parameters, and up to a second a step.

@@ -8,9 +8,9 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster
 from distmnist.data import drawn_digits
-from distmnist.exchange import model_state
 from distmnist.models import resnet50
 from distmnist.nn import batch_norm
+from distmnist.transport import model_state
 from tests.support.runner import SMALL
 
 

@@ -7,8 +7,8 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
-from distmnist.exchange import model_state, sharding
 from distmnist.nn import batch_norm, layers, optimizers
+from distmnist.transport import model_state, sharding
 from tests.support import in_process
 from tests.support.variables import run_with
 

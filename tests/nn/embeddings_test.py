@@ -9,13 +9,8 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.exchange.center import center
-from distmnist.exchange.tables import (
-  key_map,
-  key_shard,
-  new_rows,
-  sparse_table,
-)
 from distmnist.nn import combiners, layers
+from distmnist.tables import key_map, key_shard, new_rows, sparse_table
 
 LISTS = [[3, 3, 70], [], [99]]
 WEIGHTS = [[1.0, 2.0, 0.5], [], [4.0]]

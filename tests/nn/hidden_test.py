@@ -4,8 +4,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
-from distmnist.exchange import model_variables
 from distmnist.nn import hidden
+from distmnist.transport import variable_lists
 
 
 def test_one_slice_is_the_plain_layer(set_flags):
@@ -13,7 +13,7 @@ def test_one_slice_is_the_plain_layer(set_flags):
   with tf.Graph().as_default():
     outputs = hidden.make([4, 3], tf.nn.relu)(tf.zeros([2, 5]), True)
     assert outputs.shape == [2, 3]
-    assert not tf.get_collection(model_variables.IN_PLACE)
+    assert not tf.get_collection(variable_lists.IN_PLACE)
     names = [variable.op.name for variable in tf.trainable_variables()]
   assert names == [
     f'hidden{i}/{kind}' for i in (1, 2) for kind in ('weights', 'biases')
@@ -31,7 +31,7 @@ def test_evaluation_has_the_whole_layer(set_flags):
     ]
   with tf.Graph().as_default():
     assert build(tf.zeros([2, 5]), True).shape == [2, 4]
-    assert len(tf.get_collection(model_variables.IN_PLACE)) == 4
+    assert len(tf.get_collection(variable_lists.IN_PLACE)) == 4
 
 
 def test_more_slices_than_units_are_refused(set_flags):

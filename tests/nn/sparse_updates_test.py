@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.tables import sparse_table
 from distmnist.nn import optimizers, sparse_updates
+from distmnist.tables import sparse_table
 
 EXACT = 'sgd', 'adagrad', 'ftrl'
 LAZY = 'momentum', 'nesterov', 'rmsprop', 'adam', 'adamw'

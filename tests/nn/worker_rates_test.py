@@ -6,9 +6,9 @@ import pytest
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
-from distmnist.exchange import strategy
 from distmnist.nn import worker_rates
 from distmnist.strategies import sync_sgd  # noqa: F401  Its flags.
+from distmnist.transport import strategy
 
 
 def make_member():

@@ -6,8 +6,8 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.common import registry
 from distmnist.common.names import RANKERS
-from distmnist.exchange.tables import sparse_table
 from distmnist.problems import clicks
+from distmnist.tables import sparse_table
 
 NETS = registry.names(RANKERS)
 

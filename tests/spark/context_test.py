@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from distmnist.common import cli
+from distmnist.common import cli, command_line
 from distmnist.spark import context
 
 
@@ -26,9 +26,9 @@ from distmnist.spark import context
   ],
 )
 def test_who_tells_a_secret_by_its_name(name, is_secret):
-  assert context.is_secret(name) == is_secret
+  assert command_line.is_secret(name) == is_secret
   hidden = f'{name}=...' if is_secret else f'{name}=a=b'
-  assert context.hide_secret(f'{name}=a=b') == hidden
+  assert command_line.hide_secret(f'{name}=a=b') == hidden
 
 
 CONF = {

@@ -1,4 +1,4 @@
-"""What every strategy does, whatever its rule: see exchange/strategy.py.
+"""What every strategy does, whatever its rule: see transport/strategy.py.
 
 The toy of the tutorials: c = a + b is to become 100, by squared loss.
 """
@@ -15,7 +15,6 @@ from absl import flags
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli, registry
 from distmnist.common.names import STRATEGIES
-from distmnist.exchange import sharding, strategy
 from distmnist.exchange.copies import periodic_exchange
 from distmnist.exchange.steps import fused_steps, graph_warmup
 from distmnist.lifecycle import liveness
@@ -23,6 +22,7 @@ from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import restart
 from distmnist.nn import optimizers
 from distmnist.training.hooks import stop_hook
+from distmnist.transport import sharding, strategy
 from tests.support import in_process, stepper
 from tests.support.rule import place, read_traffic
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.tables import sparse_table, table_saver
 from distmnist.nn import sparse_updates
 from distmnist.strategies import async_sgd
+from distmnist.tables import sparse_table, table_saver
 from tests.support import tables
 
 # How a table numbers its rows -> the model, and what a training leaves.

@@ -24,15 +24,15 @@ DAILY = {
     'test_a_cluster_is_measured_on_links': (),
     'test_whatever_ends_it_leaves_no_task': (),
   },
-  'exchange/center/locked_center_test.py': {
+  'exchange/locked_center_test.py': {
     'test_what_a_push_sends_where': ('dynsgd', 'dc_asgd'),
   },
-  'exchange/center/pull_ahead_test.py': {
+  'exchange/pull_ahead_test.py': {
     'test_a_gradient_is_of_the_center_a_step_before': (
       'distmnist.strategies.async_sgd',
     ),
   },
-  'exchange/nonfinite_test.py': {
+  'transport/nonfinite_test.py': {
     'test_no_rule_lets_it_into_the_center': (
       *('async_sgd', 'sync_sgd', 'easgd', 'dc_asgd', 'ad_psgd'),
     ),
@@ -58,10 +58,10 @@ DAILY = {
   'exchange/shards/shard_barrier_test.py': {
     'test_the_bits_are_those_of_the_barrier_of_a_step': ('2-adam', '1-lamb'),
   },
-  'exchange/tables/key_table_test.py': {
+  'tables/key_table_test.py': {
     'test_each_ps_has_whole_buckets': ('1', '7'),
   },
-  'exchange/tables/tables_apart_test.py': {
+  'tables/tables_apart_test.py': {
     'test_each_gradient_of_a_row_is_applied_once_under_each_rule': (
       *('easgd', 'sync_sgd', 'ad_psgd'),
     ),

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange import model_state
+from distmnist.transport import model_state
 
 _KINDS = flags.DEFINE_list('kinds', [], 'Which nets are added up.')
 

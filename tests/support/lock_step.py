@@ -9,9 +9,9 @@ import dataclasses
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import sharding
 from distmnist.nn import optimizers
 from distmnist.strategies import sync_sgd
+from distmnist.transport import sharding
 from tests.support import in_process
 
 NUM_WORKERS, STEPS = 2, 8

@@ -5,9 +5,9 @@ import concurrent.futures
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import strategy
 from distmnist.exchange.copies import local_copies
 from distmnist.exchange.rounds import sync_round
+from distmnist.transport import strategy
 from tests.support import in_process
 from tests.support import stepper as stepper_lib
 

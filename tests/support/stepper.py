@@ -16,10 +16,10 @@ import typing
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.exchange import sharding
 from distmnist.exchange.copies import periodic_exchange
 from distmnist.exchange.steps import fused_steps
 from distmnist.nn import optimizers
+from distmnist.transport import sharding
 from tests.support import in_process
 
 DEADLINE_SECS = 60

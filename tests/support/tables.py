@@ -5,15 +5,6 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.data import seeds
-from distmnist.exchange import sharding
-from distmnist.exchange.tables import (
-  key_hash,
-  key_map,
-  key_shard,
-  new_rows,
-  sparse_table,
-  touched_rows,
-)
 from distmnist.logdir import checkpoints
 from distmnist.nn import layers, optimizers, sparse_updates
 from distmnist.strategies import (
@@ -24,6 +15,15 @@ from distmnist.strategies import (
   staleness_aware,
   sync_sgd,
 )
+from distmnist.tables import (
+  key_hash,
+  key_map,
+  key_shard,
+  new_rows,
+  sparse_table,
+  touched_rows,
+)
+from distmnist.transport import sharding
 from tests.support import in_process
 
 # The rules that take tables and have no rounds.

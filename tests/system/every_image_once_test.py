@@ -17,12 +17,12 @@ from distmnist import train  # noqa: F401  It has --seed.
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
 from distmnist.data import fed_rows, input_pipeline, seeds, split
-from distmnist.exchange import sharding
 from distmnist.exchange.steps import fused_steps, graph_warmup
 from distmnist.nn import optimizers
 from distmnist.training import schedule
 from distmnist.training.batches import batch_source, dispatcher
 from distmnist.training.hooks import batch_hook, stop_hook
+from distmnist.transport import sharding
 from tests.strategies import battery_test
 from tests.support import in_process
 

@@ -7,10 +7,10 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
-from distmnist.exchange import sharding
 from distmnist.exchange.copies import periodic_exchange
 from distmnist.exchange.steps import fused_steps
 from distmnist.nn import layers
+from distmnist.transport import sharding
 from tests.strategies import battery_test
 from tests.support import in_process
 

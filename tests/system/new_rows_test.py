@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.tables import key_hash, new_rows
 from distmnist.logdir import checkpoints
+from distmnist.tables import key_hash, new_rows
 from tests.support import programs
 from tests.support.runner import wait_for_step
 

@@ -7,9 +7,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import array_folder
-from distmnist.exchange.tables import key_hash
 from distmnist.logdir import checkpoints
 from distmnist.serving import saved_model
+from distmnist.tables import key_hash
 from tests.support import programs
 
 

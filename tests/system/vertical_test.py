@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
-from distmnist.exchange import model_variables, sharding
 from distmnist.models import cnn, dnn, mlp, vgg19
+from distmnist.transport import sharding, variable_lists
 from tests.strategies import battery_test
 from tests.support import in_process
 
@@ -119,7 +119,7 @@ def test_slices_are_computed_on_their_ps(set_flags, name):
     part = tf.graph_util.extract_sub_graph(
       graph.as_graph_def(), [update.train_op.op.name]
     )
-    kept = tf.get_collection(model_variables.IN_PLACE)
+    kept = tf.get_collection(variable_lists.IN_PLACE)
   assert len(kept) == 2 * 2 * 2
   assert {tf.DeviceSpec.from_string(v.device).task for v in kept} == {0, 1}
   # Forwards and backwards. The last layer is the worker's.
@@ -157,7 +157,7 @@ def test_dense_layers_after_convolutions_are_split(
   member = cluster_lib.make_cluster(('p0:1', 'p1:1'), ('w0:1',), 'worker', 0)
   with tf.Graph().as_default():
     _, update, *_ = build('async_sgd', member, model=model)
-    kept = tf.get_collection(model_variables.IN_PLACE)
+    kept = tf.get_collection(variable_lists.IN_PLACE)
     pulled = sum(
       np.prod(variable.shape.as_list())
       for variable in tf.trainable_variables()

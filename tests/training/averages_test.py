@@ -7,13 +7,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
-from distmnist.exchange.center import center_average
 from distmnist.exchange.peers import meetings
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import checkpoints
 from distmnist.training import averages, flag_checks, worker_graph
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
+from distmnist.transport import center_average
 from tests.strategies.battery_test import each_strategy
 from tests.support import in_process, problems
 from tests.training.worker_loop_test import train  # noqa: F401  A fixture.

@@ -5,10 +5,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import split as split_lib
-from distmnist.exchange import sharding
 from distmnist.logdir import checkpoints
 from distmnist.nn import batch_norm, layers
 from distmnist.training import evaluation
+from distmnist.transport import sharding
 from tests.support import problems
 
 pytestmark = pytest.mark.usefixtures('set_flags')  # The cost reads a flag.

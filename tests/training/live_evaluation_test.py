@@ -8,11 +8,11 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.data import input_pipeline
-from distmnist.exchange.tables import sparse_table
 from distmnist.lifecycle import stalls
 from distmnist.logdir import checkpoints
 from distmnist.problems import clicks  # noqa: F401  Its flags.
 from distmnist.strategies import async_sgd
+from distmnist.tables import sparse_table
 from distmnist.training import evaluation, live_evaluation, step
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data

@@ -7,8 +7,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
-from distmnist.exchange import strategy
 from distmnist.training import rule_checks
+from distmnist.transport import strategy
 
 
 class Rule:

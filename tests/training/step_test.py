@@ -12,9 +12,9 @@ from distmnist.cluster import cluster
 from distmnist.common import registry
 from distmnist.common.names import MODELS, STRATEGIES
 from distmnist.data import input_pipeline
-from distmnist.exchange import strategy
 from distmnist.training import step as step_lib
 from distmnist.training.batches import batch_table
+from distmnist.transport import strategy
 from tests.support import in_process, problems
 from tests.support.towers import (
   CONFIG,

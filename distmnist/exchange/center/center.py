@@ -10,9 +10,10 @@ variable.
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
-from distmnist.exchange import gradients as gradients_lib
-from distmnist.exchange import model_variables, transport
-from distmnist.exchange.tables import table_rows, tables_apart
+from distmnist.exchange import model_variables
+from distmnist.tables import table_rows, tables_apart
+from distmnist.transport import gradients as gradients_lib
+from distmnist.transport import wire as wire_lib
 
 
 class Center(model_variables.ModelVariables):
@@ -24,7 +25,7 @@ class Center(model_variables.ModelVariables):
   """
 
   def __init__(self, cluster):
-    wire = transport.Wire(cluster)
+    wire = wire_lib.Wire(cluster)
     super().__init__(table_rows.Rows(cluster, wire))
     self._device = cluster.compute_device
     self._has_ps = cluster.num_ps > 0

@@ -11,9 +11,8 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import tf_internals
-from distmnist.exchange import sums, variable_lists
 from distmnist.exchange.center import center as center_lib
+from distmnist.transport import sums, variable_lists
 
 # Graph collections: the copies and all that a worker makes beside them; and the
 # ops that then pull, for rules whose pull does more than initialise them.
@@ -95,7 +94,7 @@ class LocalCopies(center_lib.Center):
           trainable=False,
           name=f'{shard.op.name}/{name}',
         )
-      save_as_slice_like(shard, variable)
+      variable_lists.save_as_slice_like(shard, variable)
       variables.append(variable)
     return variables
 
@@ -191,20 +190,6 @@ class LocalCopies(center_lib.Center):
 def _choose(variable, are_sums):
   dtype = variable.dtype.base_dtype
   return sums.choose_dtype(dtype) if are_sums else dtype
-
-
-def save_as_slice_like(shard, variable):
-  """Makes `variable` the slice of its whole that `shard` is of the center's."""
-  if cut := tf_internals.get_slice(shard):
-    # As slot_creator does for an optimizer's slots. The name contains the
-    # shard's name, preceded by the rule's name scope.
-    tf_internals.set_slice(
-      variable,
-      variable.op.name.replace(shard.op.name, cut.full_name),
-      cut.full_shape,
-      cut.var_offset,
-      cut.var_shape,
-    )
 
 
 def _make_local(initial_value, name):

@@ -11,8 +11,8 @@ of weights of 16 bits has 32, as the sum over steps that it is (sums.py).
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import sums, variable_lists
 from distmnist.exchange.copies import local_copies
+from distmnist.transport import sums, variable_lists
 
 
 class NesterovCopies(local_copies.LocalCopies):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import strategy, transport
+from distmnist.transport import strategy, wire
 
 # The graph's Exchanges.
 EXCHANGES = 'distmnist/exchanges'
@@ -46,7 +46,7 @@ def every(period, step, exchange, known_step):
   """
 
   def do_exchange():
-    new_step, staleness = transport.bring_scalars(exchange())
+    new_step, staleness = wire.bring_scalars(exchange())
     return known_step.assign(new_step), staleness
 
   def do_nothing():

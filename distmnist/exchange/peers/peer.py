@@ -23,7 +23,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
 from distmnist.cluster import errors
-from distmnist.exchange import transport
+from distmnist.transport import wire
 
 _log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class Peer:
   def _build(self):
     """Returns (the op of an exchange, bool tensors: has the peer begun)."""
     here, there = (c.compute_device for c in (self._cluster, self._there))
-    to_there, to_here = map(transport.Wire, (self._there, self._cluster))
+    to_there, to_here = map(wire.Wire, (self._there, self._cluster))
     mine, theirs = (
       [_build_handle(x, device) for x in self._copies.variables]
       for device in (here, there)

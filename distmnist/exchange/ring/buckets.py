@@ -13,8 +13,8 @@ one is full first on which worker.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import nonfinite, packing
 from distmnist.exchange.ring import collectives
+from distmnist.transport import nonfinite, packing
 
 
 def fill(sizes, bucket_bytes):

@@ -7,7 +7,7 @@ as long as the servers live.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import packing
+from distmnist.transport import packing
 
 
 def build_mean(cluster, flat, key, timeout_secs=0.0):

@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import sums
+from distmnist.transport import sums
 
 
 class Accumulator(tf.ConditionalAccumulator):

@@ -8,8 +8,8 @@ missing.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import ps_state
 from distmnist.exchange.rounds import round_entry
+from distmnist.transport import ps_state
 
 
 class GivenParts:

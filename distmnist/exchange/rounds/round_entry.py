@@ -17,8 +17,8 @@ is chosen several times.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import ps_state
 from distmnist.exchange.center import ps_lock
+from distmnist.transport import ps_state
 
 LIFE = 1 << 40
 # The keys of the table: the number of lives so far; the number of contributions

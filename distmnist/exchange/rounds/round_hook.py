@@ -9,7 +9,7 @@ invariant that all this keeps.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import strategy
+from distmnist.exchange import graph_copy
 from distmnist.exchange.rounds import (
   round_entry,
   round_leave,
@@ -17,7 +17,7 @@ from distmnist.exchange.rounds import (
   round_takeover,
   update_thread,
 )
-from distmnist.exchange.steps import graph_copy
+from distmnist.transport import strategy
 
 # A worker that has come back concludes that its token was lost with its
 # predecessor once it has seen all workers wait for one another at this many

@@ -7,8 +7,8 @@ the state, and nothing is added to the graph of the training.
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import deadlines
-from distmnist.exchange import ps_state
-from distmnist.exchange.tables import sparse_sum
+from distmnist.tables import sparse_sum
+from distmnist.transport import ps_state
 
 _TIMEOUT_SECS = 5.0
 

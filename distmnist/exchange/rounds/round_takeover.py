@@ -8,7 +8,7 @@ a round, whatever it had contributed or was about to.
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry
-from distmnist.exchange.tables import sparse_sum
+from distmnist.tables import sparse_sum
 
 
 def build_take_over(the_round):

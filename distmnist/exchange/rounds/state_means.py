@@ -25,7 +25,7 @@ and c becomes that.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import model_state, nonfinite, packing
+from distmnist.transport import model_state, nonfinite, packing
 
 
 class StateMeans:

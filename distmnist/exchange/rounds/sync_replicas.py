@@ -20,9 +20,9 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import nonfinite, sums
 from distmnist.exchange.rounds import accumulator, sync_round
-from distmnist.exchange.tables import sparse_sum
+from distmnist.tables import sparse_sum
+from distmnist.transport import nonfinite, sums
 
 
 class SyncReplicas:

@@ -30,8 +30,6 @@ exchange/rounds/round_hook.py.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import nonfinite, transport
-from distmnist.exchange.center import center_average
 from distmnist.exchange.rounds import (
   accumulator,
   begun_update,
@@ -43,6 +41,7 @@ from distmnist.exchange.rounds import (
   state_means,
   token_table,
 )
+from distmnist.transport import center_average, nonfinite, wire
 
 
 def make_accumulators(shards):
@@ -200,7 +199,7 @@ class Round:
       staleness = round_entry.correct(staleness, own_token, new_token)
       pulled = self.state.end_step(is_on_ps=self.token.device == device)
     if self.token.device != device:
-      new_token, new_step, staleness = transport.bring_scalars(
+      new_token, new_step, staleness = wire.bring_scalars(
         [new_token, new_step, staleness]
       )
     with tf.device(self.token.device):

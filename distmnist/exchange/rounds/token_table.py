@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import ps_state
+from distmnist.transport import ps_state
 
 
 class TokenTable:

@@ -12,9 +12,9 @@ updated once all units are, before the token of the round.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import nonfinite
 from distmnist.exchange.rounds import sync_round
 from distmnist.exchange.shards import shard_round
+from distmnist.transport import nonfinite
 
 # How many units of a ps a worker may have on their way beyond the last one that
 # is updated. Were all sent at once, each would be whole only at the end, and no

@@ -8,8 +8,8 @@ begins with what it needs. Variables IN_PLACE (model_variables.py) stay put.
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
-from distmnist.exchange import strategy, transport, variable_lists
 from distmnist.exchange.copies import local_copies
+from distmnist.transport import strategy, variable_lists, wire
 
 # Smaller parts make for shorter ramps at both ends of a step, and for more
 # messages.
@@ -28,7 +28,7 @@ class ShardCopies(local_copies.LocalCopies):
       part_bytes: int, up to which small shards travel together; None for all.
     """
     super().__init__(cluster)
-    self._wire = transport.Wire(cluster, part_bytes)
+    self._wire = wire.Wire(cluster, part_bytes)
     self._begins = {}
 
   @property

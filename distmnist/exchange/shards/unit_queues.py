@@ -7,7 +7,7 @@ needs no initialisation and is in no checkpoint.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import ps_state
+from distmnist.transport import ps_state
 
 _NEVER = -1
 

@@ -22,9 +22,9 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.data import fed_rows
-from distmnist.exchange import transport
+from distmnist.exchange import graph_copy
 from distmnist.exchange.copies import periodic_exchange
-from distmnist.exchange.steps import graph_copy
+from distmnist.transport import wire
 
 # Runs differ in which exchanges are due in them, and recur in a cycle of steps.
 # If it is longer than this, each step checks for itself what is due.
@@ -54,7 +54,7 @@ class _Run:
     metrics = [x for step in chain for x in step.tensors.values()]
     metrics += chain[-1].last_step_tensors.values()
     count = chain[-1].count
-    self._packed = transport.PackedScalars(
+    self._packed = wire.PackedScalars(
       metrics if count is None else [*metrics, count]
     )
     self.fetches = self._packed.fetches

@@ -2,8 +2,8 @@
 
 import os
 
+from distmnist.common import stop_grace
 from distmnist.launching.forking import fork_client
-from distmnist.launching.supervisor import stop_grace
 
 
 def make_host(

@@ -12,12 +12,11 @@ import subprocess
 import sys
 import time
 
-from distmnist.common import ports
+from distmnist.common import ports, stop_grace
 from distmnist.common import signals as signals_lib
 from distmnist.common.names import ATTEMPT
 from distmnist.launching import child_process, jobs
 from distmnist.launching.scheduler import job_meeting
-from distmnist.launching.supervisor import stop_grace
 
 # How often to look at the shared folder.
 TICK_SECS = 0.5

@@ -6,10 +6,9 @@ writes.
 
 import shlex
 
-from distmnist.common import cli
+from distmnist.common import cli, stop_grace
 from distmnist.launching import jobs, problem_file
 from distmnist.launching.slurm import sbatch_options
-from distmnist.launching.supervisor import stop_grace
 
 # The time from Slurm's SIGTERM to its SIGKILL unless it is configured, and how
 # long before the SIGKILL the tasks must have left.

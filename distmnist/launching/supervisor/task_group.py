@@ -11,7 +11,8 @@ import functools
 import signal
 import time
 
-from distmnist.launching.supervisor import attempts, restart_limits, stop_grace
+from distmnist.common import stop_grace
+from distmnist.launching.supervisor import attempts, restart_limits
 
 TICK_SECS = 0.1
 

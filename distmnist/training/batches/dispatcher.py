@@ -6,10 +6,10 @@ what next. The term dispatcher comes from tf.data service.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import strategy
 from distmnist.exchange.center import ps_lock
 from distmnist.logdir import checkpoints
 from distmnist.training.batches import batch_table
+from distmnist.transport import strategy
 
 
 class Table:

@@ -5,7 +5,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.tables import key_shard, new_rows
+from distmnist.tables import key_shard, new_rows
 from distmnist.training.telemetry import summaries
 
 _log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 import time
 
-from distmnist.exchange.tables import row_counts
+from distmnist.tables import row_counts
 from distmnist.watching import process_bytes
 
 
@@ -86,7 +86,7 @@ class Progress:
     stats.bytes_pulled += values['bytes_pulled']
     stats.bytes_pushed += values['bytes_pushed']
     # A step that pushed nothing has a staleness of -1, but may still have sent
-    # gradients of rows (exchange/tables/tables_apart.py).
+    # gradients of rows (tables/tables_apart.py).
     staleness = values.get('staleness')
     if staleness is None:
       stats.pushes += bool(values['bytes_pushed'])

@@ -8,9 +8,9 @@ import time
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange.tables import shard_slices, touched_rows
 from distmnist.logdir import checkpoint_files, saving, whole_copy
 from distmnist.logdir import history as history_lib
+from distmnist.tables import shard_slices, touched_rows
 from distmnist.training.hooks import save_thread
 
 _log = logging.getLogger(__name__)

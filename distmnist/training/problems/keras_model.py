@@ -7,9 +7,9 @@ variables, so that every update rule works on it, as on a net written with
 pretrained ones.
 
 What a layer changes on its own, such as the averages of batch norm, is left to
-exchange/model_state.py. Its seeds are not variables here: a step's seeds depend
-on the place of its batch in the stream of examples, so that a batch that is
-read again gets the same dropout. With one worker they are the seeds that
+transport/model_state.py. Its seeds are not variables here: a step's seeds
+depend on the place of its batch in the stream of examples, so that a batch that
+is read again gets the same dropout. With one worker they are the seeds that
 `model.fit` has in that step.
 """
 
@@ -24,8 +24,8 @@ import tensorflow.compat.v1 as tf
 from distmnist import runtime, tf_internals
 from distmnist.common import files
 from distmnist.data import seeds
-from distmnist.exchange import given_values, model_state
 from distmnist.training.problems import keras_errors, keras_tables
+from distmnist.transport import given_values, model_state
 
 
 class _Weight(NamedTuple):

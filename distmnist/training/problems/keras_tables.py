@@ -2,7 +2,7 @@
 
 The layer looks rows up in its weight, which is normally a variable like others:
 all of it is pulled in each step. If the weight is used for nothing else, the
-same rows come from a table (exchange/tables/sparse_table.py), with no change to
+same rows come from a table (tables/sparse_table.py), with no change to
 the model.
 """
 
@@ -14,9 +14,9 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist import tf_internals
-from distmnist.exchange import given_values
-from distmnist.exchange.tables import sparse_table
 from distmnist.nn import layers as layers_lib
+from distmnist.tables import sparse_table
+from distmnist.transport import given_values
 
 FLAGS = flags.FLAGS
 

@@ -254,3 +254,30 @@ def _check_loss(error, found):
       'float32, one value an example or their mean'
     )
   return tf.cast(found, tf.float32)
+
+
+def build_sums(problem, y, outputs):
+  """Returns {name: float32 scalar}: the metrics, summed over the examples.
+
+  For a metric_total.Total it is the list of its states. The loss of a user's
+  problem is added unless one of its metrics has that name.
+
+  Args:
+    problem: problem.Problem.
+    y: nest of tensors [n, ...], what is to be learned.
+    outputs: nest of tensors, the model's.
+  """
+  sums = {
+    name: values.states
+    if isinstance(values, metric_total.Total)
+    else tf.reduce_sum(values)
+    for name, values in problem.metrics(y, outputs).items()
+  }
+  if problem.is_custom and 'loss' not in sums:
+    mean, values = problem.loss(y, outputs)
+    if values is None:
+      n = tf.shape(tf.nest.flatten(y)[0])[0]
+      sums['loss'] = mean * tf.cast(n, tf.float32)
+    else:
+      sums['loss'] = tf.reduce_sum(values)
+  return sums

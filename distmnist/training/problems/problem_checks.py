@@ -4,11 +4,11 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
 from distmnist.nn import optimizer_checks
-from distmnist.training import evaluation, variable_checks
 from distmnist.training.problems import (
   label_shapes,
   problem_spec,
   table_checks,
+  variable_checks,
 )
 from distmnist.training.problems import problem as problem_lib
 
@@ -98,7 +98,7 @@ def _check_evaluation(problem, split, trained):
   with problem_lib.open_graph():
     x, y = _build_batch(problem, split, None, is_training=False)
     outputs = problem.build(x, is_training=False)
-    evaluation.build_sums(problem, y, outputs)
+    problem_lib.build_sums(problem, y, outputs)
     for name, shape in _find_shapes().items():
       if trained.get(name) != shape:
         known = trained.get(name, 'no such variable')

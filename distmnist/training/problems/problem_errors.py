@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import errors
 from distmnist.common import cli
 from distmnist.data import streamed
-from distmnist.exchange.steps import graph_copy
+from distmnist.exchange import graph_copy
 from distmnist.nn import embeddings
 from distmnist.training.problems import problem_module, user_calls
 

@@ -6,11 +6,11 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.exchange import transport
 from distmnist.exchange.center import center as center_lib
-from distmnist.exchange.tables import key_table, sparse_table
+from distmnist.tables import key_table, sparse_table
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
+from distmnist.transport import wire as wire_lib
 
 # How many batches are measured, the first ones of the data.
 _NUM_BATCHES = 10
@@ -92,7 +92,7 @@ def measure(cluster, problem, batch_size):
           found.append(counted)
           seen.append(looked_up)
   means = np.mean(found, 0)
-  wire, pulled, pushed = transport.Wire(cluster), 0, 0
+  wire, pulled, pushed = wire_lib.Wire(cluster), 0, 0
   for exchange, (_, num_keys) in zip(exchanges, means, strict=True):
     values = num_keys * exchange.width * wire.size_of(exchange.dtype)
     pulled += values

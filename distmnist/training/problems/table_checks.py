@@ -6,10 +6,10 @@ from absl import flags
 from distmnist.common import refusals
 from distmnist.common.names import STRATEGIES
 from distmnist.common.refusals import Refusal
-from distmnist.exchange import strategy as strategy_lib
-from distmnist.exchange.tables import sparse_table, tables_apart
 from distmnist.nn import optimizers, sparse_updates
+from distmnist.tables import sparse_table, tables_apart
 from distmnist.training.problems import keras_tables, table_memory
+from distmnist.transport import strategy as strategy_lib
 
 FLAGS = flags.FLAGS
 

@@ -9,13 +9,8 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange.tables import (
-  key_map,
-  shard_slices,
-  sparse_table,
-  touched_rows,
-)
 from distmnist.nn import optimizers, sparse_updates
+from distmnist.tables import key_map, shard_slices, sparse_table, touched_rows
 
 _PS_MEMORY_MIB = flags.DEFINE_integer(
   'ps_memory_mib',

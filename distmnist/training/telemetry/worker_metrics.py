@@ -3,8 +3,8 @@
 import collections
 import time
 
-from distmnist.exchange.tables import row_counts
 from distmnist.logdir import report
+from distmnist.tables import row_counts
 
 
 class WorkerMetrics:

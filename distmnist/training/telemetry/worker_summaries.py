@@ -5,8 +5,8 @@ import collections
 from absl import flags
 
 from distmnist.common import names
-from distmnist.exchange.tables import row_counts
 from distmnist.logdir import report
+from distmnist.tables import row_counts
 from distmnist.training.telemetry import summaries
 
 _SUMMARY_STEPS = flags.DEFINE_integer(

@@ -5,9 +5,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.exchange import model_variables, sharding
 from distmnist.exchange.center import center as center_lib
 from distmnist.nn import optimizers
+from distmnist.transport import sharding, variable_lists
 
 PS = [f'/job:ps/task:{i}/device:CPU:0' for i in range(2)]
 WORKER = '/job:worker/task:0/device:CPU:0'
@@ -35,7 +35,7 @@ def build(member, in_place=()):
         name,
         [2],
         initializer=tf.ones_initializer(),
-        collections=[tf.GraphKeys.GLOBAL_VARIABLES, model_variables.IN_PLACE],
+        collections=[tf.GraphKeys.GLOBAL_VARIABLES, variable_lists.IN_PLACE],
       )
       for name in in_place
     ]

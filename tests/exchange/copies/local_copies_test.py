@@ -7,7 +7,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.exchange import sharding
 from distmnist.exchange.copies import local_copies
 from distmnist.nn import optimizers
 from distmnist.strategies import (
@@ -23,6 +22,7 @@ from distmnist.strategies import (
   staleness_aware,
   sync_sgd,
 )
+from distmnist.transport import sharding
 from tests.support import stepper as stepper_lib
 
 PS = [f'/job:ps/task:{i}/device:CPU:0' for i in range(3)]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import nonfinite
 from distmnist.exchange.ring import buckets, ring_hook
 from distmnist.logdir import report
+from distmnist.transport import nonfinite
 
 
 @pytest.mark.parametrize(

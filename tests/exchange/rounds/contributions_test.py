@@ -12,8 +12,8 @@ from distmnist.exchange.rounds import (
   round_entry,
   sync_round,
 )
-from distmnist.exchange.tables import sparse_sum
 from distmnist.strategies import sagn, sync_sgd
+from distmnist.tables import sparse_sum
 from tests.support import rounds
 from tests.support import stepper as stepper_lib
 

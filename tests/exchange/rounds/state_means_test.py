@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import model_state, strategy
 from distmnist.nn import batch_norm, optimizers
 from distmnist.strategies import bmuf, easgd, sagn, sync_sgd
+from distmnist.transport import model_state, strategy
 from tests.support import in_process
 
 START = np.float64([1, 2])

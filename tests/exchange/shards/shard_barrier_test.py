@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import sharding, transport
 from distmnist.exchange.rounds import given_parts, round_entry
 from distmnist.exchange.shards import places, unit_queues
 from distmnist.strategies import sync_sgd
+from distmnist.transport import sharding, wire
 from tests.support import background, in_process
 from tests.support import stepper as stepper_lib
 
@@ -63,7 +63,7 @@ def cut_finely(monkeypatch):
   """Makes each element a shard and a message of its own; they go in turn."""
   cut = functools.partial(sharding.sharded, max_bytes=4)
   monkeypatch.setattr(sharding, 'sharded', cut)
-  monkeypatch.setattr(transport, '_SMALL_BYTES', 0)
+  monkeypatch.setattr(wire, '_SMALL_BYTES', 0)
 
 
 def check_many_parts(cluster, monkeypatch, expected):

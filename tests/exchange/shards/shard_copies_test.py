@@ -2,8 +2,8 @@
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import model_variables, sharding
 from distmnist.exchange.shards import shard_copies
+from distmnist.transport import sharding, variable_lists
 
 
 def test_units_are_of_one_ps_and_what_stays_in_place_is_not_pulled(
@@ -17,7 +17,7 @@ def test_units_are_of_one_ps_and_what_stays_in_place_is_not_pulled(
       for name in ('small', 'smaller'):
         tf.get_variable(name, [4])
       tf.get_variable(
-        'there', [2], collections=['variables', model_variables.IN_PLACE]
+        'there', [2], collections=['variables', variable_lists.IN_PLACE]
       )
   units = copies.find_units()
   assert sorted(i for unit in units for i in unit) == list(range(8))

@@ -7,13 +7,12 @@ import signal
 import psutil
 import pytest
 
-from distmnist.common import cli
+from distmnist.common import cli, stop_grace
 from distmnist.launching import jobs
 from distmnist.launching.forking import local_host
 from distmnist.launching.supervisor import (
   failures,
   restart_limits,
-  stop_grace,
   task_group,
   task_host,
 )

@@ -5,8 +5,8 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.exchange.center import center
-from distmnist.exchange.tables import key_map, key_shard, new_rows
 from distmnist.nn import layers
+from distmnist.tables import key_map, key_shard, new_rows
 from distmnist.training.hooks import growth
 
 MADE = new_rows.NewRows(1)

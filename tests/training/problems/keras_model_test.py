@@ -10,8 +10,8 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import runtime
 from distmnist.data import seeds
-from distmnist.exchange import given_values
 from distmnist.training.problems import keras_model
+from distmnist.transport import given_values
 
 X = np.random.default_rng(0).normal(size=[4, 3]).astype('float32')
 

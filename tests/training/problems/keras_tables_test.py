@@ -6,9 +6,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist import runtime
-from distmnist.exchange import given_values
-from distmnist.exchange.tables import sparse_table
+from distmnist.tables import sparse_table
 from distmnist.training.problems import keras_model
+from distmnist.transport import given_values
 
 X = np.array([[3, 0], [69, 3], [5, 5]])
 layers = keras.layers

@@ -1,0 +1,249 @@
+"""Copies the graph of a step, so that one session.run has several steps.
+
+A copy begins when the step before it has ended, on the device where that step
+ends: no message goes to the worker between two steps. What holds state, such as
+a variable or a queue, is shared.
+"""
+
+import contextlib
+import zlib
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from distmnist import tf_internals
+from distmnist.data import fed_rows
+from distmnist.transport import wire
+
+# Types of ops that call functions of the graph.
+_CALLS = {
+  *('While', 'If', 'Case', 'PartitionedCall', 'StatefulPartitionedCall'),
+  *('StatelessWhile', 'StatelessIf', 'StatelessCase'),
+}
+
+
+class Step(NamedTuple):
+  """One step's tensors: of every step, of a run's last only, and the count."""
+
+  tensors: dict
+  last_step_tensors: dict
+  count: tf.Tensor | None
+
+
+def repeat(op, times, device):
+  """Returns an op that runs `op` the given number of times in sequence.
+
+  Args:
+    op: tf.Operation.
+    times: int.
+    device: str, where the end of each run of `op` starts the next one.
+  """
+  with tf.control_dependencies([op]), tf.device(device):
+    first = Step({'global_step': tf.constant(0)}, {}, None)
+  chain = Copier(first).build_chain([()] * times, op.name)
+  return chain[-1].tensors['global_step'].op
+
+
+class _Ends:
+  """What the first ops of a step wait for: the end of the step before it."""
+
+  def __init__(self, step):
+    """
+    Args:
+      step: Step, the one before.
+    """
+    ops = [tensor.op for tensor in step.tensors.values()]
+    self._last = step.tensors['global_step'].op
+    self._on_ps = [op for op in ops if wire.is_on_ps(op)]
+    self._on_worker = [op for op in ops if not wire.is_on_ps(op)]
+    self._all = None
+
+  def find(self, op):
+    """Returns the list of ops that `op` of the next step must wait for."""
+    # An op that reads a variable is placed with it.
+    home = op if op.device or not op.inputs else op.inputs[0]
+    if not wire.is_on_ps(home):
+      return self._on_worker or self._on_ps
+    if wire.is_on_ps(self._last):
+      return [self._last]
+    return [self._gather()]
+
+  def _gather(self):
+    """Returns one op on the worker, else each end would send a ps a message."""
+    if self._all is None:
+      ops = self._on_worker + self._on_ps
+      with tf.device(ops[0].device), tf.control_dependencies(ops):
+        self._all = tf.no_op('end')
+    return self._all
+
+
+class Copier:
+  """Makes copies of a step that run one after the other."""
+
+  def __init__(self, first, batches=()):
+    """
+    Args:
+      first: Step.
+      batches: list of fed_rows.FedRows; step i of a run gets row i of each.
+    """
+    self._first = first
+    self._batches = batches
+    self._parts = {}
+
+  def build_chain(self, left_out, name):
+    """Builds steps that run one after the other.
+
+    Args:
+      left_out: list of lists of periodic_exchange.Exchange, one list per step.
+      name: str, the prefix of their ops.
+
+    Returns:
+      List of Step; the first one is the given step itself if it leaves
+      nothing out.
+    """
+    chain = []
+    for number, exchanges in enumerate(left_out):
+      if chain or exchanges:
+        before = chain[-1] if chain else None
+        chain.append(
+          self._copy(before, exchanges, f'{name}_{number + 1}', number)
+        )
+      else:
+        chain.append(self._first)
+    return chain
+
+  def _copy(self, before, left_out, name, number):
+    """Copies the ops of the step, to run after another step.
+
+    What holds state (a variable, a queue, an iterator) is not copied. A random
+    op has state as well, its place in the sequence of its seeds: the copy draws
+    from its own sequence, or all the steps of a run would drop the same units.
+
+    Args:
+      before: Step, or None.
+      left_out: list of periodic_exchange.Exchange to leave out.
+      name: str, the prefix of the copies.
+      number: int, which step of its run this is.
+    """
+    key = tuple(map(id, left_out))
+    if key not in self._parts:
+      self._parts[key] = self._cut_out(left_out)
+    part, wanted, shared = self._parts[key]
+    for node in part.node:
+      # Without seeds (0 and 0) TensorFlow draws some for each op.
+      if 'seed2' in node.attr and (node.attr['seed'].i or node.attr['seed2'].i):
+        node.attr['seed2'].i = zlib.crc32(f'{name}/{node.name}'.encode())
+    names = [node.name for node in part.node]
+    inputs = {word for node in part.node for word in node.input}
+    rows = {
+      key: fed_rows.find_row(batches.fed, number)
+      for batches in self._batches
+      # As a tensor, and as a control input.
+      for key, word in (
+        (batches.row.name, batches.row.op.name),
+        (f'^{batches.row.op.name}', f'^{batches.row.op.name}'),
+      )
+      if word in inputs
+    }
+    with tf.device(None):
+      found = tf.import_graph_def(
+        part,
+        input_map=shared | rows,
+        return_elements=[*wanted, *names],
+        name=name,
+      )
+    if before:
+      with tf.name_scope(name):
+        ends = _Ends(before)
+      for op in found[len(wanted) :]:
+        # A variable or a queue belongs to no single step.
+        are_states = [x.dtype == tf.resource for x in op.inputs]
+        is_first = all(are_states) and not op.control_inputs
+        # TensorFlow puts the body of a function or a loop in the place of its
+        # call: a variable is then read there as soon as the call may begin,
+        # whichever of its other inputs are still missing.
+        if is_first or (any(are_states) and op.type in _CALLS):
+          tf_internals.add_control_inputs(op, ends.find(op))
+    step, copies = self._first, iter(found)
+    return Step(
+      {n: _shape(next(copies), x) for n, x in step.tensors.items()},
+      {n: _shape(next(copies), x) for n, x in step.last_step_tensors.items()},
+      None if step.count is None else next(copies),
+    )
+
+  def _cut_out(self, left_out):
+    """Returns the step without some of its exchanges.
+
+    Returns:
+      (part, wanted, shared): its GraphDef, the names of its tensors, and what
+      it shares with its copies as {name: tensor}.
+    """
+    graph, step = tf.get_default_graph(), self._first
+    whole = graph.as_graph_def()
+    instead = {
+      output.op.name: other.op.name
+      for exchange in left_out
+      for output, other in zip(exchange.outputs, exchange.without, strict=True)
+    }
+    for node in whole.node:
+      for i, word in enumerate(node.input):
+        mark, op_name = '^' * word.startswith('^'), word.lstrip('^')
+        if op_name in instead:
+          node.input[i] = mark + instead[op_name]
+    tensors = [*step.tensors.values(), *step.last_step_tensors.values()]
+    if step.count is not None:
+      tensors.append(step.count)
+    wanted = [
+      f'{instead.get(tensor.op.name, tensor.op.name)}:{tensor.value_index}'
+      for tensor in tensors
+    ]
+    part = tf.graph_util.extract_sub_graph(
+      whole, [word.partition(':')[0] for word in wanted]
+    )
+    shared = {}
+    for node in part.node:
+      # An op's place is decided; what it is colocated with may be elsewhere.
+      tf_internals.drop_colocation(node)
+      outputs = graph.get_operation_by_name(node.name).outputs
+      # A loop gives back the variables that it reads, beside what it computes.
+      has_state = any(output.dtype == tf.resource for output in outputs)
+      if has_state and node.op not in _CALLS:
+        shared |= {output.name: output for output in outputs}
+    return part, wanted, shared
+
+
+def find_origins(op):
+  """Yields an op, the op whose gradient it is or which it copies, and so on.
+
+  Args:
+    op: tf.Operation or None.
+  """
+  while op is not None:
+    yield op
+    op = tf_internals.find_forward(op) or find_original(op)
+
+
+def find_original(op):
+  """Returns the tf.Operation that `op` is a copy of, or None.
+
+  What is imported, as a copy is, has no traceback; its name ends with that of
+  what was copied.
+  """
+  if op.traceback:
+    return None
+  words = op.name.split('/')
+  for i in range(1, len(words)):
+    with contextlib.suppress(KeyError):
+      found = op.graph.get_operation_by_name('/'.join(words[i:]))
+      if found.type == op.type:
+        return found
+  return None
+
+
+def _shape(copy, tensor):
+  """Returns the copy of a tensor with the tensor's shape.
+
+  What only Python knows of a shape is in no GraphDef.
+  """
+  copy.set_shape(tensor.shape)
+  return copy

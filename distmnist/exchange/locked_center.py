@@ -1,0 +1,165 @@
+"""Pushes and pulls of the center under one lock on ps 0.
+
+Rules that depend on the staleness of a push need it to be exact: no update may
+land between the read of the global step and the update that is scaled by it,
+nor in the middle of a pull. The lock is a ps_lock.Lock. All that a push sends
+is on the ps before the lock is taken, so that no worker waits for another's
+network. If a worker is killed while it holds the lock, the ps cancels its step,
+which releases the lock.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.center import ps_lock
+from distmnist.exchange.copies import local_copies
+from distmnist.transport import strategy, variable_lists
+
+
+class AtomicCenter:
+  """The center, its lock, and the copies that one worker pulls.
+
+  Attributes:
+    pulled_step: int64 local variable, the global_step of the last pull.
+  """
+
+  def __init__(
+    self,
+    copies,
+    global_step,
+    keep_shards=(),
+    keep_whole=(),
+    max_staleness=None,
+    mark_done=list,
+  ):
+    """
+    Args:
+      copies: local_copies.LocalCopies.
+      global_step: int64 scalar variable.
+      keep_shards: list of tf.Variable beside the shards; on every pull each
+        takes its shard's value, as the worker receives it, under the lock.
+      keep_whole: list of tf.Variable beside the copies; likewise, unlocked.
+      max_staleness: int; a staler push is dropped and not counted.
+      mark_done: callable(ops) -> ops, Strategy.mark_done.
+    """
+    self._copies = copies
+    self._global_step = global_step
+    self._keep_shards = keep_shards
+    self._keep_whole = keep_whole
+    self._max_staleness = max_staleness
+    self._mark_done = mark_done
+    self.pulled_step = copies.make_counter(0, 'pulled_step')
+    self._lock = ps_lock.Lock(global_step.device, 'center_lock')
+
+  def _run_locked(self, build):
+    """Builds what is done under the lock.
+
+    Args:
+      build: callable -> (scalars, values), lists of tensors; values are on the
+        ps of their shards.
+
+    Returns:
+      (scalars, values); the scalars come once the lock is free.
+    """
+    values = []
+
+    def build_scalars():
+      scalars, read = build()
+      values.extend(read)
+      # The section copies all that it returns to ps 0 before it unlocks: the
+      # values read on another ps bypass it and go straight to the worker.
+      with tf.control_dependencies(values):
+        return [tf.identity(scalar) for scalar in scalars]
+
+    with tf.device(self._global_step.device):
+      return self._lock.execute(build_scalars), values
+
+  def exchange(self, tensors, apply):
+    """Pushes, and pulls before any other worker pushes.
+
+    Args:
+      tensors: list of tensors like the copies: gradients or changes.
+      apply: callable(pairs, staleness) -> op that updates the center. pairs is
+        a list of (part of a tensor, shard), each on its ps; staleness an int64
+        scalar tensor.
+
+    Returns:
+      (new_step, staleness): int64 scalar tensors, once the copies hold the new
+      center. new_step is global_step after the push.
+    """
+    pairs = self._copies.to_shards(tensors)
+    with tf.device(self._global_step.device):
+      pulled_step = tf.identity(self.pulled_step.read_value())
+
+    def push_and_read():
+      with tf.device(self._global_step.device):
+        staleness = self._global_step.read_value() - pulled_step
+      applied = self._apply(apply, pairs, staleness)
+      # A rule may ignore the staleness, which must be read before the count.
+      with tf.control_dependencies([applied, staleness]):
+        count = self._global_step.assign_add(applied, read_value=False)
+      new_step, parts = self._read([count])
+      return [staleness, new_step], parts
+
+    (staleness, new_step), parts = self._run_locked(push_and_read)
+    with tf.device(self._global_step.device):
+      done = self._mark_done([new_step.op])
+      with tf.control_dependencies(done):
+        new_step = tf.identity(new_step)
+    with tf.control_dependencies([self._take(new_step, parts, [staleness])]):
+      return tf.identity(new_step), tf.identity(staleness)
+
+  def _apply(self, apply, pairs, staleness):
+    """Returns 1 once the push is applied, 0 if it was dropped."""
+
+    def count(number, ops):
+      with tf.control_dependencies(ops):
+        return tf.constant(number, tf.int64)
+
+    if self._max_staleness is None:
+      return count(1, [apply(pairs, staleness)])
+    return tf.cond(
+      staleness <= self._max_staleness,
+      lambda: count(1, [apply(pairs, staleness)]),
+      lambda: count(0, []),
+    )
+
+  def _read(self, ops):
+    """Returns (global_step, shards' values), under the lock, after `ops`."""
+    kept = []
+    with tf.control_dependencies(ops):
+      parts = self._copies.read_shards()
+    if self._keep_shards:
+      as_pulled = self._copies.round_as_sent(parts)
+      for variable, part in zip(self._keep_shards, as_pulled, strict=True):
+        with tf.device(variable.device):
+          kept.append(variable.assign(part, read_value=False))
+    return strategy.read_after(self._global_step, [*ops, *kept]), parts
+
+  def _take(self, new_step, parts, ops):
+    """Returns the op that stores what was read in this worker's variables."""
+    whole = self._copies.from_shards(parts)
+    with tf.control_dependencies([*ops, *whole]):
+      taken = [self._copies.assign(whole), self.pulled_step.assign(new_step)]
+      if self._keep_whole:
+        taken.append(variable_lists.assign_all(self._keep_whole, whole))
+      return tf.group(*taken)
+
+  def hook(self):
+    """Returns the hook that pulls once a session has been created."""
+
+    def read():
+      new_step, parts = self._read([])
+      return [new_step], parts
+
+    (new_step,), parts = self._run_locked(read)
+    pull = self._take(new_step, parts, [])
+    tf.add_to_collection(local_copies.PULLS, pull)
+    return _PullHook(pull)
+
+
+class _PullHook(tf.train.SessionRunHook):
+  def __init__(self, pull):
+    self._pull = pull
+
+  def after_create_session(self, session, coord):
+    session.run(self._pull)

@@ -1,0 +1,154 @@
+"""Spark's executors as the place where trials run, each a task in a slot."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable
+
+from absl import flags
+
+from distmnist.common import cli, refusals
+from distmnist.common.refusals import Refusal
+from distmnist.spark import executors, sweep_driver, sweep_runner
+from distmnist.sweeps import runners, search_space
+
+FLAGS = flags.FLAGS
+
+# The runner itself restarts a lost trial; Spark must not.
+_CONF = (
+  'spark.app.name=distmnist.sweep',
+  'spark.task.maxFailures=1',
+  'spark.speculation=false',
+)
+
+
+# They need no facts.
+_REFUSALS = (
+  Refusal(
+    lambda f: '--runner=spark',
+    lambda f: FLAGS.launcher != 'local',
+    lambda f: (
+      f' and --launcher={FLAGS.launcher} exclude each other: a trial has one '
+      'executor of Spark, and no other machine'
+    ),
+  ),
+  Refusal(
+    'gpus',
+    lambda f: FLAGS['gpus'].present,
+    ' is for trials on this machine, and not for --runner=spark: leave it out',
+  ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class SparkBackend(runners.Backend):
+  """Trials on executors of Spark, which share a folder with this machine.
+
+  Attributes:
+    conf: dict, the settings of Spark.
+    wait_secs: float, how long to wait for executors.
+    check: callable(master), raises cli.RunError if Spark cannot start.
+  """
+
+  conf: dict
+  wait_secs: float
+  check: Callable
+
+  def make_runner(self, folder, lock, stop_grace_secs):
+    driver = sweep_driver.SparkDriver(self.conf, folder, lock, self.wait_secs)
+    return sweep_runner.SparkRunner(driver, stop_grace_secs)
+
+  def check_ready(self):
+    self.check(self.conf['spark.master'])
+
+  def find_env(self, slot):
+    return {}  # Spark gives each slot its GPUs.
+
+  def find_data_dir(self, train_flags):
+    return executors.find_data_dir(train_flags, os.environ)
+
+
+def from_flags(num_parallel, study, sweep_dir, launcher):
+  """Returns a SparkBackend.
+
+  Args:
+    num_parallel: int, how many trials run at the same time; None for as many as
+      Spark has slots.
+    study: study.Study.
+    sweep_dir: str, as it was given, or None.
+    launcher: the module launchers/spark.py, which this package must not import.
+
+  Raises:
+    cli.UsageError: the sweep cannot work.
+  """
+  refusals.refuse(_REFUSALS)
+  master = launcher.get_master()
+  _check_paths(master, study, sweep_dir)
+  num_parallel = _choose_num_parallel(num_parallel, master, study.num_trials)
+  settings = [*_CONF, *FLAGS.spark_conf]
+  conf = launcher.make_conf(master, num_parallel, settings)
+  return SparkBackend(
+    num_parallel,
+    _count_cores(conf),
+    conf,
+    FLAGS.spark_wait_secs,
+    launcher.check_ready,
+  )
+
+
+def _check_paths(master, study, sweep_dir):
+  """Checks that each path is the same place on all executors.
+
+  Raises:
+    cli.UsageError: one cannot be.
+  """
+  if sweep_dir is None and not master.startswith('local'):
+    raise cli.UsageError(
+      '--sweep_dir is missing: give a folder that the driver and all executors '
+      'of Spark share'
+    )
+  if sweep_dir is not None and not sweep_dir.startswith(('/', '~')):
+    raise cli.UsageError(
+      f'--sweep_dir={sweep_dir}: expected the absolute path of a folder that '
+      'the driver and all executors of Spark share'
+    )
+  executors.check_paths(study.flags)
+  for combination in study.find_examples():
+    executors.check_paths(search_space.to_flags(combination))
+
+
+def _choose_num_parallel(wanted, master, num_trials):
+  """Returns how many of the trials run at the same time (int).
+
+  Raises:
+    cli.UsageError: it is not known, or is more than Spark can ever run.
+  """
+  if wanted is None:
+    wanted = executors.count_fixed_slots(master)
+  if wanted is None:
+    raise cli.UsageError(
+      '--parallel is missing: give the number of trials that Spark is to run '
+      'at the same time, each in a slot of an executor'
+    )
+  num_parallel = min(wanted, num_trials)
+  executors.check_fixed_slots(
+    master,
+    num_parallel,
+    who='{} trials run at the same time',
+    advice='give a lower --parallel',
+  )
+  return num_parallel
+
+
+def _count_cores(conf):
+  """Returns the cores (int) of a slot.
+
+  Raises:
+    cli.UsageError: Spark's setting for it is not a number >= 1.
+  """
+  text = conf.get('spark.task.cpus', '1')
+  if not re.fullmatch('[1-9][0-9]*', text):
+    raise cli.UsageError(
+      f'--spark_conf=spark.task.cpus={text}: expected a number of cores >= 1'
+    )
+  return int(text)

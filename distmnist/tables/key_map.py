@@ -1,0 +1,137 @@
+"""Which row of a table a key has, kept where the rows are.
+
+The variable `keys` has the key of each row, and is in checkpoints. A hash map
+beside it, which is in none, is filled from `keys` once these have values: see
+`fill`.
+"""
+
+import uuid
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+from distmnist.tables import key_hash, new_rows
+from distmnist.transport import ps_state
+
+# The collections of all KeyMaps, of key_table.PlainTables, and of the variables
+# `keys`.
+MAPS = 'distmnist/key_maps'
+PLAIN_TABLES = 'distmnist/plain_tables'
+KEYS = 'distmnist/keys'
+
+
+class KeyMap:
+  """The keys of the rows of some buckets, and how a key is looked up.
+
+  Attributes:
+    name: str, of the table.
+    rows, keys: tf.Variable [rows, width] and int64 [rows], on one device.
+    new_rows: new_rows.NewRows.
+    filled: int64 scalar tensor, the mark of `keys` once the map is filled.
+  """
+
+  def __init__(self, name, rows, keys, start, first_bucket=0):
+    """
+    Args:
+      name: str, of the table.
+      rows, keys: see above.
+      start: new_rows.Start.
+      first_bucket: int, the first one of those here.
+    """
+    self.rows, self.keys = rows, keys
+    self.name, self._start, self.new_rows = name, start, start.new_rows
+    self._in_bucket = start.new_rows.rows_in_bucket
+    self._first_bucket = first_bucket
+    with tf.name_scope('key_map'), self.placed():
+      self._map = ps_state.Table(self._find_name())
+      self.filled = self._build_fill()
+    tf.add_to_collection(MAPS, self)
+
+  def placed(self):
+    """Returns the context of ops that are placed where the rows are."""
+    return tf.get_default_graph().colocate_with(self.rows.handle.op)
+
+  def _find_name(self):
+    # Two models served by one process have separate maps.
+    return f'{self.rows.op.name}/map/{uuid.uuid4().hex}'
+
+  def _build_fill(self):
+    # The lowest numbers are not keys.
+    keys = self.keys.read_value()
+    used = tf.reshape(tf.where(keys >= new_rows.LOWEST_KEY), [-1])
+    filled = self._map.replace_all(tf.gather(keys, used), used)
+    with tf.control_dependencies([filled, *self._fill_more(keys)]):
+      return tf.identity(keys[new_rows.COMMON_ROW])
+
+  def _fill_more(self, keys):
+    """Returns the list of ops that run along with the filling."""
+    del keys
+    return []
+
+  def check(self, mark):
+    """Checks the number that `filled` gave; see `fill`."""
+    check_mark(mark, self._start.kind, self.name)
+
+  def find_own(self, keys):
+    """Returns the row of each of `keys`, int64 [n]; -1 where it has none."""
+    return self._map.find(keys, -1)
+
+  def find_common(self, keys):
+    """Returns the row that each of `keys` has if it has none of its own."""
+    return self.find_bucket(keys) * self._in_bucket + new_rows.COMMON_ROW
+
+  def find_bucket(self, keys):
+    """Returns the bucket of each of `keys`, counted from 0 in these rows."""
+    buckets = key_hash.find_buckets(keys, new_rows.NUM_BUCKETS)
+    return buckets - self._first_bucket
+
+  def find(self, keys):
+    """Returns the row of each of `keys`, int64 [n]; makes none."""
+    found = self.find_own(keys)
+    return tf.where(found < 0, self.find_common(keys), found)
+
+
+def check_mark(mark, kind, name):
+  """Checks that the keys in a checkpoint are of the model's kind.
+
+  Args:
+    mark: int, what `keys` has in new_rows.COMMON_ROW.
+    kind: str, a key of new_rows.MARKS.
+    name: str, of the table.
+
+  Raises:
+    cli.RunError: they are not.
+  """
+  kinds = {number: kind for kind, number in new_rows.MARKS.items()}
+  if kinds.get(mark) != kind:
+    raise cli.RunError(
+      f'the keys of the table {name!r} in the checkpoint are '
+      f'{kinds.get(mark, "of another version")}, but those of the model are '
+      f'{kind}: give the model that it was trained with, or another --logdir'
+    )
+
+
+def fill(session):
+  """Fills the maps of a session's graph; `keys` must have their values.
+
+  Raises:
+    cli.RunError: `keys` are of a different kind from the model's.
+  """
+  maps = session.graph.get_collection(MAPS)
+  if maps:
+    marks = session.run([key_map.filled for key_map in maps])
+    for key_map, mark in zip(maps, marks, strict=True):
+      key_map.check(mark)
+
+
+def fill_when_loaded():
+  """Makes a SavedModel of the default graph fill its maps when it is loaded."""
+  for key_map in tf.get_collection(MAPS):
+    tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, key_map.filled.op)
+  for collection in MAPS, PLAIN_TABLES:  # No file could hold what is in them.
+    tf.get_default_graph().clear_collection(collection)
+
+
+def is_keys(variable):
+  """Whether a variable of the default graph is the `keys` of a table."""
+  return any(variable is keys for keys in tf.get_collection(KEYS))

@@ -1,0 +1,187 @@
+"""Makes rows on a ps for the keys that a worker asks for.
+
+  found <- the map of the keys;  missing <- keys that are not found
+  in turn with all other workers, and only if any is missing:
+    look again; for each that is still missing, if its bucket has a free row:
+      the row <- its first value
+      what the optimizer keeps beside it <- what begins beside such a row
+      keys[row] <- key;  the map[key] <- row
+
+A key may first have to be seen several times (sightings.py), and in a full
+bucket it may take the row of another key (row_places.py).
+
+In turn: the op BatchFunction runs a function for one worker after the other, in
+a thread outside the worker's step. It finishes what it began even if that
+worker dies in the meantime, whereas a dying worker would open a lock
+(center/ps_lock.py).
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist import tf_internals
+from distmnist.tables import (
+  key_map,
+  new_rows,
+  row_places,
+  sightings,
+  sparse_table,
+  touched_rows,
+)
+
+# The collection of the KeyShards whose rows the step does not yet make.
+_OPEN = 'distmnist/open_key_shards'
+# More workers than could ever wait for their turn.
+_MOST_WAITING = 2**20
+
+
+class KeyShard(key_map.KeyMap):
+  """The keys of a shard of a table, on its ps.
+
+  Attributes: those of KeyMap.
+    counts: see row_places.Places.
+  """
+
+  def __init__(self, name, rows, keys, start, first_bucket, seed):
+    """
+    Args:
+      name, rows, keys, start, first_bucket: see KeyMap.
+      seed: int, of the table's first values.
+    """
+    self._seed = seed
+    with tf.get_default_graph().colocate_with(rows.handle.op):
+      self._places = row_places.Places(rows, start)
+      self._sightings = None
+      if start.new_rows.min_sightings > 1:
+        self._sightings = sightings.Sightings(rows)
+    self._reuse, self.counts = self._places.reuse, self._places.counts
+    super().__init__(name, rows, keys, start, first_bucket)
+
+  def _find_name(self):
+    return f'{self.rows.op.name}/map'  # The same for all workers.
+
+  def _fill_more(self, keys):
+    more = self._sightings.reset() if self._sightings else []
+    return [*self._places.reset(keys), *more]
+
+  def find_or_make(self, keys):
+    """Returns the row of each of `keys`, int64 [n], none of them there twice.
+
+    The result has a value once `connect_all` has been called.
+    """
+    found = self.find_own(keys)
+    if self._reuse:
+      # Before a new key looks for a row that has long not been seen.
+      seen = self._reuse.touch(tf.boolean_mask(found, found >= 0))
+      with tf.control_dependencies([seen]):
+        found = tf.identity(found)
+    at = tf.where(found < 0)
+    missing = tf.gather(keys, at[:, 0])
+    # A batch of one entry, or of none: then the function is not called.
+    self._missing = missing[tf.newaxis][: tf.minimum(tf.size(missing), 1)]
+    self._made = tf.identity(tf.placeholder(tf.int64, [None, None]))
+    tf.add_to_collection(_OPEN, self)
+    made = tf.reshape(self._made, [-1])
+    return tf.tensor_scatter_nd_update(found, at, made)
+
+  def connect(self, begin_slots):
+    """Connects the op that makes rows; see `connect_all`."""
+
+    def make(missing):
+      return self._make(tf.reshape(missing, [-1]), begin_slots)[tf.newaxis]
+
+    with tf.device(None), tf.control_dependencies(None):
+      function = tf.function(make, autograph=False).get_concrete_function(
+        tf.TensorSpec([None, None], tf.int64)
+      )
+
+    def call(missing):
+      # Else each table has a scheduler: of 26 they waste a sixth of a core.
+      with tf_internals.batch_one_by_one():
+        [made] = tf.raw_ops.BatchFunction(
+          in_tensors=[missing],
+          captured_tensors=function.captured_inputs,
+          f=function,
+          num_batch_threads=1,
+          max_batch_size=1,
+          batch_timeout_micros=0,
+          max_enqueued_batches=_MOST_WAITING,
+          Tout=[tf.int64],
+          shared_name=f'{self.rows.op.name}/make',
+        )
+      return made
+
+    with self.placed(), tf.control_dependencies(None):
+      made = call(self._missing)
+      if self._reuse:
+        nothing = tf.zeros([1, 0], tf.int64)
+        self._reuse.add_hold(lambda: call(nothing).op)
+    tf_internals.set_input(self._made.op, 0, made)
+
+  def _make(self, keys, begin_slots):
+    """Returns the rows of keys that were not found, int64 [n]."""
+    new = tf.boolean_mask(keys, self.find_own(keys) < 0)
+    if self._sightings:
+      seen = self._sightings.count(new)
+      new = tf.boolean_mask(new, seen >= self.new_rows.min_sightings)
+    buckets = self.find_bucket(new)
+    order = tf.argsort(buckets, stable=True)
+    new, buckets = tf.gather(new, order), tf.gather(buckets, order)
+    places, has_row = self._places.find(buckets)
+    rows = tf.boolean_mask(buckets * self._in_bucket + places, has_row)
+    new = tf.boolean_mask(new, has_row)
+    with tf.control_dependencies([has_row, *self._take(rows)]):
+      begun = self._begin_rows(new, rows, begin_slots)
+    with tf.control_dependencies(begun):
+      noted = sparse_table.set_rows(self.keys, rows, new)
+    with tf.control_dependencies([noted]):
+      mapped = self._map.insert(new, rows)
+    with tf.control_dependencies([mapped]):
+      return self.find(keys)
+
+  def _take(self, rows):
+    """Returns the list of ops after which `rows` belong to no other keys."""
+    if not self._reuse:
+      return []
+    before = self.keys.sparse_read(rows)
+    is_key = before >= new_rows.LOWEST_KEY
+    unmapped = self._map.remove(tf.boolean_mask(before, is_key))
+    with tf.control_dependencies([unmapped]):
+      free = tf.fill(tf.shape(rows), tf.constant(new_rows.FREE, tf.int64))
+      return [
+        sparse_table.set_rows(self.keys, rows, free),
+        self._reuse.note(rows),
+      ]
+
+  def _begin_rows(self, keys, rows, begin_slots):
+    """Returns the list of ops that give new rows their first values."""
+    first = self._start.make_rows(keys, int(self.rows.shape[1]), self._seed)
+    values = [(self.rows, first), *begin_slots(self.rows, first)]
+    ops = [sparse_table.set_rows(v, rows, value) for v, value in values]
+    return touched_rows.mark_after(ops, self.rows, rows)
+
+
+def connect_all(begin_slots):
+  """Has the default graph make its rows.
+
+  Args:
+    begin_slots: callable(shard, first values of new rows, float32 [n, width])
+      -> list of (tf.Variable beside the shard, what its new rows begin with).
+      The variables must be made by now.
+  """
+  for shard in tf.get_collection(_OPEN):
+    shard.connect(begin_slots)
+  tf.get_default_graph().clear_collection(_OPEN)
+
+
+def get_counts():
+  """Returns what the tables of the default graph have made.
+
+  Returns:
+    ({name of a table: its NewRows}, {name: list of KeyShard.counts}).
+  """
+  kinds, counts = {}, {}
+  for shard in tf.get_collection(key_map.MAPS):
+    if isinstance(shard, KeyShard):
+      kinds[shard.name] = shard.new_rows
+      counts.setdefault(shard.name, []).append(shard.counts)
+  return kinds, counts

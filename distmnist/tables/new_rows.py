@@ -1,0 +1,141 @@
+"""Rows that are made when their keys are first seen: their layout in a table.
+
+By its hash a key belongs to one of B = NUM_BUCKETS buckets, and the rows of a
+bucket are contiguous. A ps has whole buckets, so that a checkpoint is the same
+for any number of ps. In each bucket
+
+  row 0   is shared by all its keys that have none of their own
+  row 1   is never used, nor what an optimizer keeps beside it: with copies of
+          it a checkpoint is filled up to a larger table
+  others  are given away one after the other
+
+Beside its rows a table has `keys`, one for each row. A bucket has room for more
+keys than its share of `capacity`, as a hash fills buckets unevenly.
+"""
+
+import dataclasses
+import math
+import numbers
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.data import initial_values
+from distmnist.tables import key_hash
+from distmnist.tables.sparse_table import NUM_BUCKETS
+
+COMMON_ROW, CLEAN_ROW, NUM_RESERVED = range(3)
+# In `keys`: marks of a free row, and of row 0, which tell the kind of the keys.
+FREE = -(2**63)
+MARKS = {'whole numbers': FREE + 1, 'text': FREE + 2}
+LOWEST_KEY = FREE + 16
+
+# Per key in the map of a ps: 48 to 49 were measured with 0.5 to 5 million keys.
+BYTES_OF_KEY = 48
+# Per row, in sightings.py and in row_reuse.py.
+BYTES_OF_SIGHTINGS, BYTES_OF_AGE = 16, 8
+
+# In standard deviations of a bucket's number of keys: with `capacity` keys the
+# chance that a bucket is full is less than 10^-6.
+_DEVIATIONS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class NewRows:
+  """A table has a row for each key that it has seen; any key has one.
+
+  Attributes:
+    capacity: int, how many keys have rows of their own. Keys that come when
+      there is no row left share the first row of their bucket, 60 in all.
+    min_sightings: int, in how many of the workers' steps a key must be in the
+      batch to get a row of its own; until then it shares that of its bucket.
+    unseen_steps: int; if no row is left, a new key takes the row of a key that
+      was in no batch of this many last steps of workers. 0 leaves each row to
+      its key for good.
+  """
+
+  capacity: int
+  min_sightings: int = 1
+  unseen_steps: int = 0
+
+  def __post_init__(self):
+    for name, value in vars(self).copy().items():
+      if isinstance(value, numbers.Integral):  # NumPy's, too.
+        object.__setattr__(self, name, int(value))
+
+  @property
+  def rows_in_bucket(self):
+    share = self.capacity / NUM_BUCKETS
+    return NUM_RESERVED + math.ceil(
+      share + _DEVIATIONS * math.sqrt(share) + _DEVIATIONS
+    )
+
+  @property
+  def bytes_beside(self):
+    """Bytes per row and key, beyond what a checkpoint has; at most."""
+    counted, aged = self.min_sightings > 1, self.unseen_steps > 0
+    return BYTES_OF_KEY + BYTES_OF_SIGHTINGS * counted + BYTES_OF_AGE * aged
+
+  @property
+  def num_positions(self):
+    """The number of all rows of a table."""
+    return NUM_BUCKETS * self.rows_in_bucket
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+  """What a table begins with, as an initializer of its rows.
+
+  Attributes:
+    new_rows: NewRows.
+    kind: str, a key of MARKS.
+    initializer: of a new row, see `is_initializer`.
+  """
+
+  new_rows: NewRows
+  kind: str
+  initializer: object
+
+  def __call__(self, shape, dtype=tf.float32, partition_info=None):
+    return tf.zeros(shape, dtype)
+
+  def make_keys(self, shape, dtype=tf.int64, partition_info=None):
+    """The initializer of the table's `keys`, for whole buckets."""
+    del partition_info
+    places = tf.range(shape[0]) % self.new_rows.rows_in_bucket
+    mark, free = tf.constant(MARKS[self.kind], dtype), tf.constant(FREE, dtype)
+    return tf.where(
+      tf.equal(places, COMMON_ROW),
+      tf.fill([shape[0]], mark),
+      tf.fill([shape[0]], free),
+    )
+
+  def make_rows(self, keys, width, seed):
+    """Returns what the rows of new keys begin with, float32 [n, width].
+
+    Args:
+      keys: int64 [n].
+      width: int.
+      seed: int, a different one for each table.
+    """
+    how = self.initializer
+    if isinstance(how, _CONSTANT):
+      return tf.fill([tf.size(keys), 1], 1.0) * how([width], tf.float32)
+    drawn = key_hash.draw(keys, width, seed)
+    return initial_values.distribute(how, drawn)
+
+
+_CONSTANT = (
+  tf.constant_initializer,
+  tf.zeros_initializer,
+  tf.ones_initializer,
+)
+_DRAWN = (
+  initial_values.UNIFORM,
+  initial_values.NORMAL,
+  initial_values.TRUNCATED,
+)
+
+
+def is_initializer(initializer):
+  """Whether new rows can begin with what an initializer gives."""
+  return isinstance(initializer, _CONSTANT + _DRAWN)

@@ -1,0 +1,56 @@
+"""How many rows of sparse tables a step moves, by table and by ps.
+
+The keys of the step tell all of this anyway: only a few numbers are added, and
+they are fetched with the loss.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import names
+from distmnist.tables import sparse_table
+
+_COLLECTION = 'distmnist/row_counts'
+_KEY_BYTES = 8
+
+
+def note(exchanges, wire, cpu_device):
+  """Notes the counts of a step in the graph.
+
+  Args:
+    exchanges: list of row_exchange.RowExchange, already connected.
+    wire: transport.Wire.
+    cpu_device: str, the worker's.
+  """
+  of_ps, bytes_of = {}, {}
+  with tf.device(cpu_device), tf.name_scope('row_counts'):
+    for exchange in exchanges:
+      row_bytes = 2 * exchange.width * wire.size_of(exchange.dtype)
+      for shard, count in exchange.count_by_shard():
+        device = tf.DeviceSpec.from_string(shard.device)
+        if device.job == 'ps':
+          of_ps.setdefault(device.task, []).append(count)
+        bytes_of.setdefault(sparse_table.find_name(shard), []).append(
+          count * (row_bytes + _KEY_BYTES)
+        )
+    numbers = {
+      names.ROW_IDS: tf.add_n([e.num_ids for e in exchanges]),
+      names.ROWS_DIFFERENT: tf.add_n(
+        [exchange.num_keys for exchange in exchanges]
+      ),
+    }
+    for ps, counts in sorted(of_ps.items()):
+      numbers[f'{names.ROWS_OF_PS}{ps}'] = tf.add_n(counts)
+    for name, counts in bytes_of.items():
+      numbers[f'{names.ROW_BYTES_OF}{name}'] = tf.add_n(counts)
+  tf.add_to_collection(_COLLECTION, numbers)
+
+
+def find():
+  """Returns {name: int64 scalar tensor} of the default graph, {} if none."""
+  noted = tf.get_collection(_COLLECTION)
+  return noted[-1] if noted else {}
+
+
+def choose(values):
+  """Returns those entries of {name: number} that are about rows."""
+  return {n: x for n, x in values.items() if n.startswith(names.ROWS)}

@@ -1,0 +1,268 @@
+"""The contract of a strategy: one distributed update rule.
+
+Each file in `strategies/` defines `make(cluster)`, which reads the rule's flags
+and returns a Strategy. `train` then builds the model inside `scope()` and
+calls `minimize` outside of it; this order matters, as the accumulators of a
+partitioned model cannot be built inside a partitioner's scope.
+
+  with tf.device(cluster.device_setter()):
+    with strategy.scope():
+      logits = build_model(images)
+    update = strategy.minimize(loss, make_optimizer, global_step)
+  session.run(update.train_op)
+
+The flags defined here are shared by several rules.
+"""
+
+import contextlib
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.common import cli
+from distmnist.transport import center_average
+
+_COMMUNICATION_PERIOD = flags.DEFINE_integer(
+  'communication_period',
+  None,
+  'ad_psgd, agn, sagn, easgd, dynsgd, bmuf: local steps from one exchange to '
+  'the next. Each rule has its own default.',
+  lower_bound=1,
+)
+_REPLICAS_TO_AGGREGATE = flags.DEFINE_integer(
+  'replicas_to_aggregate',
+  None,
+  'sync_sgd, sagn: gradients in one update; fewer than there are workers '
+  'leaves backup workers. By default one per worker.',
+  lower_bound=1,
+)
+
+
+class Update(NamedTuple):
+  """One step of a worker, as `Strategy.minimize` has built it.
+
+  Attributes:
+    train_op: int64 scalar tensor, global_step once the step is applied; the
+      last known one where a step does not contact the center.
+    staleness: int64 scalar tensor: the updates of the center between this
+      worker's read and its write; -1 if this step wrote nothing. None if not
+      known.
+    bytes_pulled, bytes_pushed: int, or int64 scalar tensor: the bytes of
+      variables that this step read from the center, and of gradients or
+      variables that it sent there.
+  """
+
+  train_op: tf.Tensor
+  staleness: tf.Tensor | None
+  bytes_pulled: int | tf.Tensor
+  bytes_pushed: int | tf.Tensor
+
+
+class Strategy:
+  """Where variables live, what a step does, what a session needs.
+
+  Attributes, all known before `minimize`:
+    batches_per_update: int, the batches that go into one update of the
+      center: global_step * batches_per_update * batch_size images were used.
+    pull_period, push_period: int, the local steps from one pull, or push, of
+      the whole center to the next.
+    share_with_ps: float, the share of a worker's exchanges that are with the
+      center; the others are with workers.
+    max_staleness: int; a staler gradient is thrown away. None if none ever
+      is.
+    needs_ps: bool, whether the center is on ps; otherwise each worker has it.
+    has_local_steps: bool, whether workers step on copies of their own, so that
+      no batch was computed with the weights of the center.
+    has_center_optimizer: bool, whether --optimizer, too, moves the center.
+    is_lock_step: bool, whether one push from each worker makes a global step.
+    overlaps_exchange: bool, whether a worker pulls for its next step while it
+      pushes.
+    max_shard_bytes: int; a variable with larger shards is cut further than into
+      one per ps, unless --max_shard_mib says otherwise; None for no such cut.
+    needs_warmup: bool, whether a step begins with a copy of the center that was
+      pulled before it, and no other worker waits for its push: see
+      exchange/steps/graph_warmup.py.
+    waits_for_all: bool, whether a worker lost for good sooner or later holds up
+      the others.
+    takes_tables: bool, whether a model may have sparse tables
+      (tables/sparse_table.py).
+    refuses_tables_with: str, a flag with which it takes none after all, or ''.
+  """
+
+  batches_per_update = pull_period = push_period = 1
+  share_with_ps = 1.0
+  max_staleness = None
+  needs_ps = True
+  has_center_optimizer = True
+  is_lock_step = has_local_steps = overlaps_exchange = False
+  max_shard_bytes = None
+  _build_mark = None
+  needs_warmup = waits_for_all = takes_tables = False
+  refuses_tables_with = ''
+
+  def __init__(self, cluster):
+    """Checks that the cluster fits the rule.
+
+    Raises:
+      cli.UsageError: several workers without a ps.
+    """
+    if self.needs_ps and cluster.num_workers > 1 and not cluster.num_ps:
+      raise cli.UsageError(
+        f'{cluster.num_workers} workers but no ps: this strategy keeps its '
+        'variables on a ps; name one in --ps_hosts (launch: --num_ps=1)'
+      )
+    self.cluster = cluster
+
+  @property
+  def pushes_per_step(self):
+    """int, how many workers' pushes make a global step."""
+    return self.batches_per_update // self.push_period
+
+  @property
+  def steps_wait_for_others(self):
+    """bool, whether another worker that is slow may hold up a step."""
+    meets_workers = not self.needs_ps or self.share_with_ps < 1
+    return self.waits_for_all or self.pushes_per_step > 1 or meets_workers
+
+  def scope(self):
+    """The context in which the model's variables are made."""
+    return contextlib.nullcontext()
+
+  def minimize(self, loss, make_optimizer, global_step):
+    """Builds one step of this worker.
+
+    Args:
+      loss: float32 scalar tensor, the mean over this worker's batch.
+      make_optimizer: callable that returns a new tf.train.Optimizer, with two
+        optional arguments. is_local: bool, whether it is for a worker's own
+        copy and not for the center. rate_factor: float32 scalar tensor, by
+        which the learning rate is multiplied.
+      global_step: int64 scalar variable, counts the updates of the center.
+
+    Returns:
+      Update.
+    """
+    raise NotImplementedError
+
+  def mark_by(self, build_mark):
+    """Has each push note that its batches are done; called before `minimize`.
+
+    Args:
+      build_mark: callable(ops) -> op, which notes it on the ps of the
+        global_step once `ops` have run (training/batches/dispatcher.py).
+    """
+    self._build_mark = build_mark
+
+  def mark_done(self, ops, has_moved=None):
+    """Returns `ops`, the list that ends a push, and the ops that follow it.
+
+    Args:
+      ops: list of ops.
+      has_moved: bool scalar tensor, whether the push has moved the center; None
+        for yes.
+    """
+    done = center_average.follow(ops, has_moved)
+    return [*done, self._build_mark(ops)] if self._build_mark else done
+
+  def pause(self, session):
+    """Called when this worker waits for work; no other may wait for it."""
+
+  def resume(self, session):
+    """Called when a paused worker goes on."""
+
+  def hooks(self, stop):
+    """Returns the rule's SessionRunHooks; `stop` is the task's StopRequest.
+
+    A CenterHook among them is also called for a new center.
+    """
+    del stop
+    return []
+
+  def request_stop(self, run_context):
+    """Ends this worker's loop; a rule may want all workers to agree first."""
+    run_context.request_stop()
+
+
+class CenterHook(tf.train.SessionRunHook):
+  """A hook of a rule that keeps something on the ps beside the center."""
+
+  def on_new_center(self, session):
+    """Called once the center has been initialised or restored.
+
+    No other worker has seen it yet, and none goes on before this returns. A
+    chief that takes over a live center does not call it.
+    """
+
+  def is_whole(self, session):
+    """Returns whether all of the center is of the same update, a bool.
+
+    Called before the first checkpoint of a life, and before the last one.
+    """
+    del session
+    return True
+
+  def describe_wait(self):
+    """Returns what a stuck step is waiting for, a str; '' if unknown.
+
+    Called on each worker, from a separate thread, while the step is stuck.
+    """
+    return ''
+
+
+def describe_wait(hooks):
+  """Returns what the CenterHooks among `hooks` say about a wait, a str."""
+  texts = [h.describe_wait() for h in hooks if isinstance(h, CenterHook)]
+  return '; '.join(filter(None, texts))
+
+
+def is_whole(hooks, session):
+  """Returns whether all CenterHooks in `hooks` call the center whole."""
+  return all(h.is_whole(session) for h in hooks if isinstance(h, CenterHook))
+
+
+def read_after(variable, ops):
+  """Returns the value of `variable` once all `ops` have run."""
+  with tf.control_dependencies(ops), tf.device(variable.device):
+    return variable.read_value()
+
+
+def count_update(global_step, ops, read_step, mark_done=list):
+  """Counts an update of the center once all `ops` have run.
+
+  All of it, the constant 1 included, is on the device of the global_step: what
+  is made on the worker costs a round trip.
+
+  Args:
+    global_step: int64 scalar variable.
+    ops: list of ops or tensors.
+    read_step: int64 scalar tensor, the global_step when this worker pulled.
+    mark_done: callable(ops) -> ops, Strategy.mark_done: what else is done after
+      the count.
+
+  Returns:
+    (new_step, staleness): int64 scalar tensors on that device. The count and
+    the read after it are two ops: an update that lands between them makes the
+    staleness one too large.
+  """
+  with tf.device(global_step.device):
+    # Without an edge the read may come after the count: staleness -1.
+    with tf.control_dependencies([*ops, read_step]):
+      count = global_step.assign_add(1, read_value=False)
+    new_step = read_after(global_step, mark_done([count]))
+    return new_step, new_step - 1 - read_step
+
+
+def count_bytes(variables):
+  """Returns the total bytes of `variables`, an int."""
+  return sum(v.shape.num_elements() * v.dtype.size for v in variables)
+
+
+def communication_period_from_flags(default):
+  """Returns --communication_period, or the rule's own `default`."""
+  return _COMMUNICATION_PERIOD.value or default
+
+
+def replicas_to_aggregate_from_flags(cluster):
+  """Returns --replicas_to_aggregate, or the number of workers."""
+  return _REPLICAS_TO_AGGREGATE.value or cluster.num_workers

@@ -1,0 +1,71 @@
+"""bounded_clocks: permits; workers that die are in ssp_test.py."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.exchange import bounded_clocks
+
+CLUSTER = cluster_lib.make_cluster(('p:1',), ('v:1', 'w:1'), 'worker', 0)
+
+
+class Run:
+  """The clocks of two workers, as the first has them, in one process."""
+
+  def __init__(self, session, bound):
+    self._session = session
+    self.clocks = bounded_clocks.Clocks(CLUSTER, bound, '')
+    self._tick = self.clocks.tick_and_wait([])
+
+  def run(self, op, timeout_in_ms=30_000):
+    options = tf.RunOptions(timeout_in_ms=timeout_in_ms)
+    return self._session.run(op, options=options)
+
+  def tick(self, timeout_in_ms=30_000):
+    self.run(self._tick, timeout_in_ms)
+
+  def read(self):
+    """Returns (clocks, permits), lists of int."""
+    clocks, permits = self.run(self.clocks.state)
+    return clocks.tolist(), permits.tolist()
+
+
+@pytest.mark.parametrize('bound', [0, 3])
+def test_a_worker_is_given_as_many_permits_as_it_may_be_ahead(
+  tf_session, bound
+):
+  run = Run(tf_session, bound)
+  run.run(run.clocks.enter)
+  assert run.read() == ([0, 0], [bound, 0])
+  for _ in range(bound):
+    run.tick()
+  assert run.read() == ([bound, 0], [0, 0])
+  with pytest.raises(tf.errors.DeadlineExceededError):
+    run.tick(timeout_in_ms=200)
+
+
+def test_one_that_leaves_holds_up_nobody(tf_session):
+  run = Run(tf_session, 1)
+  run.run(run.clocks.enter)
+  run.run(run.clocks.leave)
+  [own, other], _ = run.read()
+  assert (own > 10**9, other) == (True, 0)
+  # It may come back, beside the slowest.
+  run.run(run.clocks.enter)
+  assert run.read() == ([0, 0], [1, 0])
+
+
+def test_one_that_is_asked_to_stop_is_offered_permits(tf_session):
+  run = Run(tf_session, 0)
+  run.run(run.clocks.enter)
+  run.run(run.clocks.offer)
+  run.tick()
+  assert run.read()[1][0] == 15
+
+
+def test_a_wait_for_a_permit_says_where_the_clocks_are():
+  line = bounded_clocks.format_state([7, 2, 2**62], [0, 3, 1])
+  assert line == (
+    'the clocks: worker 0 at step 7 with 0 permits, worker 1 at step 2 with 3 '
+    'permits, worker 2 has left with 1 permits'
+  )

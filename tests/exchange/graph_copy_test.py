@@ -1,0 +1,49 @@
+"""Copies of a graph, one after the other."""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import graph_copy
+
+
+def test_an_op_is_repeated_in_turn(tf_session):
+  number = tf.get_variable('number', initializer=1.0)
+  queue = tf.FIFOQueue(-1, tf.float32, ())
+  doubled = number.assign(number * 2, read_value=False)
+  with tf.control_dependencies([doubled]):
+    op = queue.enqueue(number.read_value())
+  thrice = graph_copy.repeat(op, 3, '/device:CPU:0')
+  tf_session.run(tf.global_variables_initializer())
+  tf_session.run(thrice)
+  tf_session.run(thrice)
+  taken = tf_session.run(queue.dequeue_many(6))
+  assert taken.tolist() == [2, 4, 8, 16, 32, 64]
+
+
+def test_a_loop_that_reads_a_variable_is_copied(tf_session):
+  number = tf.get_variable('number', initializer=1.0, use_resource=True)
+  _, total = tf.while_loop(
+    lambda i, total: i < 2, lambda i, total: (i + 1, total + number), [0, 0.0]
+  )
+  doubled = number.assign(total, read_value=False)
+  thrice = graph_copy.repeat(doubled, 3, '/device:CPU:0')
+  tf_session.run(tf.global_variables_initializer())
+  tf_session.run(thrice)
+  assert tf_session.run(number) == 8
+
+
+def test_of_a_copy_the_original_is_found(tf_session):
+  op = tf.no_op('step')
+  # In a scope, as a run of several steps is.
+  with tf.name_scope('run_1'):
+    graph_copy.repeat(op, 3, '/device:CPU:0')
+  copies = [
+    found
+    for found in tf_session.graph.get_operations()
+    if found.name.endswith('/step') and not found.traceback
+  ]
+  assert len(copies) == 2
+  assert {graph_copy.find_original(copy) for copy in copies} == {op}
+  assert graph_copy.find_original(op) is None
+  copy = copies.pop()
+  assert [*graph_copy.find_origins(copy)] == [copy, op]
+  assert [*graph_copy.find_origins(None)] == []
