@@ -23,8 +23,7 @@ import processes
 import tables
 
 from distmnist.launching import train_flags
-from distmnist.sweeps import knobs as knobs_lib
-from distmnist.sweeps import speed_trial
+from distmnist.sweeps import coordinate_search, speed_trial
 
 MBITS = 50, 200, 1000
 SECS = 6.0
@@ -70,7 +69,7 @@ def measure_grid():
   """Prints [speed as given, speeds of the best points, the one taken]."""
   data_dir = os.environ.get('DISTMNIST_DATA_DIR') or '~/.cache/distmnist'
   train = ['--model=mlp', f'--data_dir={data_dir}']
-  knobs = knobs_lib.select(train_flags.check(train), _NUM_PS)
+  settings = coordinate_search.select(train_flags.check(train), _NUM_PS)
   speeds, again = {}, {}
   with tempfile.TemporaryDirectory() as folder:
     runner = speed_trial.Runner([*_LAUNCH, *train], folder, 2, SECS, [])
@@ -86,8 +85,10 @@ def measure_grid():
         speeds[point] = try_once(point)
       return speeds[point], ''
 
-    _, taken = knobs_lib.climb(knobs, measure)
-    for words in itertools.product(*([None, *knob.words] for knob in knobs)):
+    _, taken = coordinate_search.climb(settings, measure)
+    for words in itertools.product(
+      *([None, *setting.words] for setting in settings)
+    ):
       measure([word for word in words if word])
     ranked = sorted(filter(speeds.get, speeds), key=speeds.get, reverse=True)
     taken = ' '.join(taken)

@@ -12,7 +12,7 @@ import processes
 import runs
 import usage
 
-from distmnist.watching import socket_bytes
+from distmnist.watching import process_bytes
 
 # Rule -> number of ps.
 RULES = {'async_sgd': 1, 'sync_sgd': 1, 'ring_allreduce': 0}
@@ -61,7 +61,7 @@ def read_memory_mb(pids):
 def measure_use(launch, pid, secs):
   """Returns the Use of the process `pid`, and of a whole launch, in `secs`."""
   pids = usage.find_descendants(launch.group.pids)
-  counter = socket_bytes.SocketBytes(pid)
+  counter = process_bytes.SocketBytes(pid)
   counter.look()
   before = usage.read_cpu_secs([pid]), usage.read_cpu_secs(pids)
   start = now = time.monotonic()

@@ -36,7 +36,7 @@ from absl import flags
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import probing, server
 from distmnist.common import ports
-from distmnist.data import fed_rows
+from distmnist.data import step_rows
 from distmnist.exchange.steps import fused_steps
 from distmnist.nn import layers, optimizers
 from distmnist.strategies import async_sgd
@@ -68,7 +68,7 @@ def build(kind, member, num_rows):
   start = tf.random_uniform_initializer(-0.1, 0.1)
   with tf.device(member.device_setter()):
     global_step = tf.train.get_or_create_global_step()
-    fed = fed_rows.build(BATCH * NUM_IDS - 1)
+    fed = step_rows.build(BATCH * NUM_IDS - 1)
     ids = tf.reshape(fed.row, [BATCH, NUM_IDS])
     if kind != 'classic':
       rule = async_sgd.AsyncSgd(member)

@@ -21,7 +21,7 @@ from distmnist.common import cli, console
 from distmnist.lifecycle import restorable
 from distmnist.logdir import checkpoints, saved_run
 from distmnist.problems import images
-from distmnist.serving import saved_model, signature
+from distmnist.serving import saved_model
 from distmnist.tables import key_map
 from distmnist.training import averages, divergence
 from distmnist.training.problems import problem as problem_lib
@@ -50,7 +50,9 @@ def main():
   step, spec, inputs, outputs, num_bytes = saved_run.use_checkpoint(
     lambda: saved_run.find_checkpoint(logdir, *checks), write
   )
-  served = f'{signature.describe(inputs)} -> {signature.describe(outputs)}'
+  taken = saved_model.describe_signature(inputs)
+  given = saved_model.describe_signature(outputs)
+  served = f'{taken} -> {given}'
   if not problem.is_custom:
     height, width, channels = spec.shape
     num_classes = outputs['probabilities'].shape[1]

@@ -14,10 +14,10 @@ from absl import flags
 
 from distmnist.cluster import task_environment
 from distmnist.common import (
+  child_program,
   cli,
   command_line,
   console,
-  lifeline,
   refusals,
   registry,
 )
@@ -25,7 +25,7 @@ from distmnist.common.names import LAUNCH_ID, LAUNCHERS, TRAIN
 from distmnist.launching import cluster_flags, jobs, run_record
 from distmnist.launching import train_flags as train_flags_lib
 from distmnist.launching.screen import log_view, screens
-from distmnist.launching.supervisor import companions
+from distmnist.launching.supervisor import sidecars
 from distmnist.sweeps import autotune
 
 _AUTOTUNE = flags.DEFINE_bool(
@@ -46,7 +46,7 @@ _FIRST_FLAGS = (
 
 def main(train_flags):
   """Runs or prints the tasks; `train_flags` is the list of words after --."""
-  lifeline.follow()
+  child_program.end_with_starter()
   task_environment.forget(os.environ)
   os.environ[LAUNCH_ID] = secrets.token_hex(8)
   console.print_logs(log_view.print_line)
@@ -60,14 +60,14 @@ def main(train_flags):
   num_workers = cluster_flags.NUM_WORKERS.value
   cluster_flags.check_launcher_flags(launcher)
   refusals.refuse(
-    (*cluster_flags.REFUSALS, *screens.REFUSALS, *companions.REFUSALS),
+    (*cluster_flags.REFUSALS, *screens.REFUSALS, *sidecars.REFUSALS),
     launcher=launcher,
     num_ps=num_ps,
     num_workers=num_workers,
     logdir=command_line.find_value(given, 'logdir'),
     no_wait=cluster_flags.find_no_wait(launcher),
   )
-  companions.check_loggers()
+  sidecars.check_loggers()
   if cluster_flags.MODULE.value == TRAIN and launcher != 'local':
     # The check takes seconds of TensorFlow here, but a mistake there costs a
     # place in the queue. On this machine the tasks report it just as early.
@@ -78,7 +78,7 @@ def main(train_flags):
       return 128 + signum
     train_flags, given = [*train_flags, *taken], [*given, *taken]
   job = cluster_flags.make_job(train_flags, given)
-  with run_record.opened(job, launcher, companions.from_flags()) as record:
+  with run_record.opened(job, launcher, sidecars.from_flags()) as record:
     job = dataclasses.replace(job, record=record)
     record.code = registry.load(LAUNCHERS, launcher).launch(job)
     return record.code

@@ -26,7 +26,7 @@ import signal
 from absl import flags
 
 from distmnist.cluster import task_environment
-from distmnist.common import cli, console, lifeline, refusals
+from distmnist.common import child_program, cli, console, refusals
 from distmnist.common.names import SWEEP
 from distmnist.common.refusals import Refusal
 from distmnist.launchers import spark
@@ -35,7 +35,6 @@ from distmnist.launching import train_flags as train_flags_lib
 from distmnist.spark import sweep_backend
 from distmnist.sweeps import (
   halving,
-  launch_check,
   local_backend,
   progress,
   proposing,
@@ -119,13 +118,13 @@ def main(words, train_flags):
     words: list of str, what to try.
     train_flags: list of str, the words after --.
   """
-  lifeline.follow()
+  child_program.end_with_starter()
   task_environment.forget(os.environ)
   console.print_logs(progress.print_line)
   study = make_study(words, train_flags)
   study.check_flags()
   command = make_command(study)
-  launch_check.check(command, _SWEEP_DIR.value)
+  trial_command.check_launcher(command, _SWEEP_DIR.value)
   folder = sweep_folder.SweepFolder(_SWEEP_DIR.value, study)
   proposer = None
   trials = trials_lib.make_trials(study.combinations, folder.trials)

@@ -24,7 +24,8 @@ import time
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.cluster import overview, stop_request
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.cluster import stop_request
 from distmnist.common import cli
 from distmnist.common import console as console_lib
 from distmnist.common.names import LAUNCH_ID, TRAIN
@@ -90,7 +91,7 @@ def main():
   console_lib.print_logs(console.say)
   task = task_lib.from_flags()
   if _PRINT_CLUSTER.value:
-    _log.info(overview.format_tasks(task.cluster))
+    _log.info(cluster_lib.format_tasks(task.cluster))
     return 0
   task.log_role()
   if task.cluster.job_name == 'evaluator':

@@ -5,7 +5,7 @@ import json
 import os
 import types
 
-from distmnist.api import cell, curve, process
+from distmnist.api import notebook, process
 from distmnist.storage import paths, urls
 
 _THIS_MACHINE = None, 'local'
@@ -157,8 +157,8 @@ class Training(process.Process):
         call, on this machine.
     """
     self._report_path = report_path and urls.expand(os.fspath(report_path))
-    self._curve = curve.Curve()
-    self._show = on_line or cell.make_on_line(self._curve)
+    self._curve = notebook.Curve()
+    self._show = on_line or notebook.make_on_line(self._curve)
     super().__init__('launch', words)
 
   def _prepare(self, folder):

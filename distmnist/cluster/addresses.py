@@ -1,4 +1,4 @@
-"""Addresses, host:port, as people and systems write them."""
+"""Addresses, host:port, as people write them, and who may reach them."""
 
 import contextlib
 import ipaddress
@@ -59,3 +59,15 @@ def normalize(address):
   if host in ('localhost', '::1'):
     host = '127.0.0.1'
   return host, int(port)
+
+
+def describe_exposure(tasks):
+  """Returns a line (str) on who can reach `tasks`, a str such as 'the tasks'.
+
+  TensorFlow's server listens on all addresses, asks for no password and
+  runs any graph, which may read and write files.
+  """
+  return (
+    f'anyone who reaches the ports of {tasks} can run programs there as you:'
+    ' see docs/security.md for how to shut them'
+  )

@@ -1,17 +1,23 @@
 """Starts launch or sweep as a process that ends with its starter.
 
 Its flags go through a pipe: every user of a machine can read the command lines
-of its processes, and a setting of Spark's may be a password.
+of its processes, and a setting of Spark's may be a password. The starter holds
+one end of another pipe, which the kernel closes when the starter ends, for
+whatever reason. (PR_SET_PDEATHSIG would follow the thread that called fork, and
+a notebook runs in threads.)
 """
 
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 
-from distmnist.common import lifeline
 from distmnist.common.names import SORTED_FLAGS
+
+_PIPE_NUMBER = 'DISTMNIST_STARTER_PIPE'
 
 
 def start(program, words, env=None, **settings):
@@ -33,7 +39,7 @@ def start(program, words, env=None, **settings):
     process = subprocess.Popen(
       [sys.executable, '-m', SORTED_FLAGS, program],
       stdin=words_reader,
-      env={**os.environ, **lifeline.give(reader), **(env or {})},
+      env={**os.environ, **give_pipe(reader), **(env or {})},
       pass_fds=[reader],
       start_new_session=True,  # Ctrl-C reaches the caller, which stops this.
       **settings,
@@ -57,3 +63,30 @@ def start(program, words, env=None, **settings):
 def read_words():
   """Returns the flags (list of str) that `start` has given this process."""
   return json.load(sys.stdin)
+
+
+def give_pipe(reader):
+  """Returns the variables (dict) that have a program `end_with_starter`.
+
+  Args:
+    reader: int, the descriptor of its reading end, which the program inherits.
+  """
+  return {_PIPE_NUMBER: str(reader)}
+
+
+def end_with_starter():
+  """Sends this process SIGTERM once its starter is gone, if it was asked to.
+
+  Programs that this one starts do not end with it.
+  """
+  number = os.environ.pop(_PIPE_NUMBER, None)
+  if number is None:
+    return
+  os.set_inheritable(int(number), False)
+  threading.Thread(target=_watch, args=[int(number)], daemon=True).start()
+
+
+def _watch(reader):
+  while os.read(reader, 64):
+    pass
+  os.kill(os.getpid(), signal.SIGTERM)

@@ -304,3 +304,16 @@ def sync(path):
     os.fsync(number)
   finally:
     os.close(number)
+
+
+def read_json(path):
+  """Returns the content of the file `path`; raises OSError or ValueError."""
+  with open(path, encoding='utf-8') as file:
+    return json.load(file)
+
+
+def write_json(path, value):
+  """Writes `value` to the file `path`, whole or not at all."""
+  with replacing(path) as file:
+    json.dump(value, file, indent=2)
+    file.write('\n')

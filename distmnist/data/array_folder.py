@@ -10,7 +10,7 @@ import os
 
 import numpy as np
 
-from distmnist.data import side_by_side
+from distmnist.data import mixed_columns
 
 
 def write(folder, splits):
@@ -73,7 +73,7 @@ def make_array(values):
     ValueError: it has objects that are no text, is a single value, or has ids
       that its floats would change.
   """
-  array = side_by_side.make_array(values)
+  array = mixed_columns.make_array(values)
   if array.dtype != object:
     if not array.ndim:
       raise ValueError(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.data import fed_rows, seeds, streamed
+from distmnist.data import seeds, step_rows, streamed
 
 
 class Slice(NamedTuple):
@@ -31,7 +31,7 @@ class Slice(NamedTuple):
 
 
 def build_batches(split, preprocess, batch_size, device, warmup=None):
-  """Builds the batch of a step; it is fed through fed_rows.FedRows.
+  """Builds the batch of a step; it is fed through step_rows.StepRows.
 
   Args:
     split: split.Split or streamed.Streamed.
@@ -84,7 +84,7 @@ def _build_inputs(split, batch_size, warmup):
   """Returns (arrays to choose from, what a step is fed with) as tensors."""
   is_streamed = isinstance(split, streamed.Streamed)
   resident = [] if is_streamed else _build_resident(split.arrays())
-  row = fed_rows.build(batch_size).row
+  row = step_rows.build(batch_size).row
   if warmup:
     row = warmup.hold_back(row)
   return streamed.build_batch(split, row) if is_streamed else resident, row

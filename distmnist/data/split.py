@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from distmnist.data import side_by_side
+from distmnist.data import mixed_columns
 
 _RAGGED = (
   'an array has rows of different lengths or of a type that no graph has, such '
@@ -131,7 +131,7 @@ def _convert_lists(nest):
 
 
 def _make_array(leaf, numbers):
-  array = side_by_side.make_array(leaf)
+  array = mixed_columns.make_array(leaf)
   if array.dtype.kind == 'U':
     array = np.char.encode(array, 'utf-8')
   if array.dtype.kind == 'S':

@@ -10,9 +10,11 @@ A reader reads them: one from readers/, or an object of the user's with
   identify()           bytes that tell these examples from others
 """
 
+import collections
 import contextlib
 import os
 import sys
+from concurrent import futures
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -20,7 +22,7 @@ from absl import flags
 
 from distmnist.common import signals
 from distmnist.common.names import PACKAGE
-from distmnist.data import data_order, read_ahead
+from distmnist.data import data_order
 from distmnist.data import split as split_lib
 
 _READ_THREADS = flags.DEFINE_integer(
@@ -134,7 +136,7 @@ class Streamed:
     self.spec = None
     self.spec = self._read(np.zeros(1, np.int64)).spec
     self.num_threads = _READ_THREADS.value
-    self._ahead = read_ahead.ReadAhead(self._read_copy, self.num_threads)
+    self._ahead = ReadAhead(self._read_copy, self.num_threads)
 
   def pack(self, values):
     """Returns a split.Split with values in place of its arrays."""
@@ -163,7 +165,7 @@ class Streamed:
     """Returns the arrays of a batch, [batch_size, ...] each.
 
     Args:
-      row: int64 [1 + batch_size], see fed_rows.FedRows.
+      row: int64 [1 + batch_size], see step_rows.StepRows.
 
     Raises:
       ReadError: the reader fails.
@@ -235,7 +237,7 @@ def build_batch(examples, row):
 
   Args:
     examples: Streamed.
-    row: int64 tensor [1 + batch_size], see fed_rows.FedRows.
+    row: int64 tensor [1 + batch_size], see step_rows.StepRows.
   """
   leaves = examples.spec.arrays()
   tensors = tf.py_func(examples.take, [row], [leaf.dtype for leaf in leaves])
@@ -244,3 +246,55 @@ def build_batch(examples, row):
     tf.ensure_shape(tensor, [row.shape[0] - 1, *leaf.shape])
     for tensor, leaf in zip(tensors, leaves, strict=True)
   ]
+
+
+class ReadAhead:
+  """Reads the batches of a whole run at once, and hands them out by their rows.
+
+  A row is what a step is fed with: the place of its batch and the numbers of
+  its examples, see step_rows.StepRows.
+  """
+
+  def __init__(self, read, num_threads):
+    """
+    Args:
+      read: callable(indices) -> list of arrays [len(indices), ...].
+      num_threads: int, threads in which runs are read.
+    """
+    self._read = read
+    self._pool = futures.ThreadPoolExecutor(num_threads, 'read_ahead')
+    self._kept = collections.OrderedDict()  # The first row's bytes: _Run.
+    # The current run, those ahead, and one that may come again.
+    self._max_kept = num_threads + 2
+
+  def announce(self, rows):
+    """Starts to read batches, unless that has started already.
+
+    Args:
+      rows: int64 array [num_batches, 1 + batch_size].
+    """
+    key = rows[0].tobytes()
+    if key in self._kept and len(self._kept[key].places) >= len(rows):
+      return
+    future = self._pool.submit(self._read, rows[:, 1:].ravel())
+    places = {row.tobytes(): i for i, row in enumerate(rows)}
+    while len(self._kept) >= self._max_kept:
+      self._kept.popitem(last=False)[1].future.cancel()
+    self._kept[key] = _Run(places, future)
+
+  def take(self, row):
+    """Returns the arrays of a batch; reads it now if it was not announced.
+
+    Args:
+      row: int64 array [1 + batch_size].
+    """
+    key, size = row.tobytes(), len(row) - 1
+    for run in list(self._kept.values()):
+      number = run.places.get(key)
+      if number is not None and not run.future.cancelled():
+        start = number * size
+        return [array[start : start + size] for array in run.future.result()]
+    return self._read(row[1:])
+
+
+_Run = collections.namedtuple('_Run', 'places future')

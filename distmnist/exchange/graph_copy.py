@@ -12,7 +12,7 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
-from distmnist.data import fed_rows
+from distmnist.data import step_rows
 from distmnist.transport import wire
 
 # Types of ops that call functions of the graph.
@@ -84,7 +84,7 @@ class Copier:
     """
     Args:
       first: Step.
-      batches: list of fed_rows.FedRows; step i of a run gets row i of each.
+      batches: list of step_rows.StepRows; step i of a run gets row i of each.
     """
     self._first = first
     self._batches = batches
@@ -136,7 +136,7 @@ class Copier:
     names = [node.name for node in part.node]
     inputs = {word for node in part.node for word in node.input}
     rows = {
-      key: fed_rows.find_row(batches.fed, number)
+      key: step_rows.find_row(batches.fed, number)
       for batches in self._batches
       # As a tensor, and as a control input.
       for key, word in (

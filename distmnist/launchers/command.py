@@ -18,7 +18,7 @@ import sys
 
 from absl import flags
 
-from distmnist.cluster import exposure
+from distmnist.cluster import addresses
 from distmnist.common import cli, stop_grace
 from distmnist.common.names import LAUNCH_ID
 from distmnist.launching import jobs, problem_file, run_tasks
@@ -91,7 +91,7 @@ def launch(job):
     for job_name, index in names
   ]
   if job.num_ps + job.num_workers > 1:
-    _log.info(exposure.describe('the tasks'))
+    _log.info(addresses.describe_exposure('the tasks'))
   try:
     return run_tasks.run(
       tasks,

@@ -5,7 +5,7 @@ import os
 
 from absl import flags
 
-from distmnist.cluster import exposure
+from distmnist.cluster import addresses
 from distmnist.common import cli, stop_grace
 from distmnist.common import ports as ports_lib
 from distmnist.common.names import FIRST_PORT, TRAIN
@@ -131,7 +131,7 @@ def make_namespace(wanted, address=None):
   if address:
     _log.info(
       f'the tasks are not isolated, as {address} is reached over the network: '
-      f'{exposure.describe("the tasks")}'
+      f'{addresses.describe_exposure("the tasks")}'
     )
     return None
   try:
@@ -143,7 +143,8 @@ def make_namespace(wanted, address=None):
         ' run with --isolate=auto where nobody else reaches this machine'
       ) from error
     _log.info(
-      f'the tasks are not isolated ({error}): {exposure.describe("the tasks")}'
+      f'the tasks are not isolated ({error}): '
+      f'{addresses.describe_exposure("the tasks")}'
     )
     return None
   if wanted == 'auto':

@@ -17,7 +17,7 @@ import sys
 
 from absl import flags
 
-from distmnist.cluster import exposure
+from distmnist.cluster import addresses
 from distmnist.common import cli, files, stop_grace
 from distmnist.launching import jobs
 from distmnist.launching.screen import log_view, screens, task_logs, terminal
@@ -204,7 +204,7 @@ def run(job, script, logs_dir, is_waited_for=True):
     if job.record:
       job.record.begin(tasks, logs_dir, job_id)
     if job.num_ps + job.num_workers > 1:
-      _log.info(exposure.describe(f'the tasks of job {job_id}'))
+      _log.info(addresses.describe_exposure(f'the tasks of job {job_id}'))
     if not is_waited_for:
       if job.record:
         job.record.leave()

@@ -17,7 +17,7 @@ import tempfile
 
 from absl import flags
 
-from distmnist.cluster import exposure
+from distmnist.cluster import addresses as addresses_lib
 from distmnist.common import cli, stop_grace
 from distmnist.common.names import FIRST_PORT, SSH_AGENT
 from distmnist.launching import gpus, jobs, problem_file, run_tasks
@@ -97,14 +97,18 @@ def launch(job):
   sent = problem_file.make_env(job.flag('problem'))
   num_hosts = len({place.host for place in places})
   if num_tasks > 1:
-    _log.info(exposure.describe(ssh_hosts.describe_ports(places[:num_tasks])))
-  with tempfile.TemporaryDirectory(prefix='distmnist_ssh_') as turnstiles:
+    _log.info(
+      addresses_lib.describe_exposure(
+        ssh_hosts.describe_ports(places[:num_tasks])
+      )
+    )
+  with tempfile.TemporaryDirectory(prefix='distmnist_ssh_') as semaphores:
     return run_tasks.run(
       [
         _make_local(
           task.with_env(*sent),
           *(place.login, command, options, grace_secs),
-          os.path.join(turnstiles, place.host),
+          os.path.join(semaphores, place.host),
         )
         for place, task in zip(places, cluster, strict=True)
       ],
@@ -153,7 +157,7 @@ def explain(failure, last_lines, python):
   return failure.cause
 
 
-def _make_local(task, login, command, options, grace_secs, turnstile):
+def _make_local(task, login, command, options, grace_secs, semaphore):
   """Returns the Task on this machine that stands in for `task`."""
   request = {
     'argv': task.argv,
@@ -163,5 +167,5 @@ def _make_local(task, login, command, options, grace_secs, turnstile):
   }
   command = ssh_client.ssh_command(login, command, options)
   argv = ssh_client.make_argv(login, request, command)
-  env = ((ssh_client.TURNSTILE, turnstile),)
+  env = ((ssh_client.SEMAPHORE, semaphore),)
   return dataclasses.replace(task, argv=argv, env=env)

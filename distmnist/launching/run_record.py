@@ -34,19 +34,19 @@ class RunRecord:
     loss: cli.LostError, once another launcher has the folder; else None.
   """
 
-  def __init__(self, logdir, launcher, flags, companions=()):
+  def __init__(self, logdir, launcher, flags, sidecars=()):
     """
     Args:
       logdir: str or None.
       launcher: str, its name.
       flags: list of str, those of train.
-      companions: list of callable(logdir, logs_dir) -> a context, for what runs
+      sidecars: list of callable(logdir, logs_dir) -> a context, for what runs
         beside the tasks until the launch ends.
     """
     self.logdir = logdir
     self._launcher = launcher
     self._flags = list(flags)
-    self._companions = companions
+    self._sidecars = sidecars
     self._writer = None
     self._known = {}
     self._is_stopping = False
@@ -95,10 +95,10 @@ class RunRecord:
       logs_dir=_find_within(logs_dir, self.logdir),
       flags=self._flags,
     )
-    # Made before the companions, and left before them: a request that comes
+    # Made before the sidecars, and left before them: a request that comes
     # once the run has ended does not cut short what they deliver.
     watch = stop_file.Watch(self.logdir, self._stop)
-    for make in self._companions:
+    for make in self._sidecars:
       self._stack.enter_context(make(self.logdir, logs_dir))
     self._stack.enter_context(watch)
 
@@ -130,7 +130,7 @@ class RunRecord:
       self._writer = None
 
   def close(self):
-    """Writes the end of the launch, and ends the companions.
+    """Writes the end of the launch, and ends the sidecars.
 
     The launch has its code: a signal now does no more than kill them, and end
     the drawing of the report.
@@ -206,19 +206,19 @@ def _find_within(path, folder):
 
 
 @contextlib.contextmanager
-def opened(job, launcher, companions=()):
+def opened(job, launcher, sidecars=()):
   """Yields the RunRecord of a launch, and closes it at the end.
 
   Args:
     job: jobs.Job.
     launcher: str, its name.
-    companions: see RunRecord.
+    sidecars: see RunRecord.
 
   Raises:
     cli.LostError: another launcher has taken the log directory over.
   """
   logdir = None if job.dry_run else find_folder(job.given)
-  mine = RunRecord(logdir, launcher, job.given, companions)
+  mine = RunRecord(logdir, launcher, job.given, sidecars)
   try:
     yield mine
   except KeyboardInterrupt:

@@ -7,8 +7,8 @@ import os
 from distmnist.common import signals as signals_lib
 from distmnist.common import stop_grace
 from distmnist.launching import jobs, network_namespace, run_record
-from distmnist.launching.forking import local_host
-from distmnist.launching.screen import endings, pid_lines, screens, task_logs
+from distmnist.launching.forking import fork_client
+from distmnist.launching.screen import endings, screens, task_logs
 from distmnist.launching.supervisor import restart_limits, task_group
 
 _log = logging.getLogger(__name__)
@@ -16,6 +16,8 @@ _log = logging.getLogger(__name__)
 LEAVE_SECS = 10.0
 # An evaluator still has the last checkpoint to evaluate.
 _EVALUATE_SECS = 60.0
+# With more tasks, only some pids are printed, and how to find the others.
+_MAX_PIDS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +110,7 @@ class _Launch:
     """Returns the TaskGroup of the tasks, which start later."""
 
     options = self._options
-    self._host = local_host.make_host(
+    self._host = fork_client.make_host(
       self._tasks[0].module,
       self._logs_dir,
       os.environ,
@@ -117,7 +119,7 @@ class _Launch:
       options.stop_grace_secs,
     )
     names = [self._host.name, *(task.name for task in self._tasks)]
-    self._pids = pid_lines.PidLines(names)
+    self._pids = PidLines(names)
     self._group = task_group.TaskGroup(
       self._host,
       self._logs_dir,
@@ -181,3 +183,33 @@ def _get_data(group, data_task):
   if not left and not group.failure:
     group.discard(data_task)
   return left
+
+
+class PidLines:
+  """Waits for the first pid of each process, then prints all in one line."""
+
+  def __init__(self, names):
+    """
+    Args:
+      names: iterable of str, the processes to wait for.
+    """
+    self._missing = set(names)
+    self._first = {}
+
+  def note(self, name, pid, attempt):
+    """Takes the pid of a task, or of the fork server, that has begun."""
+    if attempt > 1:
+      _log.info(f'{name} is pid {pid} now')
+    if name not in self._missing:
+      return
+    self._missing.remove(name)
+    self._first[name] = pid
+    if not self._missing:
+      self._log_all()
+
+  def _log_all(self):
+    shown = [f'{name} {pid}' for name, pid in self._first.items()]
+    more = len(shown) - _MAX_PIDS
+    if more > 0:
+      shown[_MAX_PIDS:] = [f"{more} more: pgrep -af '^distmnist '"]
+    _log.info(f'pids on this machine: {", ".join(shown)}')

@@ -5,13 +5,20 @@ train would take seconds, so it reads the definitions from train's sources:
 every `flags.DEFINE_...` at the top level of train and of what train imports.
 They use only literals, `registry.names`, common/names.py and names of literals
 in the same file; a test compares the result with the flags of train itself.
+
+The flags that a user's problem defines are read from its file in the same way.
+What is not seen there is known to train itself, which imports the file: a flag
+that comes from a module of the file's own, for example.
 """
 
+import ast
+import contextlib
 import functools
 import importlib.util
 import json
 import logging
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -22,7 +29,6 @@ from absl import flags
 
 from distmnist.common import cli, command_line, names, registry
 from distmnist.common.names import CHECK, PACKAGE, TRAIN
-from distmnist.launching import problem_flags
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +42,10 @@ _IMPORT = re.compile(
 _COMMENT = re.compile(r'#[^\n]*')
 _LOAD_ALL = re.compile(r'registry\.load_all\((\w+)\)')
 _LIBRARIES = ('absl.logging',)
+# In source that `ast` has written: each statement on one line, no comments.
+_PROBLEM_DEFINITION = re.compile(
+  r'^ *(?:[^=\n]+ = )?(?:[\w.]+\.)?(DEFINE_\w+\(.*\))$', re.MULTILINE
+)
 
 
 def expand(words):
@@ -64,7 +74,7 @@ def check(words):
   """
   values = _define()
   problem = command_line.find_value(expand(words), 'problem')
-  problem_flags.define(problem, _know(values))
+  define_of_problem(problem, _know(values))
   try:
     rest = command_line.parse(values, ['train', *words], bool(problem))
   except flags.Error as error:
@@ -96,7 +106,7 @@ def _define():
       values[flag.name] = _copy(flag)
   known = _know(values)
   for name, code in _compile():
-    exec(code, {}, problem_flags.Names(known, _get_source(name)))
+    exec(code, {}, ProblemNames(known, _get_source(name)))
   return values
 
 
@@ -212,3 +222,57 @@ def _get_source(name):
   if spec is None:  # Of ours none is missing.
     raise registry.explain(name, None)
   return spec.loader.get_source(name) or ''
+
+
+class ProblemNames(dict):
+  """What a definition may name: `known`, and literals of its own file."""
+
+  def __init__(self, known, source):
+    """
+    Args:
+      known: {name: value}.
+      source: str, that of the file.
+    """
+    super().__init__(known)
+    self._source = source
+
+  def __missing__(self, name):
+    found = re.search(
+      rf'^{name} = (.*?)(?=^\S)(?:[)\]}}]$)?', self._source, _LINES
+    )
+    if found is None:
+      raise KeyError(name)
+    return ast.literal_eval(found[0].partition(' = ')[2])
+
+
+def define_of_problem(named, known):
+  """Runs the definitions of a problem that are literals.
+
+  Args:
+    named: str, the value of --problem, or None.
+    known: {name: value} for Names, in which `flags` stands for absl.flags.
+  """
+  source = _read_problem(named)
+  for text in _PROBLEM_DEFINITION.findall(source):
+    with contextlib.suppress(Exception):  # The user's code may raise anything.
+      code = compile(f'flags.{text}', 'the flags of --problem', 'exec')
+      exec(code, {}, ProblemNames(known, source))
+
+
+def _read_problem(named):
+  """Returns the source (str) of a problem; '' if it is not found or no Python.
+
+  Args:
+    named: str, the value of --problem, or None.
+  """
+  path = registry.find(names.PROBLEMS).get(named, named or '')
+  if path.startswith(f'{names.PACKAGE}.'):
+    with contextlib.suppress(AttributeError, ImportError):  # There is none.
+      path = importlib.util.find_spec(path).origin
+  if not path.endswith('.py'):
+    path = f'{path.replace(".", os.sep)}.py'
+  for folder in ['', *sys.path]:
+    found = os.path.join(folder, os.path.expanduser(path))
+    with contextlib.suppress(OSError, ValueError, SyntaxError):
+      return ast.unparse(ast.parse(pathlib.Path(found).read_bytes()))
+  return ''

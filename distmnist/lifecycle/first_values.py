@@ -19,7 +19,7 @@ from distmnist.logdir import (
   other_names,
 )
 from distmnist.tables import key_map, sparse_table, table_saver, touched_rows
-from distmnist.transport import given_values, strategy
+from distmnist.transport import fed_initial_values, strategy
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class FirstValues:
 
   def _initialize(self, session):
     with session.graph.as_default():
-      given = given_values.make_feed()
+      given = fed_initial_values.make_feed()
       has_tables = bool(tf.get_collection(sparse_table.TABLES))
     server = self._task.server
     if not (has_tables and self._cluster.num_ps and server):

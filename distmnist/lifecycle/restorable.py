@@ -9,8 +9,8 @@ from distmnist.logdir import (
   checkpoint_files,
   checkpoint_reads,
   checkpoints,
-  forms,
   grown_copy,
+  variable_specs,
 )
 from distmnist.tables import key_map, new_rows, sparse_table
 
@@ -31,7 +31,7 @@ def localize(path, graph, variables, stored=None):
     cli.RunError: the checkpoint is unreadable or of another model, or there is
       no room for a copy of it.
   """
-  found = forms.read(path)
+  found = variable_specs.read(path)
   shapes = {name: shape for name, (shape, _) in found.items()}
   maps = graph.get_collection(key_map.MAPS)
   own = {sparse_table.find_name(found.rows): found.new_rows for found in maps}

@@ -5,7 +5,8 @@ import logging
 import os
 
 from distmnist import runtime
-from distmnist.cluster import overview, role_flags, stop_request
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.cluster import role_flags, stop_request
 from distmnist.cluster import server as server_lib
 from distmnist.lifecycle import stalls as stalls_lib
 from distmnist.lifecycle import watchdog as watchdog_lib
@@ -54,7 +55,7 @@ class Task:
     cluster = self.cluster
     if cluster.source in ('', 'flags'):
       return
-    alias = overview.name_in_source(cluster, cluster.name)
+    alias = cluster_lib.name_in_source(cluster, cluster.name)
     _log.info(
       f'this task is {cluster.name}, by {cluster.source}'
       + (f', which calls it {alias}' if alias else '')

@@ -9,9 +9,9 @@ import os
 
 from distmnist.common import cli
 from distmnist.logdir import (
+  cached_copy,
   checkpoint_reads,
   grown_copy,
-  kept_copy,
   partial_checkpoints,
 )
 from distmnist.storage import copies, paths, scratch, stores, urls
@@ -19,7 +19,7 @@ from distmnist.storage import copies, paths, scratch, stores, urls
 _log = logging.getLogger(__name__)
 
 # The last copy with larger tables.
-_grown = kept_copy.KeptCopy()
+_grown = cached_copy.CachedCopy()
 
 
 def is_there(path):
@@ -69,7 +69,7 @@ def localize_grown(path, growths):
       )
     grown_copy.write(local, target, growths)
 
-  version = kept_copy.find_version(local), growths
+  version = cached_copy.find_version(local), growths
   return checkpoint_reads.trying(
     path, lambda: _grown.find(version, os.path.basename(path), write)
   )

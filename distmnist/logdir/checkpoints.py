@@ -13,8 +13,8 @@ from distmnist.common import cli
 from distmnist.logdir import (
   checkpoint_files,
   checkpoint_reads,
-  forms,
   slice_reader,
+  variable_specs,
 )
 from distmnist.storage import paths, urls
 
@@ -193,8 +193,8 @@ def check_fits(path, variables, found=None):
       dtype.
   """
   if found is None:
-    found = forms.read(path)
-  for name, (shape, dtype) in forms.find_all(variables).items():
+    found = variable_specs.read(path)
+  for name, (shape, dtype) in variable_specs.find_all(variables).items():
     if name not in found:
       raise cli.RunError(
         f'checkpoint {path} has no {name}: it comes from another model, '
@@ -219,13 +219,13 @@ def read_shapes(path):
   Raises:
     cli.RunError: unreadable.
   """
-  return {name: shape for name, (shape, _) in forms.read(path).items()}
+  return {name: shape for name, (shape, _) in variable_specs.read(path).items()}
 
 
 def has_all(path, variables):
   """Whether a checkpoint has all of `variables`, a list, by their names."""
   found = checkpoint_files.read_shapes(path)
-  return all(name in found for name in forms.find_all(variables))
+  return all(name in found for name in variable_specs.find_all(variables))
 
 
 def fetch_whole(session, variables, first=()):

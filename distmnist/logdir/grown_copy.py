@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli, partial_names
-from distmnist.logdir import checkpoint_reads, kept_copy, slice_copy
+from distmnist.logdir import cached_copy, checkpoint_reads, slice_copy
 
 
 class Growth(NamedTuple):
@@ -66,7 +66,7 @@ def write(path, target, growths):
     * (found[name].after / found[name].before if name in found else 1)
     for name in shapes
   )
-  kept_copy.check_room(
+  cached_copy.check_room(
     f'{path}: a copy with larger tables is written', int(needed)
   )
   with slice_copy.opened() as session:

@@ -96,7 +96,7 @@ def sign_time(logdir):
 
 
 def lives_dir(logdir):
-  """Where each process of the run keeps what it has done (logdir/lives.py)."""
+  """Where each process of a run keeps its record (logdir/worker_records.py)."""
   return os.path.join(logdir, _LIVES)
 
 

@@ -4,12 +4,12 @@ import logging
 import os
 
 from distmnist.common import partial_names
-from distmnist.logdir import checkpoint_reads, kept_copy, whole_copy
+from distmnist.logdir import cached_copy, checkpoint_reads, whole_copy
 
 _log = logging.getLogger(__name__)
 
 # What was put together last.
-_whole = kept_copy.KeptCopy()
+_whole = cached_copy.CachedCopy()
 
 
 def find_base(path):
@@ -52,7 +52,7 @@ def find_whole(path, local, base_path, local_base):
     _log.info(f'{path} has the rows touched since {base_path}: reading both')
     whole_copy.put_together(local, local_base, target, base_path)
 
-  version = tuple(map(kept_copy.find_version, (local, local_base)))
+  version = tuple(map(cached_copy.find_version, (local, local_base)))
   return _whole.find(version, os.path.basename(path), write)
 
 

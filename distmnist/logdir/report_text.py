@@ -1,6 +1,6 @@
 """What a run reports at its end, in lines for people."""
 
-from distmnist.logdir import row_report
+from distmnist.logdir import report as report_lib
 
 
 def format_metric(value):
@@ -49,7 +49,7 @@ def format_lines(report):
     f'{report["bytes_pushed"] / 1e6:,.1f} MB pushed, '
     f'{report["bytes_pulled"] / 1e6:,.1f} MB pulled',
   )
-  for label, text in row_report.format_lines(report.get('rows')):
+  for label, text in report_lib.format_row_lines(report.get('rows')):
     add(label, text)
   if report['bytes_sent']:
     add(

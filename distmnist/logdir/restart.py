@@ -9,10 +9,10 @@ from absl import flags
 from distmnist.common import cli
 from distmnist.common.names import ATTEMPT
 from distmnist.logdir import (
-  aside,
   begin_file,
   checkpoint_files,
   checkpoints,
+  earlier_runs,
   logdirs,
   run_data,
   run_flags,
@@ -143,7 +143,7 @@ class Restart:
       try:
         if move := self._find_move() or self._begin_move():
           target = os.path.join(self._logdir, move['to'])
-          aside.move_into(target, self._logdir, move['names'])
+          earlier_runs.move_into(target, self._logdir, move['names'])
           self._given = move['from']
         begin_file.write(self._logdir, self._given)
       except OSError as error:
@@ -157,13 +157,13 @@ class Restart:
 
   def _begin_move(self):
     """Notes what is to be moved aside (dict), if anything is; returns it."""
-    names = aside.find_names(self._logdir, self._given)
+    names = earlier_runs.find_names(self._logdir, self._given)
     if not names:
       return None
-    target = aside.make_folder(self._logdir)
+    target = earlier_runs.make_folder(self._logdir)
     given = self._given
     if given:
-      given = aside.find_moved(given, self._logdir, target)
+      given = earlier_runs.find_moved(given, self._logdir, target)
     move = {
       'resume': self._resume,
       'from': given,
@@ -183,7 +183,7 @@ class Restart:
     if not self._logdir or ATTEMPT in os.environ:
       return
     if _has_best_or_lives(self._logdir) and not self.find():
-      aside.move(self._logdir)
+      earlier_runs.move(self._logdir)
 
   def _find_given(self):
     wanted = self._resume
@@ -212,7 +212,9 @@ class Restart:
     self.is_of_other_run = bool(
       self._given
       and not self._found
-      and not (self._logdir and aside.find_place(self._given, self._logdir))
+      and not (
+        self._logdir and earlier_runs.find_place(self._given, self._logdir)
+      )
     )
     return self._found or self._given
 
@@ -249,7 +251,7 @@ class Restart:
     reach those steps again, by another path.
     """
     if self._found:
-      aside.move_later(self._logdir, self._found)
+      earlier_runs.move_later(self._logdir, self._found)
     self._found = None
 
 

@@ -16,7 +16,7 @@ from absl import flags
 
 from distmnist.cluster import errors
 from distmnist.common import cli, files
-from distmnist.logdir import checkpoint_files, checkpoints, kept
+from distmnist.logdir import checkpoint_files, checkpoints, retention
 from distmnist.storage import copies, paths, scratch, urls
 
 KEEP_CHECKPOINTS = flags.DEFINE_integer(
@@ -54,7 +54,7 @@ class CheckpointWriter:
         there now; called before a checkpoint gets its name.
     """
     self._folder = folder
-    self._kept = kept.KeptCheckpoints(folder, max_to_keep)
+    self._kept = retention.KeptCheckpoints(folder, max_to_keep)
     self._check_owner = check_owner
     self._known_paths = set()
 

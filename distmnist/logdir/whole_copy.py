@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli, partial_names
-from distmnist.logdir import checkpoint_reads, kept_copy, slice_copy
+from distmnist.logdir import cached_copy, checkpoint_reads, slice_copy
 
 
 class PartialError(checkpoint_reads.DamageError):
@@ -28,7 +28,7 @@ def check_room(what, needed):
   Raises:
     cli.RunError: it has not.
   """
-  kept_copy.check_room(
+  cached_copy.check_room(
     f'{what}: to read a checkpoint of touched rows, a whole one is put '
     'together',
     needed,

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from distmnist.data import side_by_side
+from distmnist.data import mixed_columns
 
 
 def names(nest):
@@ -41,7 +41,7 @@ def select(nest, columns):
         'and another numbers, or lists of another length'
       )
     found = np.stack(parts, axis=1)
-    side_by_side.check(nest, parts, found)
+    mixed_columns.check(nest, parts, found)
     return found
   return columns[nest]
 

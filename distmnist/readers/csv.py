@@ -6,20 +6,27 @@ def load(split):
   return csv.Reader(f'data/{split}-*.csv', x=['age', 'income'], y='bought')
 """
 
+import codecs
 import csv
 import functools
+import mmap
 import os
 import re
 
 import numpy as np
 
-from distmnist.readers import columns, csv_lines, paths, records
+from distmnist.readers import columns, paths, records
 
 # How many first lines tell the type of a column.
 _NUM_TOLD = 1000
 _TYPES = np.int64, np.float32
 _WHOLE_NUMBER = re.compile(r'\s*[+-]?\d+\s*')
 _NAMED_TYPES = {'int64': np.int64, 'float32': np.float32, 'text': object}
+# Bytes that are no UTF-8 stay what they are, from the file to the graph.
+ENCODING = 'utf-8', 'surrogateescape'
+# A file is searched for the ends of its lines in parts of this size.
+_CHUNK_BYTES = 1 << 24
+_GZIP = b'\x1f\x8b'
 
 
 class Reader:
@@ -68,9 +75,9 @@ class Reader:
     self._delimiter, num_before = delimiter, int(names is None)
     # One without a byte has no header, and no line either.
     filled = [*filter(os.path.getsize, self._paths)] or self._paths
-    self._header = names or csv_lines.read_header(filled[0], delimiter)
+    self._header = names or read_header(filled[0], delimiter)
     for path in filled:
-      header = names or csv_lines.read_header(path, delimiter)
+      header = names or read_header(path, delimiter)
       columns.check(self._xy, header, path)
       if header != self._header:
         raise ValueError(
@@ -78,7 +85,7 @@ class Reader:
         )
     self._records = records.Records(
       self._paths,
-      [csv_lines.find_places(path, num_before) for path in self._paths],
+      [find_lines(path, num_before) for path in self._paths],
     )
     self.num_examples = self._records.num_records
     self.block_sizes = self._records.block_sizes
@@ -140,7 +147,7 @@ class Reader:
     rows = []
     for number, line in zip(indices, self._records.read(indices), strict=True):
       try:
-        fields = csv_lines.split(line, self._delimiter)
+        fields = split_line(line, self._delimiter)
       except csv.Error as error:
         raise ValueError(f'{self._locate(number)}: {error}') from error
       if len(fields) != len(self._header):
@@ -155,7 +162,7 @@ class Reader:
     column = self._header.index(name)
     texts = [row[column] for row in rows]
     if type_ is object:
-      return np.array([t.encode(*csv_lines.ENCODING) for t in texts], object)
+      return np.array([t.encode(*ENCODING) for t in texts], object)
     try:
       return _to_numbers(texts, type_, self._missing)
     except (ValueError, OverflowError):
@@ -169,7 +176,7 @@ class Reader:
 
   def _locate(self, number):
     path, _, offset = self._records.locate(number)
-    return f'{path}:{csv_lines.find_number(path, offset)}'
+    return f'{path}:{find_line_number(path, offset)}'
 
 
 def _tell_type(path, header, name, rows, missing):
@@ -210,3 +217,97 @@ def _to_numbers(texts, type_, missing):
       if 'inf' not in (texts[i] or missing).lower():
         raise OverflowError(f'{texts[i]} is infinite in float32')
   return found
+
+
+def split_line(line, delimiter):
+  """Returns the fields of a line.
+
+  Args:
+    line: bytes.
+    delimiter: str, one character.
+
+  Returns:
+    list of str; text.encode(*ENCODING) gives the bytes of the line.
+
+  Raises:
+    csv.Error: it has no whole fields.
+  """
+  text = line.decode(*ENCODING)
+  if len(text) > csv.field_size_limit():
+    csv.field_size_limit(len(text))
+  # One that does not end here would read on.
+  reader = csv.reader([text, ''], delimiter=delimiter)
+  fields = next(reader)
+  if reader.line_num > 1:
+    raise csv.Error('a quoted text does not end in its line')
+  return fields
+
+
+def read_header(path, delimiter):
+  """Returns the names (list of str) of the columns; [] if the file is empty.
+
+  Raises:
+    ValueError: the first line is not a line of text.
+  """
+  with open(path, 'rb') as file:
+    line = file.readline().removeprefix(codecs.BOM_UTF8)
+  _check_is_text(path, line)
+  try:
+    line.decode()
+    return split_line(line, delimiter) if line else []
+  except UnicodeDecodeError as error:
+    raise ValueError(
+      f'the first line of {path} is not in UTF-8: convert the file'
+    ) from error
+  except csv.Error as error:
+    raise ValueError(f'{path}:1: {error}') from error
+
+
+def find_lines(path, num_before):
+  """Returns (offsets, lengths) of the lines that are not blank.
+
+  Args:
+    path: str.
+    num_before: int, how many lines at the beginning do not count, 0 or 1.
+
+  Raises:
+    ValueError: the file is compressed.
+  """
+  if not os.path.getsize(path):
+    return np.zeros([2, 0], np.int64)
+  with (
+    open(path, 'rb') as file,
+    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
+  ):
+    _check_is_text(path, text[: len(_GZIP)])
+    ends = [np.zeros(0, np.int64)]
+    for start in range(0, len(text), _CHUNK_BYTES):
+      chunk = np.frombuffer(text[start : start + _CHUNK_BYTES], np.uint8)
+      ends.append(np.flatnonzero(chunk == ord('\n')) + start)
+    ends = np.concatenate(ends)
+    if text[len(text) - 1] != ord('\n'):
+      ends = np.append(ends, len(text))
+    first = len(codecs.BOM_UTF8) * (text[:3] == codecs.BOM_UTF8)
+    offsets = np.append(first, ends[:-1] + 1)[num_before:]
+    ends = ends[num_before:]
+    lengths = ends - offsets
+    keep = lengths > 0
+    for i in np.flatnonzero(lengths == 1).tolist():
+      keep[i] = text[offsets[i]] != ord('\r')
+  return offsets[keep], lengths[keep]
+
+
+def find_line_number(path, offset):
+  """Returns the number (int) of the line at `offset`, from 1, as editors do."""
+  number = 1
+  with open(path, 'rb') as file:
+    while part := file.read(min(offset, _CHUNK_BYTES)):
+      number += part.count(b'\n')
+      offset -= len(part)
+  return number
+
+
+def _check_is_text(path, start):
+  """Raises ValueError if a file that begins with `start` is compressed."""
+  if start.startswith(_GZIP):
+    raise ValueError(f'{path} is compressed: expected CSV files that are not')

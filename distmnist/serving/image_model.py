@@ -3,7 +3,7 @@
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
-from distmnist.serving import saved_model, signature
+from distmnist.serving import saved_model
 
 _EXPECTED = (
   'images uint8 [n, height, width, channels] -> classes, probabilities'
@@ -26,10 +26,11 @@ class ImageModel(saved_model.Model):
     """
     super().__init__(export_dir)
     if not self._takes_images():
+      taken = saved_model.describe_signature(self.inputs)
+      given = saved_model.describe_signature(self.outputs)
       raise cli.RunError(
-        f'--export_dir={export_dir} takes {signature.describe(self.inputs)} and'
-        f' gives {signature.describe(self.outputs)}, expected {_EXPECTED}: '
-        'give its examples by --inputs, or the model of images'
+        f'--export_dir={export_dir} takes {taken} and gives {given}, expected '
+        f'{_EXPECTED}: give its examples by --inputs, or the model of images'
       )
     self.image_shape = tuple(self.inputs['images'].shape[1:].as_list())
     self.num_classes = self.outputs['probabilities'].shape[-1]

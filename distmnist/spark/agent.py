@@ -46,7 +46,7 @@ import time
 from distmnist.common import cli, command_line, owner_file, stop_grace
 from distmnist.common.names import ATTEMPT, CHIEF
 from distmnist.launching import jobs
-from distmnist.launching.forking import local_host
+from distmnist.launching.forking import fork_client
 from distmnist.launching.screen import log_view, task_logs
 from distmnist.launching.supervisor import task_group
 from distmnist.spark import messages as messages_lib
@@ -129,7 +129,7 @@ class Agent:
     grace_secs = stop_grace.parse(task.argv)
     folder = self._spec['folder']
     self._log = log_view.Log(task_logs.log_path(folder, task))
-    host = local_host.make_host(
+    host = fork_client.make_host(
       *(task.module, folder, os.environ),
       fork_tasks=False,
       stop_grace_secs=grace_secs,

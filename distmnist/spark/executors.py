@@ -6,7 +6,7 @@ import re
 import time
 import zipfile
 
-from distmnist.cluster import exposure
+from distmnist.cluster import addresses
 from distmnist.common import cli, command_line, console
 from distmnist.common.names import PACKAGE_DIR
 from distmnist.spark import barrier_job
@@ -86,7 +86,7 @@ def warn_of_network(conf):
   """
   if conf.get('spark.master').startswith('local'):
     return
-  _log.info(exposure.describe('the tasks on the executors'))
+  _log.info(addresses.describe_exposure('the tasks on the executors'))
   if conf.get('spark.authenticate', 'false') != 'true':
     _log.info(
       'spark.authenticate is off: Spark sends the secret of this run in the'

@@ -24,7 +24,7 @@ import os
 
 import numpy as np
 
-from distmnist.data import array_folder, side_by_side
+from distmnist.data import array_folder, mixed_columns
 from distmnist.spark import layouts
 
 
@@ -197,7 +197,7 @@ def _pick_side(row, side):
   if isinstance(side, (list, tuple)):
     values = [row[column] for column in side]
     found = np.array(values)
-    side_by_side.check(side, values, found)
+    mixed_columns.check(side, values, found)
     return found
   return row[side]
 

@@ -1,20 +1,21 @@
 """Requests to a store, tried again while that may help.
 
 A store that does not answer, or answers that it is overloaded, is asked again
-for half a minute, with a line each time; a refusal is final at once. Slow
-answers are reported, too. fsspec and the store's library are imported with the
-first address.
+for half a minute, with a line each time; a refusal is final at once. How long a
+process waits for slow answers is reported, too: nothing else distinguishes a
+slow store from a slow training. fsspec and the store's library are imported
+with the first address.
 """
 
 import errno
 import logging
 import re
+import threading
 import time
 
-from distmnist.storage import answer_times, hdfs, urls
+from distmnist.storage import hdfs, urls
 
 _log = logging.getLogger(__name__)
-_times = answer_times.AnswerTimes()
 
 # The pauses between two tries of a request, and of all else that may pass.
 WAITS_SECS = (0.5, 1, 2, 4, 8, 16)
@@ -39,6 +40,47 @@ _FINAL_ERRNOS = (
 )
 # libhdfs's number for an exception of Java that it has no number for.
 _JAVA_ERRNO = 255
+# An answer that takes this long is slow, and a line says so once the slow ones
+# have taken this much more time in total.
+_SLOW_SECS = 0.5
+_MANY_SECS = 5.0
+# At least this long from one line to the next.
+_PAUSE_SECS = 30.0
+
+
+class AnswerTimes:
+  """The slow answers to the requests of one process."""
+
+  def __init__(self, clock=time.monotonic):
+    self._clock = clock
+    self._lock = threading.Lock()
+    self._num_slow = 0
+    self._secs = 0.0  # What they took in total.
+    self._said_secs = 0.0  # That total at the last line.
+    self._said_at = -_PAUSE_SECS
+
+  def note(self, url, secs):
+    """Records that the request for `url` (str) was answered after `secs`."""
+    if secs < _SLOW_SECS:
+      return
+    with self._lock:
+      self._num_slow += 1
+      self._secs += secs
+      now = self._clock()
+      if (
+        self._secs - self._said_secs < _MANY_SECS
+        or now - self._said_at < _PAUSE_SECS
+      ):
+        return
+      self._said_secs, self._said_at = self._secs, now
+      line = (
+        f'{url}: the store has answered after {secs:.1f} s; {self._num_slow} '
+        f'slow answers have taken {self._secs:.0f} s so far'
+      )
+    _log.info(line)
+
+
+_times = AnswerTimes()
 
 
 def ask(url, do, missing='there is no such object'):

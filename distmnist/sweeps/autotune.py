@@ -1,7 +1,7 @@
 """Finds what makes a run faster, on its own hosts and links, before it starts.
 
 The trials are runs of launch, each ended after some seconds of training;
-knobs.py lists what they try.
+coordinate_search.py lists what they try.
 """
 
 import contextlib
@@ -18,8 +18,7 @@ from distmnist.common.names import TRAIN
 from distmnist.common.refusals import Refusal
 from distmnist.launching import cluster_flags, train_flags
 from distmnist.storage import urls
-from distmnist.sweeps import knobs as knobs_lib
-from distmnist.sweeps import speed_trial
+from distmnist.sweeps import coordinate_search, speed_trial
 
 FLAGS = flags.FLAGS
 _log = logging.getLogger(__name__)
@@ -84,7 +83,7 @@ def read_given():
 
 
 def run(launch_words, words):
-  """Tries the knobs and logs what each gains.
+  """Tries the settings and logs what each gains.
 
   Args:
     launch_words: list of str, the flags of launch.
@@ -103,13 +102,13 @@ def run(launch_words, words):
   refusals.refuse(_REFUSALS)
   given = train_flags.check(words)
   refusals.refuse(_OF_FOLDER, logdir=given['logdir'].value)
-  knobs = knobs_lib.select(given, num_ps)
-  tried = [word for knob in knobs for word in knob.words]
+  settings = coordinate_search.select(given, num_ps)
+  tried = [word for setting in settings for word in setting.words]
   found = train_flags.find_mistakes(
     [[*words, word] for word in tried], num_ps, num_workers
   )
   mistakes = dict(zip(tried, found, strict=True))
-  num_trials = knobs_lib.count_trials(knobs, mistakes)
+  num_trials = coordinate_search.count_trials(settings, mistakes)
   secs = AUTOTUNE_SECS.value / num_trials
   _log.info(
     f'autotune: {num_trials} trials of {secs:.1f} s and a start each, on the'
@@ -123,14 +122,14 @@ def run(launch_words, words):
     runner = speed_trial.Runner(
       [*launch_words, *words], folder, num_workers, secs, received
     )
-    rows, taken = knobs_lib.climb(knobs, runner.measure, mistakes)
+    rows, taken = coordinate_search.climb(settings, runner.measure, mistakes)
   if received:
     name = signal.Signals(received[0]).name
     _log.info(f'{name}: autotune was stopped, and nothing is taken')
     return [], received[0]
   if not rows[0].speed:
     raise cli.RunError(f'autotune: the run as given: {rows[0].note}')
-  for line in knobs_lib.format_rows(rows, runner.unit):
+  for line in coordinate_search.format_rows(rows, runner.unit):
     _log.info(line)
   _log.info(f'autotune takes {" ".join(taken) or "the flags as given"}')
   return taken, None

@@ -3,9 +3,10 @@
 import os
 import signal
 
-from distmnist.common import cli
+from distmnist.common import cli, files
 from distmnist.common.names import CHECK
-from distmnist.sweeps import causes, json_files, runners, search_space
+from distmnist.sweeps import runners, search_space
+from distmnist.sweeps import trials as trials_lib
 
 
 def check(runner, command, trials, folder):
@@ -30,7 +31,7 @@ def check(runner, command, trials, folder):
     'needs_data': True,
     'flags': [command.make_train_flags(trial, 0) for trial in trials],
   }
-  json_files.write(path, asked)
+  files.write_json(path, asked)
   argv = ['python', '-m', CHECK, path]
   start = runner.start(runners.Command('check', argv, log, command.env))
   ended = runner.wait()
@@ -39,9 +40,9 @@ def check(runner, command, trials, folder):
     return
   ((_, code),) = ended
   if code:
-    cause = causes.find(log, start, code)
+    cause = trials_lib.find_cause(log, start, code)
     raise cli.RunError(f'the trials cannot be checked: {cause}')
-  mistakes = json_files.read(f'{path}.checked')
+  mistakes = files.read_json(f'{path}.checked')
   for name in (path, log, f'{path}.checked'):
     os.remove(name)
   wrong = [pair for pair in zip(trials, mistakes, strict=True) if pair[1]]

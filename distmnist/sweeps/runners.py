@@ -3,8 +3,8 @@
 A Backend is the place, known and checked before anything starts: how many
 trials run at a time, and with what. It makes the Runner, a context in which
 commands start and end. There are two of each: this machine
-(local_backend.py, local_runner.py) and Spark (spark_backend.py,
-spark_runner.py), which needs a shared folder for the sweep.
+(local_backend.py) and Spark (spark/sweep_backend.py,
+spark/sweep_runner.py), which needs a shared folder for the sweep.
 """
 
 import abc

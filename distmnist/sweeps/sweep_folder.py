@@ -13,7 +13,7 @@ import time
 
 from distmnist.common import cli, console, files, stop_grace
 from distmnist.launching import problem_file
-from distmnist.sweeps import json_files, search_space
+from distmnist.sweeps import search_space
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class SweepFolder:
   def save_study(self):
     """Marks the folder as this sweep's for good."""
     known = {**self._study, 'problem_sha256': self._problem}
-    json_files.write(self.join('sweep.json'), known)
+    files.write_json(self.join('sweep.json'), known)
 
   def _make(self):
     """Makes the folder, and trials/ in it.
@@ -131,7 +131,7 @@ class SweepFolder:
     """
     path = self.join('sweep.json')
     try:
-      known = json_files.read(path)
+      known = files.read_json(path)
       if not isinstance(known, dict):
         raise ValueError('it is no JSON object')
     except FileNotFoundError:

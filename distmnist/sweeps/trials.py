@@ -7,10 +7,13 @@ which is written, whole or not at all, at each change of its state.
 import contextlib
 import dataclasses
 import os
+import re
 import signal
 
-from distmnist.common import cli
-from distmnist.sweeps import causes, json_files
+from distmnist.common import cli, files
+from distmnist.common.names import LAUNCH
+from distmnist.launching.screen import task_logs
+from distmnist.launching.supervisor import failures
 from distmnist.sweeps import results as results_lib
 
 WAITING = 'waiting'  # has never run
@@ -36,6 +39,9 @@ _LOADED = {
     isinstance(value, list) and all(map(results_lib.is_result, value))
   ),
 }
+_LAUNCH_ERROR = re.compile(rf'{LAUNCH}: error: .* failed .*?: (.*); log')
+# All lines of the tail that is read: a line has at least one byte.
+_NUM_LINES = 1 << 14
 
 
 @dataclasses.dataclass
@@ -100,7 +106,7 @@ class Trial:
       cli.RunError: the file cannot be read, or was not written by `save`.
     """
     try:
-      known = json_files.read(self._path)
+      known = files.read_json(self._path)
     except FileNotFoundError:
       return None
     except (OSError, ValueError) as error:
@@ -118,7 +124,7 @@ class Trial:
 
   def save(self):
     names = ('number', 'combination', 'state', 'secs', 'cause', 'results')
-    json_files.write(self._path, {name: getattr(self, name) for name in names})
+    files.write_json(self._path, {name: getattr(self, name) for name in names})
 
   def begin(self):
     """Notes that it runs, and removes the report of a shorter run."""
@@ -151,7 +157,7 @@ class Trial:
       return
     self.state = STOPPED if code in _STOPPED_CODES else FAILED
     if self.state == FAILED:
-      self.cause = causes.find(self.log, log_start, code)
+      self.cause = find_cause(self.log, log_start, code)
       if cli.DIVERGED in self.cause:
         self.state = DIVERGED
     self.save()
@@ -171,7 +177,7 @@ class Trial:
 
   def _take_report(self):
     try:
-      report = json_files.read(self._report_path)
+      report = files.read_json(self._report_path)
       self.results.append(results_lib.take(report))
       self.state = DONE
     except (AttributeError, OSError, ValueError) as error:
@@ -191,3 +197,30 @@ def make_trial(number, num_trials, combination, folder):
   """Returns Trial `number` of `num_trials`, in its own folder."""
   name = f'{number:0{max(2, len(str(num_trials)))}d}'
   return Trial(number, name, combination, os.path.join(folder, name))
+
+
+def find_cause(log, start, code):
+  """Returns why a run failed, as one line (str).
+
+  This is the last error in its log, preferring a task's to the launcher's,
+  which quotes the task's last lines; else the last line; else the exit code.
+
+  Args:
+    log: str, a path.
+    start: int, where the log of this run begins, in bytes.
+    code: int, the exit code, or -n after signal n.
+  """
+  ending = failures.describe_end(code)
+  with contextlib.suppress(OSError):
+    tail = task_logs.read_last_lines(log, start, _NUM_LINES)
+    lines = [line.strip(' |') for line in tail]
+    for line in reversed(lines):
+      match = cli.ERROR_LINE.match(line)
+      if match and match[1] != 'launch':
+        return match[2]
+      match = _LAUNCH_ERROR.match(line)
+      if match and not re.match('exit code|killed by', match[1]):
+        return match[1]
+    if lines and code > 0:
+      return f'{lines[-1]} ({ending})'
+  return ending

@@ -7,8 +7,8 @@
       what the optimizer keeps beside it <- what begins beside such a row
       keys[row] <- key;  the map[key] <- row
 
-A key may first have to be seen several times (sightings.py), and in a full
-bucket it may take the row of another key (row_places.py).
+A key may first have to be seen several times (count_min_sketch.py), and in a
+full bucket it may take the row of another key (free_rows.py).
 
 In turn: the op BatchFunction runs a function for one worker after the other, in
 a thread outside the worker's step. It finishes what it began even if that
@@ -20,10 +20,10 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
 from distmnist.tables import (
+  count_min_sketch,
+  free_rows,
   key_map,
   new_rows,
-  row_places,
-  sightings,
   sparse_table,
   touched_rows,
 )
@@ -38,7 +38,7 @@ class KeyShard(key_map.KeyMap):
   """The keys of a shard of a table, on its ps.
 
   Attributes: those of KeyMap.
-    counts: see row_places.Places.
+    counts: see free_rows.FreeRows.
   """
 
   def __init__(self, name, rows, keys, start, first_bucket, seed):
@@ -49,10 +49,10 @@ class KeyShard(key_map.KeyMap):
     """
     self._seed = seed
     with tf.get_default_graph().colocate_with(rows.handle.op):
-      self._places = row_places.Places(rows, start)
+      self._places = free_rows.FreeRows(rows, start)
       self._sightings = None
       if start.new_rows.min_sightings > 1:
-        self._sightings = sightings.Sightings(rows)
+        self._sightings = count_min_sketch.CountMinSketch(rows)
     self._reuse, self.counts = self._places.reuse, self._places.counts
     super().__init__(name, rows, keys, start, first_bucket)
 

@@ -31,7 +31,7 @@ LOWEST_KEY = FREE + 16
 
 # Per key in the map of a ps: 48 to 49 were measured with 0.5 to 5 million keys.
 BYTES_OF_KEY = 48
-# Per row, in sightings.py and in row_reuse.py.
+# Per row, in count_min_sketch.py and in row_reuse.py.
 BYTES_OF_SIGHTINGS, BYTES_OF_AGE = 16, 8
 
 # In standard deviations of a bucket's number of keys: with `capacity` keys the

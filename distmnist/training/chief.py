@@ -9,8 +9,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common.names import CHIEF
-from distmnist.logdir import best, checkpoints, logdirs, report
-from distmnist.logdir import lives as lives_lib
+from distmnist.logdir import best, checkpoints, logdirs, report, worker_records
 from distmnist.training import (
   evaluation,
   final_model,
@@ -239,7 +238,9 @@ def report_alone(task, choice, judges, folder, start):
   judged = _judge(task, choice, splits, kept, evaluate, last_step)
   final_model.write(problem, folder.path, None, judged.path or path)
   # What each worker did is known from its last life.
-  lives = sorted(lives_lib.read(folder.path), key=lambda stats: stats.start)
+  lives = sorted(
+    worker_records.read(folder.path), key=lambda stats: stats.start
+  )
   last = {stats.worker: stats for stats in lives if stats.has_ended}
   own = last.pop(0, report.WorkerStats(0, life=task.watchdog.life))
   counted = {

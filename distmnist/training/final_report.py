@@ -5,7 +5,13 @@ import logging
 from absl import flags
 
 from distmnist.common import cli, files
-from distmnist.logdir import lives, logdirs, report, report_text, run_flags
+from distmnist.logdir import (
+  logdirs,
+  report,
+  report_text,
+  run_flags,
+  worker_records,
+)
 from distmnist.storage import urls
 
 _log = logging.getLogger(__name__)
@@ -46,7 +52,7 @@ def publish(outcome, workers, strategy, num_workers, logdir):
     num_workers: int, the cluster's.
     logdir: str or None.
   """
-  all_lives, unknown = lives.gather(logdir, workers)
+  all_lives, unknown = worker_records.gather(logdir, workers)
   outcome = outcome | {
     'pushes_per_update': strategy.batches_per_update // strategy.push_period,
     'workers_not_heard_of': sorted(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.data import fed_rows, input_pipeline, seeds
+from distmnist.data import input_pipeline, seeds, step_rows
 from distmnist.exchange import traffic as traffic_lib
 from distmnist.exchange.steps import graph_warmup
 from distmnist.nn import batch_norm
@@ -24,7 +24,7 @@ class WorkerGraph(NamedTuple):
   Attributes:
     step: step.Step.
     warmup: graph_warmup.Warmup, or None if the rule needs none.
-    fed: int64 placeholder [num_steps, 1 + batch_size], see fed_rows.FedRows.
+    fed: int64 placeholder [num_steps, 1 + batch_size], see step_rows.StepRows.
     examples: split.Split or streamed.Streamed, the training data.
   """
 
@@ -70,7 +70,7 @@ def build(task, choice, train_split, seed):
     warmup.hold_back_changes([step.update.train_op])
     graph_warmup.keep_loops_whole(tf.get_default_graph())
   _describe(task, choice, step)
-  [batches] = tf.get_collection(fed_rows.COLLECTION)
+  [batches] = tf.get_collection(step_rows.COLLECTION)
   return WorkerGraph(step, warmup, batches.fed, train_split)
 
 

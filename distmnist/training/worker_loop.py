@@ -15,7 +15,7 @@ from distmnist.lifecycle import (
   shutdown,
 )
 from distmnist.lifecycle import session as session_lib
-from distmnist.logdir import lives, report
+from distmnist.logdir import report, worker_records
 from distmnist.tables import table_saver, tables_apart
 from distmnist.training import chief as chief_lib
 from distmnist.training import divergence, rule_checks, worker_steps
@@ -249,7 +249,9 @@ class WorkerLoop:
       choice.problem.unit,
     )
     sums = at_end.enter_context(
-      contextlib.closing(lives.Sums(self._stats, folder.path, task.metrics))
+      contextlib.closing(
+        worker_records.Sums(self._stats, folder.path, task.metrics)
+      )
     )
     task_metrics.follow_worker(task, sums, self._progress, choice)
     traced = None

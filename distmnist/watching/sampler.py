@@ -1,8 +1,9 @@
 """Writes the metrics of this task at intervals, in a thread of its own.
 
-So a task that makes no progress still reports, and nothing waits for the disk:
-what other threads have to say goes through a queue. While the disk does not
-answer the queue fills, and what comes then is dropped.
+What the process uses (bytes on its sockets, memory, processor time) is read
+from the kernel. A task that makes no progress still reports, and nothing waits
+for the disk: what other threads have to say goes through a queue. While the
+disk does not answer the queue fills, and what comes then is dropped.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ import time
 import distmnist
 from distmnist.common import owner_file
 from distmnist.common.names import ATTEMPT, LAUNCH_ID
-from distmnist.watching import metrics_file, usage
+from distmnist.watching import metrics_file, process_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ LEAST_SECS = 0.5
 _MAX_LINES = 1000
 # The most that an end waits for the last lines.
 _END_SECS = 10.0
+_PAGE = os.sysconf('SC_PAGE_SIZE')
 
 
 def _find_versions():
@@ -76,7 +78,7 @@ class Sampler:
       every_secs=every_secs,
     )
     self._every_secs = min(every_secs, threading.TIMEOUT_MAX)
-    self._usage = usage.Usage()
+    self._usage = Usage()
     self._lines = queue.Queue(_MAX_LINES)  # (kind, fields), 'end' the last.
     self._last_time = 0.0
     self._is_closed = False
@@ -144,3 +146,46 @@ class Sampler:
     self._last_time = line['time']
     for sink in self.sinks:
       sink(line)
+
+
+class Usage:
+  """What is used in total, and per second since the last look."""
+
+  def __init__(self):
+    self._sockets = process_bytes.Meter()
+    self._mark = self._count()
+
+  def _count(self):
+    sent, received = self._sockets.read() or (None, None)
+    return {
+      'time': time.monotonic(),
+      'sent_bytes': sent,
+      'received_bytes': received,
+      'cpu_secs': time.process_time(),
+    }
+
+  def look(self):
+    """Returns a dict of numbers; the schema has their names.
+
+    Bytes are counted from when this object was made; None where the system
+    does not count them.
+    """
+    then, now = self._mark, self._count()
+    self._mark = now
+    secs = max(1e-9, now['time'] - then['time'])
+    found = {name: now[name] for name in now if name != 'time'}
+    for name in ('sent_bytes', 'received_bytes'):
+      if now[name] is not None and then[name] is not None:
+        found[f'{name}_per_sec'] = (now[name] - then[name]) / secs
+    found['cpu_cores'] = (now['cpu_secs'] - then['cpu_secs']) / secs
+    found['rss_bytes'] = read_rss()
+    return found
+
+
+def read_rss(pid='self'):
+  """Returns the resident memory of a process in bytes, None if unknown."""
+  try:
+    with open(f'/proc/{pid}/statm', encoding='ascii') as file:
+      return int(file.read().split()[1]) * _PAGE
+  except (OSError, IndexError, ValueError):
+    return None

@@ -14,6 +14,7 @@ from distmnist.common import owner
 from distmnist.nn import optimizers
 
 X = np.ones([3, 1], np.float32)
+FIT_ARGUMENTS_X, Y = np.arange(10.0), np.arange(10)
 
 
 def without_decay(optimizer):
@@ -273,3 +274,53 @@ def test_a_model_without_a_shape_is_made_for_what_numpy_takes(monkeypatch):
     model.compile('sgd', 'mse')
     with pytest.raises(InterruptedError, match='True'):
       fit.fit(model, memoryview(X), X)
+
+
+@pytest.mark.parametrize(
+  'name, instead',
+  [
+    ('callbacks', 'early_stopping_patience'),
+    ('sample_weight', 'a loss of its own'),
+    ('verbose', 'log_secs'),
+  ],
+)
+def test_what_is_for_keras_is_refused_with_what_to_do(name, instead):
+  with pytest.raises(ValueError, match=f'{name} is for Keras.*{instead}'):
+    fit.fit(None, FIT_ARGUMENTS_X, Y, **{name: 1})
+  fit.check_arguments(['epochs', 'validation_steps'])
+
+
+def test_the_last_part_is_judged_on_in_place_of_trained():
+  x = {'a': FIT_ARGUMENTS_X, 'b': FIT_ARGUMENTS_X + 1}
+  splits = fit.make_splits(x, Y, None, 0.25)
+  (x_train, y_train), (x_judged, y_judged) = splits.values()
+  # Of 10, 7.5 are trained on: 7, as by Keras.
+  assert x_train['b'].tolist() == [*range(1, 8)]
+  assert x_judged['b'].tolist() == [8, 9, 10]
+  assert y_train.tolist() == [*range(7)] and y_judged.tolist() == [7, 8, 9]
+
+
+@pytest.mark.parametrize('y', [{'a': Y, 'b': Y}, (Y, Y)])
+def test_what_several_outputs_need_is_told_at_the_call(y):
+  with pytest.raises(ValueError, match='y has 2 arrays, .* write a file with'):
+    fit.make_splits(FIT_ARGUMENTS_X, y, None, None)
+
+
+def test_without_a_part_all_is_trained_on():
+  splits = fit.make_splits(FIT_ARGUMENTS_X, Y, None, None)
+  assert len(splits) == 1 and splits['train'][0] is FIT_ARGUMENTS_X
+  splits = fit.make_splits(
+    FIT_ARGUMENTS_X, Y, (FIT_ARGUMENTS_X[:2], Y[:2]), None
+  )
+  assert [len(x) for x, _ in splits.values()] == [10, 2]
+
+
+@pytest.mark.parametrize('part', [1, 1.5, -0.5, 0.99])
+def test_a_part_that_leaves_one_side_empty_is_refused(part):
+  with pytest.raises(ValueError, match=f'validation_split={part:g} of 10 exam'):
+    fit.make_splits(FIT_ARGUMENTS_X, Y, None, part)
+
+
+def test_either_the_part_or_the_data_is_given():
+  with pytest.raises(ValueError, match='expected one'):
+    fit.make_splits(FIT_ARGUMENTS_X, Y, (FIT_ARGUMENTS_X, Y), 0.5)

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import heartbeat_table
 from distmnist.cluster.heartbeat_table import Beat
-from distmnist.watching import socket_bytes
+from distmnist.watching import process_bytes
 from tests.support import in_process
 
 
@@ -43,7 +43,7 @@ def test_all_read_what_each_has_written_last(open_board, num_ps):
 
 def measure(act, times=20):
   """Returns the bytes of an act; both ends of its sockets are in here."""
-  counter = socket_bytes.SocketBytes()
+  counter = process_bytes.SocketBytes()
   act()  # It makes the session.
   counter.look()
   before, _ = counter.read() or (0, 0)

@@ -11,6 +11,13 @@ import pytest
 
 from distmnist.common import files
 
+KILLED_WHILE_IT_WRITES = (
+  'import os, signal, sys\n'
+  'from distmnist.common import files\n'
+  'with files.replacing(sys.argv[1]) as file:\n'
+  '  file.write("half"); os.kill(os.getpid(), signal.SIGKILL)'
+)
+
 
 def test_a_file_takes_the_place_of_the_old_one(tmp_path):
   path = tmp_path / 'report.json'
@@ -195,14 +202,6 @@ def test_on_a_full_disk_no_draft_of_a_new_file_is_left(tmp_path, monkeypatch):
   assert os.listdir(tmp_path) == []
 
 
-KILLED_WHILE_IT_WRITES = (
-  'import os, signal, sys\n'
-  'from distmnist.common import files\n'
-  'with files.replacing(sys.argv[1]) as file:\n'
-  '  file.write("half"); os.kill(os.getpid(), signal.SIGKILL)'
-)
-
-
 def test_the_draft_of_a_killed_process_is_removed_and_no_other(tmp_path):
   path = str(tmp_path / 'report.json')
   argv = [sys.executable, '-c', KILLED_WHILE_IT_WRITES, path]
@@ -219,3 +218,19 @@ def test_the_draft_of_a_killed_process_is_removed_and_no_other(tmp_path):
     files.remove_abandoned(str(tmp_path))
     assert len(os.listdir(tmp_path)) == 4
   assert sorted(os.listdir(tmp_path)) == [new, *mine, 'report.json']
+
+
+def test_what_is_written_is_read(tmp_path):
+  path = str(tmp_path / 'x.json')
+  files.write_json(path, {'a': [1, None, 'é']})
+  assert files.read_json(path) == {'a': [1, None, 'é']}
+  with pytest.raises(TypeError):
+    files.write_json(path, {'a': {1}})
+  assert files.read_json(path)['a'][0] == 1
+  assert [p.name for p in tmp_path.iterdir()] == ['x.json']
+
+
+def test_what_is_no_json_is_an_error(tmp_path):
+  (tmp_path / 'x').write_text('{')
+  with pytest.raises(ValueError):
+    files.read_json(str(tmp_path / 'x'))

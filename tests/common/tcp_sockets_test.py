@@ -1,6 +1,6 @@
 """tcp_sockets: those of this process, which stay open.
 
-Those of another one are tested in tests/watching/socket_bytes_test.py.
+Those of another one are tested in tests/watching/process_bytes_test.py.
 """
 
 import os

@@ -78,7 +78,7 @@ class Here(background.Here):
       self.wait_until_no_job_is_left()
 
 
-# Who can reach the ports: exposure_test has the words.
+# Who can reach the ports: addresses_test has the words.
 EXPOSED = re.compile(r'^distmnist\.launch: anyone who reaches the .*\n', re.M)
 
 

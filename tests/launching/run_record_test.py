@@ -12,11 +12,7 @@ import pytest
 
 from distmnist.common import cli, owner, owner_file, signals, takeover
 from distmnist.launching import jobs, run_record
-from distmnist.launching.supervisor import (
-  companions,
-  restart_limits,
-  task_record,
-)
+from distmnist.launching.supervisor import restart_limits, sidecars, task_record
 from distmnist.watching import html_report, metrics_file, stop_file
 from tests.support.background import wait_until
 
@@ -28,10 +24,10 @@ def _launch(monkeypatch):
   monkeypatch.setenv('DISTMNIST_LAUNCH_ID', 'l')
 
 
-def open_record(tmp_path, companions=(), **fields):
+def open_record(tmp_path, sidecars=(), **fields):
   words = (f'--logdir={tmp_path}', '--model=cnn')
   job = jobs.Job(train_flags=words, given=words, **fields)
-  return run_record.opened(job, 'local', companions)
+  return run_record.opened(job, 'local', sidecars)
 
 
 def read(tmp_path):
@@ -154,7 +150,7 @@ def test_a_signal_at_the_end_kills_what_runs_beside_and_nothing_else(
   @contextlib.contextmanager
   def running(name, _, logs_dir):
     argv = ['-c', DELIVERING]
-    with companions.running(name, argv, logs_dir) as process:
+    with sidecars.running(name, argv, logs_dir) as process:
       processes.append(process)
       yield
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from distmnist.launching import jobs, run_tasks
+from distmnist.launching.run_tasks import PidLines
 from tests.support.paths import PYTHONPATH
 
 
@@ -78,3 +79,28 @@ def test_the_data_has_the_network_that_the_others_have_not(tmp_path):
     'worker_0.log': f'interfaces {inside}\n',
     'data.log': f'interfaces {outside}\n',
   }
+
+
+def test_all_are_told_in_one_line_once_all_have_begun(caplog):
+  lines = PidLines(['fork server', 'ps 0'])
+  lines.note('ps 0', 12, 1)
+  lines.note('data', 13, 1)
+  assert caplog.messages == []
+  lines.note('fork server', 11, 1)
+  assert caplog.messages == ['pids on this machine: ps 0 12, fork server 11']
+
+
+def test_a_restart_has_a_line_of_its_own(caplog):
+  lines = PidLines(['ps 0'])
+  lines.note('ps 0', 12, 1)
+  lines.note('ps 0', 13, 2)
+  assert caplog.messages[1:] == ['ps 0 is pid 13 now']
+
+
+def test_of_many_some_are_told_and_how_to_find_the_others(caplog):
+  lines = PidLines(f'worker {i}' for i in range(20))
+  for i in range(20):
+    lines.note(f'worker {i}', i, 1)
+  assert caplog.messages[0].endswith(
+    "worker 15 15, 4 more: pgrep -af '^distmnist '"
+  )

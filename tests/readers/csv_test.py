@@ -184,3 +184,27 @@ def test_a_text_of_digits_and_underscores_is_no_number(tmp_path):
   reader = csv.Reader(path, 'id', 'n').with_types({'id': 'int64'})
   with pytest.raises(ValueError, match="a:2: id is '12_3': expected int64"):
     reader.read(np.arange(2))
+
+
+def test_the_lines_that_are_not_blank_are_found(tmp_path):
+  path = tmp_path / 'a'
+  path.write_bytes(b'\xef\xbb\xbfn,t\r\n1,x\r\n\r\n\n2,y')
+  offsets, lengths = csv.find_lines(str(path), 1)
+  assert offsets.tolist() == [8, 16] and lengths.tolist() == [4, 3]
+  offsets, _ = csv.find_lines(str(path), 0)
+  assert offsets.tolist() == [3, 8, 16]
+  assert csv.read_header(str(path), ',') == ['n', 't']
+  numbers = [csv.find_line_number(path, offset) for offset in (3, 8, 16)]
+  assert numbers == [1, 2, 5]
+
+
+@pytest.mark.parametrize(
+  'line, fields',
+  [
+    (b'1,"a, ""b""",\r', ['1', 'a, "b"', '']),
+    (b'1;"2,3"', ['1;"2', '3"']),
+    (b'a b', ['a b']),
+  ],
+)
+def test_a_line_is_split_into_its_fields(line, fields):
+  assert csv.split_line(line, ',') == fields

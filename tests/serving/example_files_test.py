@@ -17,6 +17,8 @@ MIXED = {
   'new': tf.TensorSpec([None], tf.bool),
   'price': tf.TensorSpec([None], tf.float32),
 }
+IDS = {'ids': tf.TensorSpec([None], tf.uint8)}
+PLANE = {'x': tf.TensorSpec([None, 2, 2], tf.float32)}
 
 
 def read(folder, name, content, specs):
@@ -86,10 +88,6 @@ def test_inputs_of_several_types(tmp_path, name, content):
     'price': [1, 2.5],
   }
   assert found['ids'].dtype == np.int32 and found['new'].dtype == bool
-
-
-IDS = {'ids': tf.TensorSpec([None], tf.uint8)}
-PLANE = {'x': tf.TensorSpec([None, 2, 2], tf.float32)}
 
 
 @pytest.mark.parametrize(
@@ -233,3 +231,25 @@ def test_what_is_no_example_is_one_line(tmp_path, name, text, said):
   with pytest.raises(cli.RunError, match=said) as caught:
     read(tmp_path, name, text, specs)
   assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  'text, found', [('1e308', 1e308), ('-Infinity', -np.inf), ('inf', np.inf)]
+)
+def test_a_number_is_what_it_says(text, found):
+  assert example_files.parse_float(text) == found
+
+
+@pytest.mark.parametrize('text', ['1e309', '-1e400', '9' * 400])
+def test_a_number_beyond_pythons_is_not_infinite(text):
+  with pytest.raises(ValueError, match=f'^{text} is too large$'):
+    example_files.parse_float(text)
+
+
+def test_a_value_keeps_its_size_or_is_refused():
+  spec = tf.TensorSpec([None], tf.int8)
+  found = example_files.convert('x', np.array([1.0, -128.0]), spec)
+  assert found.dtype == np.int8 and found.tolist() == [1, -128]
+  for value in (1.5, 128.0):
+    with pytest.raises(ValueError, match='^x has values that are no int8$'):
+      example_files.convert('x', np.array([value]), spec)

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import types
 
 import psutil
 import pytest
@@ -14,9 +15,8 @@ from distmnist.spark import (
   barrier_job,
   context,
   executors,
-  sweep_driver,
+  sweep_backend,
   sweep_runner,
-  sweep_trial,
 )
 from distmnist.spark import messages as messages_lib
 from distmnist.sweeps import runners
@@ -29,6 +29,7 @@ DEADLINE_SECS = 240
 
 
 # ---- With the test in place of Spark and of the agents ----
+TOO_LONG = 'distmnist.sweep: error: not done within --trial_timeout_secs=0.05\n'
 
 
 class FakeJob:
@@ -90,7 +91,7 @@ class Room:
     self.agents = []
     self._caplog = caplog
     self.folder = folder
-    driver = sweep_driver.SparkDriver({}, str(folder), lock, 0.2)
+    driver = sweep_backend.SparkDriver({}, str(folder), lock, 0.2)
     self.runner = sweep_runner.SparkRunner(driver)
 
   @property
@@ -136,7 +137,7 @@ def room(tmp_path, monkeypatch, caplog):
   monkeypatch.setattr(executors, 'ship_package', lambda _: None)
   monkeypatch.setattr(executors, 'count_slots', lambda _: 2)
   monkeypatch.setattr(barrier_job, 'Job', FakeJob)
-  monkeypatch.setattr(sweep_trial, 'KILL_SECS', 0.1)
+  monkeypatch.setattr(sweep_runner, 'KILL_SECS', 0.1)
   monkeypatch.setattr(sweep_runner.SparkRunner, '_kill_secs', 0.1)
   monkeypatch.setattr(sweep_runner, '_TICK_SECS', 0.01)
   with open(tmp_path / 'lock', 'a+') as lock:
@@ -233,7 +234,7 @@ def test_a_trial_that_is_lost_again_and_again_has_failed(room):
     'ExecutorLostFailure (executor 1 exited caused by one of the running tasks)'
     ' Reason: Command exited with code 137'
   )
-  for _ in range(sweep_trial.MAX_RESTARTS):
+  for _ in range(sweep_runner.MAX_RESTARTS):
     room.job('01').end(error)
     assert room.turn() == []
   room.job('01').end(error)
@@ -242,9 +243,6 @@ def test_a_trial_that_is_lost_again_and_again_has_failed(room):
     'distmnist.sweep: error: executor 1 was lost before its task began: Command'
     ' exited with code 137; this was restart 3 of 3'
   )
-
-
-TOO_LONG = 'distmnist.sweep: error: not done within --trial_timeout_secs=0.05\n'
 
 
 @pytest.mark.parametrize(
@@ -536,3 +534,62 @@ def test_after_kill_9_the_next_sweep_waits_until_the_trials_are_gone(
     assert running.process.wait(60) == 0
   assert 'trials of a sweep that was killed' in running.stderr.read_text()
   assert sweeps.count_runs(tmp_path) == [2, 0]
+
+
+def make_trial(tmp_path, name='01', **settings):
+  command = runners.Command(name, [], str(tmp_path / 'log'))
+  trial = sweep_runner.SparkTrial(command)
+  job = types.SimpleNamespace(has_ended=True, error=settings.pop('error', None))
+  job.explain = lambda: str(job.error)
+  trial.begin('01.1', job)
+  for setting, value in settings.items():
+    setattr(trial, setting, value)
+  return trial
+
+
+def test_its_title_says_what_it_is(tmp_path):
+  assert make_trial(tmp_path).title == 'trial 01'
+  assert make_trial(tmp_path, 'check').title == 'the check'
+
+
+@pytest.mark.parametrize(
+  ('settings', 'is_stopping', 'code'),
+  [
+    ({'code': 3}, False, 3),
+    ({'code': 3}, True, 3),
+    ({}, True, -15),
+    ({}, False, None),
+    ({'number': sweep_runner.MAX_RESTARTS}, False, None),
+    ({'number': sweep_runner.MAX_RESTARTS + 1}, False, cli.LOST),
+  ],
+)
+def test_its_code(tmp_path, settings, is_stopping, code):
+  assert make_trial(tmp_path, **settings).find_code(is_stopping) == code
+
+
+@pytest.mark.parametrize('end', [None, cli.NOT_SAVED, -signal.SIGKILL])
+def test_one_that_was_told_to_stop_starts_again_whatever_it_lost(tmp_path, end):
+  received = [{'end': end}]
+  connection = types.SimpleNamespace(
+    receive=lambda: received, send=lambda **_: None
+  )
+  trial = make_trial(tmp_path, connection=connection, is_told_to_stop=True)
+  trial.read(stop_secs=1, is_stopping=False)
+  assert trial.find_code(is_stopping=False) is None
+
+
+def test_it_knows_why_it_was_lost(tmp_path):
+  trial = make_trial(tmp_path)
+  trial.find_code(False)
+  assert trial.lost == 'Spark has ended its task'
+  trial = make_trial(tmp_path, error=ValueError('refused'))
+  trial.find_code(False)
+  assert trial.lost == 'refused'
+
+
+def test_a_new_start_knows_nothing_of_the_last(tmp_path):
+  trial = make_trial(tmp_path, code=1, lost='x', deadline=1.0, connection=3)
+  trial.begin('01.2', None)
+  assert (trial.number, trial.key) == (2, '01.2')
+  assert trial.code is trial.deadline is trial.connection is None
+  assert trial.lost == ''

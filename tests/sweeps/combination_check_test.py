@@ -4,8 +4,8 @@ import types
 
 import pytest
 
-from distmnist.common import cli
-from distmnist.sweeps import combination_check, json_files, trials
+from distmnist.common import cli, files
+from distmnist.sweeps import combination_check, trials
 
 
 class FakeRunner:
@@ -18,9 +18,9 @@ class FakeRunner:
   def start(self, command):
     assert command.env == {'SENT': 'x'}
     (path,) = command.argv[3:]
-    self.asked = json_files.read(path)
+    self.asked = files.read_json(path)
     if self.mistakes is not None:
-      json_files.write(f'{path}.checked', self.mistakes)
+      files.write_json(f'{path}.checked', self.mistakes)
     with open(command.log, 'w') as file:
       file.write(self.log)
     return 0

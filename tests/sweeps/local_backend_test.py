@@ -1,9 +1,16 @@
 """What of this machine each trial has, and which flags are not for it."""
 
+import os
+import signal
+import time
+
 import pytest
 
 from distmnist.common import cli
-from distmnist.sweeps import local_backend
+from distmnist.sweeps import local_backend, runners
+from tests.support.paths import PYTHONPATH
+
+DEADLINE_SECS = 60
 
 
 @pytest.mark.parametrize(
@@ -49,3 +56,94 @@ def test_a_launch_is_not_forked_and_other_machines_have_cores(set_flags):
   set_flags('--launcher=ssh')
   backend = local_backend.from_flags(1, 'fake_train', is_launched=True)
   assert (backend.num_cores, backend.forked_module) == (None, '')
+
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def runner(tmp_path, monkeypatch):
+  monkeypatch.setenv('PYTHONPATH', PYTHONPATH)
+  with (
+    open(tmp_path / 'lock', 'w') as lock,
+    local_backend.LocalRunner('fake_train', f'{tmp_path}/server', lock) as made,
+  ):
+    yield made
+
+
+def start(runner, name, log, *flags, **fields):
+  argv = ['python', '-m', 'fake_train', *flags]
+  return runner.start(runners.Command(name, argv, log, **fields))
+
+
+def wait_for_all(runner, names):
+  """Returns {name: code} once all of `names` have ended."""
+  ended, deadline = {}, time.monotonic() + DEADLINE_SECS
+  while ended.keys() != names and time.monotonic() < deadline:
+    ended |= dict(runner.wait())
+  return ended
+
+
+def test_each_command_has_its_log_and_its_code(runner, tmp_path):
+  logs = {name: tmp_path / f'{name}.log' for name in 'ab'}
+  logs['b'].write_text('before\n')
+  with pytest.raises(OSError):
+    start(runner, 'x', str(tmp_path / 'none' / 'log'))
+  assert runner.wait() == []  # It has begun nothing.
+  assert not os.path.exists(tmp_path / 'none')
+  sizes = [
+    start(runner, name, str(log), f'--do=all:print={name},exit={code}')
+    for code, (name, log) in enumerate(logs.items())
+  ]
+  assert sizes == [0, 7]
+  assert wait_for_all(runner, {'a', 'b'}) == {'a': 0, 'b': 1}
+  assert 'a' in logs['a'].read_text()
+  assert logs['b'].read_text().startswith('before\n')
+
+
+def test_who_takes_too_long_is_told_to_leave_and_killed_after_its_grace(
+  runner, tmp_path
+):
+  log = tmp_path / 'log'
+  limit = runners.Limit(0.5, DEADLINE_SECS)
+  start(runner, 'late', str(log), '--do=all:forever', limit=limit)
+  do = f'--folder={tmp_path}', '--do=all:deaf,touch=up,forever'
+  limit = runners.Limit(0.5, 0.2)
+  start(runner, 'deaf', str(tmp_path / 'deaf.log'), *do, limit=limit)
+  assert wait_for_all(runner, {'late', 'deaf'}) == {
+    'late': cli.FAILED,
+    'deaf': cli.FAILED,
+  }
+  assert log.read_text().endswith(
+    'error: not done within --trial_timeout_secs=0.5\n'
+  )
+
+
+def test_the_time_in_a_queue_does_not_count(runner, tmp_path):
+  limit = runners.Limit(0.5, DEADLINE_SECS)
+  for name, do in ('waits', 'wait=go'), ('runs', 'touch=_0.log,forever'):
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / 'slurm.log').write_text('of an earlier run')
+    flags = f'--folder={folder}', f'--do=all:{do}'
+    fields = {'limit': limit, 'logs_dir': str(folder)}
+    start(runner, name, str(tmp_path / f'{name}.log'), *flags, **fields)
+  assert wait_for_all(runner, {'runs'}) == {'runs': cli.FAILED}
+  (tmp_path / 'waits' / 'go').touch()
+  assert wait_for_all(runner, {'waits'}) == {'waits': 0}
+
+
+def test_at_a_stop_who_is_deaf_is_killed(runner, tmp_path):
+  folder = f'--folder={tmp_path}'
+  for name, actions in ('deaf', 'deaf,touch=deaf'), ('other', 'touch=other'):
+    log = str(tmp_path / f'{name}.log')
+    start(runner, name, log, folder, f'--do=all:{actions},forever')
+  # They are up when a third one, which waits for both, has ended.
+  waits = 'wait=worker0.deaf,wait=worker0.other'
+  log = str(tmp_path / 'last.log')
+  start(runner, 'last', log, folder, f'--do=all:{waits}')
+  assert wait_for_all(runner, {'last'}) == {'last': 0}
+  assert sorted(runner.stop(signal.SIGTERM, 0.5)) == [
+    ('deaf', -signal.SIGKILL),
+    ('other', -signal.SIGTERM),
+  ]

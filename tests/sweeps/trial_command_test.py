@@ -5,7 +5,7 @@ from absl.testing import flagsaver
 
 from distmnist import sweep
 from distmnist.common import cli
-from distmnist.sweeps import local_backend, trials
+from distmnist.sweeps import local_backend, trial_command, trials
 from tests.support import sweeps
 
 SECRETS = (
@@ -15,6 +15,7 @@ SECRETS = (
   '--spark_conf=spark.hadoop.fs.s3a.secret.key=hunter3',
   '--spark_conf=spark.ssl.keyStore=/home/me/store',
 )
+SPARK = '--launcher=spark', '--master=yarn'
 
 
 def test_the_trials_share_the_cores(set_flags, monkeypatch):
@@ -137,3 +138,62 @@ def test_no_secret_is_in_the_command_of_a_trial(launch_flags):
     '--spark_conf=spark.ssl.keyStore=/home/me/store',
   ]
   assert command.secrets == list(SECRETS[2:4])
+
+
+def make_command():
+  return sweep.make_command(sweep.make_study(['a=1,2'], []))
+
+
+@pytest.mark.parametrize(
+  ('words', 'sweep_dir', 'message'),
+  [
+    (['--launcher=ssh'], '/shared', '--launcher=ssh needs --hosts'),
+    (['--launcher=ssh', '--hosts=a,b'], '/shared', 'names 2 hosts for 1 task'),
+    (['--launcher=command'], '/shared', '--launcher=command needs --template'),
+    (['--launcher=spark'], '/shared', '--master is missing'),
+    (['--launcher=slurm'], None, '--sweep_dir is missing: give a folder that'),
+    (
+      [*SPARK, '--spark_conf=spark.ssl.keyPassword=a #b'],
+      '/shared',
+      '--spark_conf=spark.ssl.keyPassword=...: a trial gets a secret in a flag',
+    ),
+  ],
+)
+def test_what_no_trial_could_launch_is_refused(
+  set_flags, words, sweep_dir, message
+):
+  set_flags('--num_ps=0', '--num_workers=1', *words)
+  with pytest.raises(cli.UsageError) as error:
+    trial_command.check_launcher(make_command(), sweep_dir)
+  assert message in str(error.value)
+
+
+def test_what_can_be_launched_is_accepted_in_silence(set_flags, capfd):
+  words = '--launcher=ssh', '--hosts=a,b'
+  set_flags('--num_ps=1', '--num_workers=2', *words)
+  trial_command.check_launcher(make_command(), '/shared')
+  assert capfd.readouterr() == ('', '')
+
+
+@pytest.mark.parametrize(
+  'words, message',
+  [
+    (['--launcher=ssh', '--hosts=a'], 'no ssh on this machine: install'),
+    (['--launcher=slurm'], 'no sbatch on this machine: start this on a'),
+    (
+      ['--launcher=command', '--template=nosuchsub {script}'],
+      'no nosuchsub on this machine, which --template=',
+    ),
+  ],
+)
+def test_a_missing_client_is_told_once_and_a_dry_run_needs_none(
+  set_flags, tmp_path, monkeypatch, words, message
+):
+  (tmp_path / 'sh').symlink_to('/bin/sh')
+  monkeypatch.setenv('PATH', str(tmp_path))
+  words = '--num_ps=0', '--num_workers=1', *words
+  set_flags(*words)
+  with pytest.raises(cli.UsageError, match=f'^{message}'):
+    trial_command.check_launcher(make_command(), '/shared')
+  set_flags(*words, '--dry_run')
+  trial_command.check_launcher(make_command(), '/shared')

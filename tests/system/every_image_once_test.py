@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from distmnist import train  # noqa: F401  It has --seed.
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
-from distmnist.data import fed_rows, input_pipeline, seeds, split
+from distmnist.data import input_pipeline, seeds, split, step_rows
 from distmnist.exchange.steps import fused_steps, graph_warmup
 from distmnist.nn import optimizers
 from distmnist.training import schedule
@@ -104,7 +104,7 @@ def train_worker(name, cluster, index, logdir, all_ended):
     update = rule.minimize(loss, make_optimizer, global_step)
   assert table.is_marked
   reads, stop, result = Reads(), in_process.NoStop(), {}
-  [rows] = tf.get_collection(fed_rows.COLLECTION)
+  [rows] = tf.get_collection(step_rows.COLLECTION)
   source = batch_source.BatchSource(
     plan.dealing,
     split.Split(np.arange(NUM_IMAGES), np.arange(NUM_IMAGES)),

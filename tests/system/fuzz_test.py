@@ -17,7 +17,7 @@ from absl.testing import flagsaver
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distmnist.cluster import cluster, overview, role_flags, slurm_tasks
+from distmnist.cluster import cluster, role_flags, slurm_tasks
 from distmnist.common import cli
 from distmnist.data import idx
 from distmnist.launching import gpus, jobs
@@ -186,7 +186,7 @@ def test_a_tf_config_makes_a_cluster_or_one_line(set_flags, capsys, texts):
     found = make_from_environment(set_flags, capsys, {'TF_CONFIG': text})
     if not found:
       return
-    assert overview.format_tasks(found)
+    assert cluster.format_tasks(found)
     hosts = found.ps_hosts + found.worker_hosts
     assert len(set(hosts)) == len(hosts)
     assert not found.num_ps or found.worker_hosts
@@ -207,7 +207,7 @@ def test_the_variables_of_slurm_make_a_cluster_or_one_line(
   if found and found.is_distributed:
     assert found.num_ps == int(environ['DISTMNIST_NUM_PS'])
     assert found.num_ps + found.num_workers == int(environ['SLURM_NTASKS'])
-    assert overview.format_tasks(found)
+    assert cluster.format_tasks(found)
 
 
 @pytest.mark.slow

@@ -5,14 +5,38 @@ import json
 import os
 import pathlib
 import queue
+import subprocess
+import sys
 import threading
+import time
 
 import jsonschema
 import pytest
 
 from distmnist.watching import metrics_file, own_metrics, sampler
+from tests.support.paths import PYTHONPATH
 
 SCHEMA = pathlib.Path(sampler.__file__).with_name('metrics.schema.json')
+# In a process of its own: gRPC pings on the connections of other tests count.
+_SEND = """
+import json, socket, time
+from distmnist.watching import sampler
+
+with socket.create_server(('127.0.0.1', 0)) as listener:
+  client = socket.create_connection(listener.getsockname())
+  server, _ = listener.accept()
+with client, server:
+  mine = sampler.Usage()
+  client.sendall(bytes(1000))
+  while len(server.recv(1000, socket.MSG_PEEK)) < 1000:
+    pass
+  deadline = time.monotonic() + 10
+  found = mine.look()
+  # Sent counts once it was acknowledged.
+  while found['sent_bytes'] < 1000 and time.monotonic() < deadline:
+    found = mine.look()
+print(json.dumps(found))
+"""
 
 
 @pytest.fixture
@@ -140,3 +164,31 @@ def test_of_a_task_that_fails_the_end_says_why(tmp_path):
     raise ValueError('a  long\nstory')
   last = read(tmp_path)[-1]
   assert (last['ok'], last['text']) == (False, 'a long story')
+
+
+def test_bytes_are_counted_since_the_first_look():
+  program = subprocess.run(
+    [sys.executable, '-c', _SEND],
+    env={**os.environ, 'PYTHONPATH': PYTHONPATH},
+    stdout=subprocess.PIPE,
+    check=True,
+    timeout=60,
+  )
+  found = json.loads(program.stdout)
+  assert found['sent_bytes'] == found['received_bytes'] == 1000
+  assert found['received_bytes_per_sec'] >= 0
+
+
+def test_memory_and_time_are_those_of_this_process():
+  mine = sampler.Usage()
+  sum(range(10**6))
+  found = mine.look()
+  assert 0 < found['cpu_secs'] <= time.process_time()
+  assert found['cpu_cores'] > 0
+  assert found['rss_bytes'] == sampler.read_rss(os.getpid()) or (
+    found['rss_bytes'] > 1e6
+  )
+
+
+def test_the_memory_of_no_process_is_unknown():
+  assert sampler.read_rss(2**30) is None

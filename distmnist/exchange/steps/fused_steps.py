@@ -21,7 +21,7 @@ import math
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.data import fed_rows
+from distmnist.data import step_rows
 from distmnist.exchange import graph_copy
 from distmnist.exchange.copies import periodic_exchange
 from distmnist.transport import wire
@@ -129,7 +129,7 @@ class Steps(tf.train.SessionRunHook):
       last_step_tensors or {},
       exchanges[0].step if exchanges else None,
     )
-    copier = graph_copy.Copier(first, tf.get_collection(fed_rows.COLLECTION))
+    copier = graph_copy.Copier(first, tf.get_collection(step_rows.COLLECTION))
 
     def build_run(left_out, name):
       chain = copier.build_chain(left_out, name)

@@ -1,15 +1,22 @@
-"""What a launcher shows while its tasks run: their lines, and maybe a table."""
+"""What a launcher shows while its tasks run: their lines, and maybe a table.
 
+The table of the tasks stands below the lines and is redrawn all the time.
+`rich`, which comes with Keras, draws it, and is loaded only for that.
+"""
+
+import contextlib
 import os
 import sys
+import time
 
 from absl import flags
 
 from distmnist.common import console
-from distmnist.common.names import CHIEF
+from distmnist.common.names import CHIEF, LAUNCH
 from distmnist.common.refusals import Refusal
-from distmnist.launching.screen import log_view, table_screen, task_logs
+from distmnist.launching.screen import log_view, task_logs, terminal
 from distmnist.storage import urls
+from distmnist.watching import live_table, watched_run
 
 FLAGS = flags.FLAGS
 
@@ -20,6 +27,10 @@ _LIVE_TABLE = flags.DEFINE_enum(
   'Draw a table of all tasks below the lines of the run, twice a second. auto:'
   ' where stdout is a terminal and the run has a --logdir.',
 )
+_DRAW_SECS = 0.5
+# The terminal lines kept for a line above the table, and for the lines of the
+# table that are not a task.
+_LINES_LEFT = 8
 
 
 def make(logs_dir, tasks, show_logs, record=None):
@@ -43,7 +54,7 @@ def make(logs_dir, tasks, show_logs, record=None):
   # What a store has of a run is some seconds old, and each look costs money.
   is_here = logdir and not urls.is_remote(logdir)
   if is_here and _wants_table(_LIVE_TABLE.value):
-    screen = table_screen.TableScreen(logs, logdir)
+    screen = TableScreen(logs, logdir)
   else:
     screen = log_view.Screen(logs)
   console.print_logs(screen.print_line)
@@ -91,3 +102,82 @@ def _wants_table(wanted):
   if wanted == 'auto':
     return sys.stdout.isatty() and os.environ.get('TERM') != 'dumb'
   return wanted == 'on'
+
+
+class TableScreen(log_view.Screen):
+  """A Screen with a table below it; `step` lines are in the table."""
+
+  def __init__(self, logs, logdir, console=None):
+    """
+    Args:
+      logs: see log_view.Screen.
+      logdir: str, of the run.
+      console: rich.console.Console; that of the terminal by default.
+    """
+    super().__init__(logs)
+    from rich import console as console_lib
+    from rich import live
+
+    self._console = console or console_lib.Console(force_terminal=True)
+    self._run = watched_run.WatchedRun(logdir)
+    self._next_draw = 0.0
+    self._has_failed = False
+    self._live = live.Live(
+      console=self._console,
+      auto_refresh=False,
+      redirect_stdout=False,
+      # If stderr goes elsewhere, errors must go there too.
+      redirect_stderr=sys.stderr.isatty(),
+    )
+    self._live.start()
+
+  def update(self):
+    super().update()
+    if time.monotonic() >= self._next_draw:
+      self._draw()
+
+  def finish(self):
+    super().finish()
+    self._draw()
+    with terminal.may_close():
+      self._live.stop()
+
+  def print_line(self, text):
+    if sys.stderr.isatty() or not self._live.is_started:
+      # Through the table, which is redrawn below the line.
+      log_view.print_line(text)
+    else:
+      with terminal.may_close():
+        print(f'{LAUNCH}: {text}', file=sys.stderr, flush=True)
+
+  def close_line(self):
+    pass  # No line is ever open.
+
+  def _draw(self):
+    """Draws the table; one that cannot be drawn ends no run."""
+    try:
+      self._draw_table()
+    except OSError:
+      pass  # A folder that is away for a moment.
+    except Exception as error:
+      if not self._has_failed:
+        self._has_failed = True
+        reason = f'{type(error).__name__}: {error}'
+        self.print_line(f'the table cannot be drawn: {reason}')
+    self._next_draw = time.monotonic() + _DRAW_SECS
+
+  def _draw_table(self):
+    with contextlib.suppress(OSError):
+      self._run.look()
+    num_rows = max(4, self._console.height - _LINES_LEFT)
+    is_ascii = self._console.options.ascii_only
+    table = live_table.make(
+      self._run.logdir, self._run.state, num_rows, is_ascii
+    )
+    with terminal.may_close():
+      self._live.update(table, refresh=True)
+
+  def _show_line(self, line):
+    name = '' if '' in self._logs else line.partition('] ')[2]
+    if not (name or line).startswith('step '):
+      self._console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -28,7 +28,7 @@ from distmnist.common import cli
 from distmnist.common import signals as signals_lib
 from distmnist.common.names import ATTEMPT, LAUNCH_ID
 from distmnist.launching import child_process
-from distmnist.launching.ssh import ssh_agent, turnstile
+from distmnist.launching.ssh import file_semaphore, ssh_agent
 from distmnist.launching.supervisor import failures
 
 # How the last line of a log begins if ssh failed rather than the task.
@@ -42,8 +42,8 @@ BEAT_SECS = 10.0
 # launch connects this many; there may be other clients, so each tries again.
 NUM_AT_ONCE = 6
 TURNED_AWAY_SECS = 60.0
-# The variable that gives tasks on this machine the path of a host's turnstile.
-TURNSTILE = 'DISTMNIST_TURNSTILE'
+# The variable that gives tasks on this machine the path of a host's semaphore.
+SEMAPHORE = 'DISTMNIST_SSH_SEMAPHORE'
 
 
 def ssh_command(login, command, options=()):
@@ -81,7 +81,7 @@ def run():
   """Runs the task that our argv asks for; ends as it does."""
   login, request, *command = sys.argv[1:]
   signals = signals_lib.Reader(*signals_lib.STOPS, signal.SIGCHLD)
-  gate = turnstile.Turnstile(os.environ[TURNSTILE], NUM_AT_ONCE)
+  gate = file_semaphore.FileSemaphore(os.environ[SEMAPHORE], NUM_AT_ONCE)
   stopped_by = []
 
   def pause(secs):

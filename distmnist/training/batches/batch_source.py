@@ -37,7 +37,7 @@ class BatchSource:
       seed: int.
       worker: int.
       fed: int64 placeholder [num_batches, 1 + batch_size]; see
-        fed_rows.FedRows.
+        step_rows.StepRows.
       history: history.History.
     """
     self.dealing = dealing
@@ -111,7 +111,7 @@ class BatchSource:
     return {self._fed: rows}
 
   def find_row(self, place):
-    """Returns what a batch was fed, int64 [1 + batch_size]; fed_rows.FedRows.
+    """Returns what a batch was fed, int64 [1 + batch_size]; step_rows.StepRows.
 
     Args:
       place: int, of the batch in the last run.

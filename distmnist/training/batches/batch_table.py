@@ -12,7 +12,7 @@ The rows of the table:
                  in row 2 the last is the global step at which the run began:
                  that of another run's checkpoint, or 0
   from ROWS      number of tickets leased; images in a global step; those in
-                 each global step of earlier lives, see step_sizes.py
+                 each global step of earlier lives, see describe_sizes
   from ROWS + 1  for each worker: first ticket not done, end of its lease, how
                  often it has joined
 
@@ -29,7 +29,6 @@ from typing import NamedTuple
 import numpy as np
 
 from distmnist.data import data_order
-from distmnist.training.batches import step_sizes
 
 # The variable's, in each checkpoint.
 NAME = 'stream'
@@ -37,6 +36,7 @@ _ROWS = 512
 RANGES = 2
 # The row and the column of the global step at which the run began.
 FIRST_STEP = RANGES, 2
+MIXED = 1
 
 
 class Dealing(NamedTuple):
@@ -137,7 +137,7 @@ def make_table(dealing, base_step=0, rests=None, earlier=0):
     base_step: int, the global step at which `rests` are left to read.
     rests: list of data_order.Rest: one, or one per worker, also of earlier
       lives, if each has its own stream. By default everything is left to read.
-    earlier: int, the images in each earlier global step, see step_sizes.py.
+    earlier: int, the images in each earlier global step, see describe_sizes.
   """
   table = np.zeros([2 * dealing.num_rows, 3], np.int64)
   num_streams = dealing.num_workers if dealing.has_own_streams else 1
@@ -240,7 +240,7 @@ def _fold(table, global_step, dealing, batches_per_update):
   base_step, _, batch_size = table[0].tolist()
   batches_per_step, was_own, _ = table[1].tolist()
   num_streams = dealing.num_workers if dealing.has_own_streams else 1
-  earlier = step_sizes.describe(table, global_step, dealing.images_per_step)
+  earlier = describe_sizes(table, global_step, dealing.images_per_step)
   is_untouched = not (batches_per_step or table[leased_row(table), 0])
   is_older = is_untouched and base_step < global_step
   if not batch_size or base_step > global_step or is_older:
@@ -285,7 +285,7 @@ def has_mixed_steps(table, global_step, dealing):
 
   Args: as `fold` takes them.
   """
-  return bool(step_sizes.describe(table, global_step, dealing.images_per_step))
+  return bool(describe_sizes(table, global_step, dealing.images_per_step))
 
 
 def count_images_read(table, global_step, dealing):
@@ -296,3 +296,27 @@ def count_images_read(table, global_step, dealing):
   folded = fold(table, global_step, dealing, dealing.batches_per_update)
   streams = range(dealing.num_workers if dealing.has_own_streams else 1)
   return sum(read_rest(folded, worker).count_read() for worker in streams)
+
+
+def describe_sizes(table, global_step, images_per_step):
+  """Returns that int for a life that begins.
+
+  Args:
+    table: int64 array [2 * num_rows, 3], of the life before.
+    global_step: int, at which that life ended.
+    images_per_step: int, of the life that begins.
+  """
+  base_step = int(table[0, 0])
+  _, size, earlier = table[len(table) // 2].tolist()
+  if earlier == MIXED:
+    return MIXED
+  sizes = set()
+  if base_step:
+    sizes.add(-earlier or size)
+  # A life may have ended before its first step.
+  if global_step != base_step:
+    sizes.add(size)
+  sizes.discard(0)  # Of a checkpoint that does not tell.
+  if not sizes or sizes == {images_per_step}:
+    return 0
+  return -sizes.pop() if len(sizes) == 1 else MIXED

@@ -25,7 +25,7 @@ from distmnist import runtime, tf_internals
 from distmnist.common import files
 from distmnist.data import seeds
 from distmnist.training.problems import keras_errors, keras_tables
-from distmnist.transport import given_values, model_state
+from distmnist.transport import fed_initial_values, model_state
 
 
 class _Weight(NamedTuple):
@@ -174,7 +174,7 @@ class KerasModel:
     with tf.variable_scope(tf.get_variable_scope()) as scope:
       if not weight.is_trained:
         scope.set_partitioner(None)  # Its copy is read and sent as a whole.
-      given_values.give(
+      fed_initial_values.give(
         f'{scope.name}/{weight.name}'.lstrip('/'), lambda: _fetch(variable)
       )
       return tf.get_variable(

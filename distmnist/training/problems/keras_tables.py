@@ -16,7 +16,7 @@ from absl import flags
 from distmnist import tf_internals
 from distmnist.nn import layers as layers_lib
 from distmnist.tables import sparse_table
-from distmnist.transport import given_values
+from distmnist.transport import fed_initial_values
 
 FLAGS = flags.FLAGS
 
@@ -154,7 +154,7 @@ def make(layer, name, load):
     callable(ids [...]) -> rows float32 [..., width].
   """
   scope = tf.get_variable_scope().name
-  given_values.give(
+  fed_initial_values.give(
     f'{scope}/{name_rows(name)}'.lstrip('/'), lambda: _arrange(load())
   )
   look_up = functools.partial(

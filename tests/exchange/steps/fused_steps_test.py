@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.data import fed_rows, input_pipeline, split
+from distmnist.data import input_pipeline, split, step_rows
 from distmnist.exchange.copies import periodic_exchange
 from distmnist.exchange.steps import fused_steps
 from distmnist.training.hooks import stop_hook as stop_hook_lib
@@ -119,7 +119,7 @@ def test_each_step_of_a_run_is_fed_with_a_row_of_its_own(tf_session, set_flags):
 
   class Source(in_process.Countdown):
     def make_feed(self, num_batches):
-      [batches] = tf.get_collection(fed_rows.COLLECTION)
+      [batches] = tf.get_collection(step_rows.COLLECTION)
       return {batches.fed: [[0, 0, n + 1] for n in range(num_batches)]}
 
   steps = fused_steps.Steps(tensors, 3, Source(4))

@@ -11,14 +11,18 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import types
 
 import psutil
 import pytest
 
 from distmnist.common import cli
-from distmnist.launching.forking import fork_client, fork_process
+from distmnist.launching.forking import fork_client
 from tests.support import background
 from tests.support.paths import PYTHONPATH
+
+WAITS_FOR_EVER = [sys.executable, '-c', 'import signal; signal.pause()']
 
 
 class FakeServer:
@@ -69,7 +73,7 @@ def servers(monkeypatch):
     started.append(FakeServer(*args, **kwargs))
     return started[-1]
 
-  monkeypatch.setattr(fork_process.subprocess, 'Popen', start)
+  monkeypatch.setattr(fork_client.subprocess, 'Popen', start)
   yield started
   for server in started:
     server.close()
@@ -304,6 +308,99 @@ def test_a_server_that_the_kernel_refuses_may_pass(make_client, monkeypatch):
   def refuse(*_, **__):
     raise OSError(errno.EAGAIN, 'Resource temporarily unavailable')
 
-  monkeypatch.setattr(fork_process.subprocess, 'Popen', refuse)
+  monkeypatch.setattr(fork_client.subprocess, 'Popen', refuse)
   with pytest.raises(cli.PassingError, match='^the fork server cannot be '):
     make_client().__enter__()
+
+
+def test_it_leaves_with_its_launcher_and_takes_an_empty_log_along(tmp_path):
+  log = tmp_path / 'server.log'
+  server = fork_client.ServerProcess('', str(log), os.environ)
+  server.start().close()
+  assert log.exists()
+  server.wait_for_end(30)
+  assert server.process.returncode == 0
+  assert not log.exists()
+
+
+def test_it_starts_though_the_folder_of_its_log_was_removed(tmp_path):
+  log = tmp_path / 'gone' / 'server.log'
+  server = fork_client.ServerProcess('', str(log), os.environ)
+  server.start().close()
+  server.wait_for_end(30)
+  assert server.process.returncode == 0
+
+
+def test_an_empty_log_that_cannot_be_removed_is_no_error(tmp_path, monkeypatch):
+  def refuse(path):
+    raise PermissionError(13, 'Permission denied', path)
+
+  log = tmp_path / 'server.log'
+  server = fork_client.ServerProcess('', str(log), os.environ)
+  server.start().close()
+  monkeypatch.setattr(fork_client.os, 'remove', refuse)
+  server.wait_for_end(30)
+  assert server.process.returncode == 0
+  assert log.exists()
+
+
+def test_it_hears_no_stop_from_its_very_start_and_we_do(tmp_path):
+  log = tmp_path / 'server.log'
+  before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+  server = fork_client.ServerProcess('', str(log), os.environ)
+  with server.start():
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+      server.process.send_signal(signum)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+  server.wait_for_end(30)
+  assert server.process.returncode == 0
+
+
+def test_one_that_does_not_leave_is_killed_and_its_log_stays(tmp_path):
+  log = tmp_path / 'server.log'
+  server = fork_client.ServerProcess('', str(log), os.environ)
+  with server.start():
+    log.write_text('a line\n')
+    server.wait_for_end(0.01)
+  assert server.process.returncode == -signal.SIGKILL
+  assert log.read_text() == 'a line\n'
+
+
+def test_the_end_of_a_process_is_waited_for_as_long_as_it_may_take():
+  start = time.monotonic()
+  with subprocess.Popen(WAITS_FOR_EVER) as running:
+    fork_client.wait_for_end(running.pid, start + 0.2)
+    assert time.monotonic() >= start + 0.2
+    running.kill()
+    fork_client.wait_for_end(running.pid, start + 60)
+    assert running.wait(10) == -signal.SIGKILL
+  assert time.monotonic() < start + 50
+
+
+@pytest.fixture
+def told(monkeypatch):
+  """The arguments of each ForkServerClient."""
+  told = []
+  monkeypatch.setattr(
+    fork_client,
+    'ForkServerClient',
+    lambda *args, **more: told.append((args, more)),
+  )
+  return told
+
+
+def test_forks_of_one_process_have_its_module(told):
+  fork_client.make_host('some.module', '/logs', {'A': 'b'}, stop_grace_secs=5)
+  assert told == [
+    (
+      ('some.module', '/logs/fork_server.log', {'A': 'b'}, 'its tasks'),
+      {'namespace_fds': (), 'grace_secs': 7.0},
+    )
+  ]
+
+
+def test_new_processes_and_a_namespace(told):
+  namespace = types.SimpleNamespace(fds=[70, 71])
+  fork_client.make_host('some.module', '/logs', {}, False, namespace)
+  ((module, *_), more) = told[0]
+  assert (module, more['namespace_fds']) == ('', namespace.fds)

@@ -1,12 +1,28 @@
 """The protocol, spoken by a test in the launcher's place."""
 
+import os
 import signal
+import time
 
 import psutil
 import pytest
 
 from distmnist.launching.forking import fork_server
 from tests.support.forked import Server, start_and_wait
+
+# A fork server to which the kernel refuses the second process.
+REFUSED = """
+import errno, os, sys
+from distmnist.launching.forking import fork_server
+real, asked = os.fork, []
+def fork():
+  asked.append(True)
+  if len(asked) == 2:
+    raise OSError(errno.EAGAIN, 'Resource temporarily unavailable')
+  return real()
+os.fork = fork
+fork_server.main(int(sys.argv[1]), sys.argv[2])
+"""
 
 
 def test_a_task_is_announced_and_its_end_reported(server, tmp_path):
@@ -86,21 +102,6 @@ def test_a_broken_import_is_an_answer_with_its_reason(tmp_path):
   assert 'Traceback' in (tmp_path / 'log').read_text()
 
 
-# A fork server to which the kernel refuses the second process.
-REFUSED = """
-import errno, os, sys
-from distmnist.launching.forking import fork_server
-real, asked = os.fork, []
-def fork():
-  asked.append(True)
-  if len(asked) == 2:
-    raise OSError(errno.EAGAIN, 'Resource temporarily unavailable')
-  return real()
-os.fork = fork
-fork_server.main(int(sys.argv[1]), sys.argv[2])
-"""
-
-
 def test_a_process_that_the_kernel_refuses_costs_no_other_task(tmp_path):
   log = tmp_path / 'server.log'
   with Server('fake_train', log, ('-c', REFUSED)) as server:
@@ -125,3 +126,43 @@ def test_a_task_without_a_log_may_start_again(tmp_path):
     server.start('a', tmp_path / 'none' / 'a.log')
     server.read()
     assert server.read() == {'name': 'a', 'code': 71}
+
+
+def get_network(process):
+  return os.readlink(f'/proc/{process.pid}/ns/net')
+
+
+def test_a_task_gets_its_own_flags_variables_and_log(server, tmp_path):
+  (tmp_path / 'a').write_text('before\n')
+  do = '--do=worker0:env=COLOUR,facts'
+  for name, env in (('a', {'COLOUR': 'red'}), ('b', {})):
+    server.start(name, tmp_path / name, do, **env)
+    server.read()
+    assert server.read()['code'] == 0
+  lines = (tmp_path / 'a').read_text().splitlines()
+  assert lines[:2] == ['before', "COLOUR='red'"]
+  assert f"argv ['fake_train', '{do}']" in lines
+  assert (tmp_path / 'b').read_text().startswith('COLOUR=None\n')
+
+
+def test_a_task_holds_no_descriptor_of_the_server(server, tmp_path):
+  server.start('a', tmp_path / 'a.log', '--do=worker0:forever')
+  process = psutil.Process(server.read()['pid'])
+  server.start('b', tmp_path / 'b.log')  # once it has ended, a is set up, or
+  server.read()  # will be within the deadline below
+  server.read()
+  deadline = time.monotonic() + 60
+  while len(os.listdir(f'/proc/{process.pid}/fd')) != 3:
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+
+
+def test_only_who_asks_for_it_is_isolated(nobodys_server):
+  tasks = [
+    start_and_wait(nobodys_server, name, isolate)
+    for name, isolate in (('a', True), ('b', False), ('c', True))
+  ]
+  networks = [get_network(task) for task in tasks]
+  assert networks[0] == networks[2] != networks[1]
+  assert networks[1] == get_network(psutil.Process())
+  assert [task.uids().real for task in tasks] == [65534] * 3

@@ -121,3 +121,25 @@ def test_a_run_that_begins_with_the_weights_of_another_reads_all_anew():
   assert batch_table.find_first_step(table) == 30
   assert batch_table.count_images_read(table, 33, dealing) == 3 * BATCH
   assert not batch_table.has_mixed_steps(table, 33, dealing)
+
+
+@pytest.mark.parametrize(
+  ('base_step', 'size', 'earlier', 'step', 'described'),
+  [
+    (0, 64, 0, 0, 0),  # No step yet.
+    (0, 64, 0, 5, 0),
+    (0, 32, 0, 5, -32),
+    (5, 64, -32, 5, -32),  # A life without a step.
+    (5, 32, 0, 5, -32),
+    (5, 64, -32, 9, batch_table.MIXED),
+    (5, 32, -64, 5, 0),  # Its size was never used.
+    (5, 64, batch_table.MIXED, 9, batch_table.MIXED),
+    (5, 0, 0, 9, 0),  # A table that does not tell.
+  ],
+)
+def test_steps_are_compared_with_those_of_all_lives(
+  base_step, size, earlier, step, described
+):
+  table = np.zeros([8, 3], np.int64)
+  table[0, 0], table[4] = base_step, (0, size, earlier)
+  assert batch_table.describe_sizes(table, step, 64) == described

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 from distmnist import runtime
 from distmnist.data import seeds
 from distmnist.training.problems import keras_model
-from distmnist.transport import given_values
+from distmnist.transport import fed_initial_values
 
 X = np.random.default_rng(0).normal(size=[4, 3]).astype('float32')
 
@@ -37,7 +37,9 @@ def built(model, is_training, x=X):
   with tf.Graph().as_default(), tf.Session() as session:
     seeds.set_place(tf.constant(8, tf.int64))  # The third batch of four.
     outputs = model.build(tf.constant(x), is_training)
-    session.run(tf.global_variables_initializer(), given_values.make_feed())
+    session.run(
+      tf.global_variables_initializer(), fed_initial_values.make_feed()
+    )
     yield outputs, session
 
 

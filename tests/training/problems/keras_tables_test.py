@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from distmnist import runtime
 from distmnist.tables import sparse_table
 from distmnist.training.problems import keras_model
-from distmnist.transport import given_values
+from distmnist.transport import fed_initial_values
 
 X = np.array([[3, 0], [69, 3], [5, 5]])
 layers = keras.layers
@@ -35,7 +35,9 @@ def compute(ours, x=X):
   """Returns (outputs, {name: value} of the variables, names of the tables)."""
   with tf.Graph().as_default(), tf.Session() as session:
     outputs = ours.build(tf.constant(x), is_training=False)
-    session.run(tf.global_variables_initializer(), given_values.make_feed())
+    session.run(
+      tf.global_variables_initializer(), fed_initial_values.make_feed()
+    )
     values = {v.op.name: v for v in tf.global_variables()}
     tables = [v.op.name for v in tf.get_collection(sparse_table.TABLES)]
     return *session.run((outputs, values)), tables

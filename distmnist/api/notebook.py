@@ -1,0 +1,96 @@
+"""A training in a notebook cell: its lines and a growing curve of its cost."""
+
+import re
+import sys
+import time
+
+_SECS = 1.0  # Between two redraws.
+_STEP = re.compile(r'(?:worker 0: )?step (\d+)/\d+ .*\bcost (\S+)')
+
+
+def make_on_line(curve):
+  """Returns callable(line) that prints it, and draws if a cell can show it.
+
+  Args:
+    curve: curve.Curve, which has already taken the line.
+  """
+  ipython = sys.modules.get('IPython')
+  shell = ipython.get_ipython() if ipython else None
+  if not hasattr(shell, 'kernel'):  # Not a notebook.
+    return print
+  try:
+    import matplotlib  # noqa: F401, PLC0415  The extra `plots`.
+  except ImportError:
+    return print
+  return _Cell(curve).take
+
+
+class _Cell:
+  """A picture in the cell, redrawn at most once a second."""
+
+  def __init__(self, curve):
+    self._curve = curve
+    self._handle = None
+    self._drawn_secs = -_SECS
+    self._num_drawn = 0
+
+  def take(self, line):
+    print(line)
+    num_points = len(self._curve.steps)
+    is_due = time.monotonic() - self._drawn_secs >= _SECS
+    is_last = line.startswith(('total time', 'report'))
+    if num_points > max(1, self._num_drawn) and (is_due or is_last):
+      self._draw()
+      self._num_drawn = num_points
+      self._drawn_secs = time.monotonic()
+
+  def _draw(self):
+    figure = self._curve.plot().figure
+    if self._handle is None:
+      display = sys.modules['IPython'].display.display
+      self._handle = display(figure, display_id=True)
+    else:
+      self._handle.update(figure)
+
+
+class Curve:
+  """Points (global step, cost), in the order of the lines.
+
+  Attributes:
+    steps: list of int.
+    costs: list of float.
+  """
+
+  def __init__(self):
+    self.steps, self.costs = [], []
+
+  def take(self, line):
+    """Adds the cost that a line (str) gives; returns whether it gives one."""
+    match = _STEP.match(line)
+    if not match:
+      return False
+    self.steps.append(int(match[1]))
+    self.costs.append(float(match[2]))
+    return True
+
+  def plot(self, axes=None):
+    """Draws the curve; returns matplotlib's Axes.
+
+    Args:
+      axes: the Axes to draw into; None for those of a new figure.
+
+    Raises:
+      ImportError: matplotlib is not installed.
+    """
+    if axes is None:
+      try:
+        from matplotlib import figure  # noqa: PLC0415  The extra `plots`.
+      except ImportError as error:
+        raise ImportError(
+          f'no plot: {error}; pip install matplotlib, or distmnist[plots]'
+        ) from error
+      axes = figure.Figure(figsize=(6, 3), layout='constrained').subplots()
+    axes.plot(self.steps, self.costs, marker='.')
+    axes.set_xlabel('global step')
+    axes.set_ylabel('cost')
+    return axes

@@ -1,0 +1,35 @@
+"""Tells a graph which images each step of a session.run takes."""
+
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+# The collection that has a graph's FedRows.
+COLLECTION = 'distmnist/fed_rows'
+
+
+class StepRows(NamedTuple):
+  """A row of numbers for each step of a run.
+
+  Attributes:
+    fed: int64 placeholder [num_steps, 1 + batch_size]: the place of the batch
+      in the stream, which random ops depend on, and the indices of its images.
+    row: int64 [1 + batch_size], the first row; a copy of the step has another.
+  """
+
+  fed: tf.Tensor
+  row: tf.Tensor
+
+
+def build(batch_size):
+  """Builds the FedRows of the default graph, on the current device."""
+  fed = tf.placeholder(tf.int64, [None, 1 + batch_size], 'batches')
+  rows = StepRows(fed, find_row(fed, 0))
+  tf.add_to_collection(COLLECTION, rows)
+  return rows
+
+
+def find_row(fed, number):
+  """Returns row `number` of `fed`."""
+  with tf.device(fed.device):
+    return tf.identity(fed[number])

@@ -1,0 +1,73 @@
+"""Plain lines where there is no notebook, and a curve where there is."""
+
+import sys
+import types
+
+import pytest
+
+from distmnist.api import notebook
+
+
+def make_ipython(shell):
+  return types.SimpleNamespace(get_ipython=lambda: shell)
+
+
+@pytest.mark.parametrize('shell', [None, types.SimpleNamespace()])
+def test_a_terminal_has_plain_lines(monkeypatch, shell):
+  monkeypatch.setitem(sys.modules, 'IPython', make_ipython(shell))
+  assert notebook.make_on_line(notebook.Curve()) is print
+
+
+def test_a_cell_has_one_picture_that_grows(monkeypatch, capsys):
+  pytest.importorskip('matplotlib')
+  drawn = []
+
+  class Handle:
+    def update(self, figure):
+      drawn.append(('update', len(figure.axes[0].lines[0].get_xdata())))
+
+  def show(figure, display_id):
+    drawn.append(('new', len(figure.axes[0].lines[0].get_xdata())))
+    return Handle()
+
+  ipython = make_ipython(types.SimpleNamespace(kernel=True))
+  ipython.version_info = 9, 0  # Matplotlib looks at it.
+  ipython.display = types.SimpleNamespace(display=show)
+  monkeypatch.setitem(sys.modules, 'IPython', ipython)
+  monkeypatch.setattr(notebook, '_SECS', 0)
+  curve = notebook.Curve()
+  on_line = notebook.make_on_line(curve)
+  lines = [
+    *('starting', 'step 1/9  cost 3', 'step 5/9  cost 2', 'step 9/9  cost 1'),
+    'report  here',
+  ]
+  for line in lines:
+    curve.take(line)
+    on_line(line)
+  # One point is not yet a curve.
+  assert drawn == [('new', 2), ('update', 3)]
+  assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_lines_with_a_step_have_the_cost():
+  curve = notebook.Curve()
+  for line, is_point in (
+    ('distmnist.launch: 1 ps and 2 workers on this machine', False),
+    ('step 1/80  epoch 0.03  cost 0.8341', True),
+    (
+      'step 80/80  epoch 2.00  cost 2.73e-02  6.71 ms/step  18 examples/s',
+      True,
+    ),
+    ('final cost          0.0273', False),
+  ):
+    assert curve.take(line) == is_point
+  assert (curve.steps, curve.costs) == ([1, 80], [0.8341, 0.0273])
+
+
+def test_it_is_drawn():
+  pytest.importorskip('matplotlib')
+  curve = notebook.Curve()
+  curve.take('step 1/80  epoch 0.03  cost 0.8341')
+  axes = curve.plot()
+  assert axes.get_xlabel() == 'global step'
+  assert curve.plot(axes) is axes and len(axes.lines) == 2
