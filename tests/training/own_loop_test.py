@@ -252,7 +252,7 @@ def test_where_none_waits_all_end_with_the_chief(
   assert re.search(r'the loop of worker 0 has ended at step \d+', output)
   log = (logdir / 'logs' / 'worker_1.log').read_text()
   assert 'worker 0 has ended the training: this loop ends, too' in log
-  assert 'waiting' not in output + errors + log
+  assert 'waiting at the end' not in output + errors + log
   assert _count_steps(log) > 0
 
 
