@@ -66,7 +66,9 @@ def do_cell(seed, index, cell, keep=None):
     except (fault_files.CannotError, network.CannotError) as error:
       return str(error)
     if keep and cell.broken:
-      shutil.copytree(folder, pathlib.Path(keep) / f'{seed}_{index}')
+      kept = pathlib.Path(keep) / f'{seed}_{index}'
+      shutil.rmtree(kept, ignore_errors=True)  # Of an earlier try.
+      shutil.copytree(folder, kept)
   return cell
 
 
