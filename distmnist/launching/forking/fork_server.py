@@ -196,14 +196,6 @@ def main(fd, module, *namespace_fds):
   return 0
 
 
-if __name__ == '__main__':
-  process_title.set_title('distmnist fork server')
-  fd, module, *namespace_fds = (word.strip() for word in sys.argv[1:])
-  exit_code = main(int(fd), module, *map(int, filter(None, namespace_fds)))
-  sys.stdout.flush()
-  os._exit(exit_code)  # spares the launcher the teardown of TensorFlow
-
-
 def become_task(request, namespace, server_files, server_pid, is_imported):
   """Turns the forked child into the task; does not return.
 
@@ -289,3 +281,11 @@ def _exit_code(end):
     return (end.code or 0) & 0xFF
   print(end.code, file=sys.stderr)
   return 1
+
+
+if __name__ == '__main__':
+  process_title.set_title('distmnist fork server')
+  fd, module, *namespace_fds = (word.strip() for word in sys.argv[1:])
+  exit_code = main(int(fd), module, *map(int, filter(None, namespace_fds)))
+  sys.stdout.flush()
+  os._exit(exit_code)  # spares the launcher the teardown of TensorFlow
