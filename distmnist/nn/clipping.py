@@ -1,23 +1,23 @@
 """Clipping by the global norm: Pascanu et al. 2013, arXiv 1211.5063."""
 
-import functools
-
 import tensorflow.compat.v1 as tf
 
 from distmnist.transport import sums
 
 
-def add(optimizer, norm):
-  """Makes `optimizer` scale gradients down to a global L2 norm, a float."""
-  optimizer.compute_gradients = functools.partial(
-    _compute_clipped, optimizer.compute_gradients, norm
-  )
+def clip(pairs, norm):
+  """Scales gradients down to a global L2 norm.
 
+  Args:
+    pairs: list of (gradient, variable); the gradient is a tensor or None.
+    norm: float.
 
-def _compute_clipped(compute_gradients, norm, *args, **kwargs):
-  gradients, variables = zip(*compute_gradients(*args, **kwargs), strict=True)
+  Returns:
+    A list like `pairs`.
+  """
+  gradients, variables = zip(*pairs, strict=True)
   if not any(tf.is_tensor(gradient) for gradient in gradients):
-    return list(zip(gradients, variables, strict=True))
+    return pairs
   clipped, _ = tf.clip_by_global_norm(gradients, norm, _find_norm(gradients))
   return list(zip(clipped, variables, strict=True))
 

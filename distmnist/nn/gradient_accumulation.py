@@ -6,11 +6,10 @@ g_k is the gradient of the mean loss of slice k. No op of slice k + 1 that
 depends on its examples begins before g_1 + ... + g_k is known, so memory holds
 the activations of one slice at a time, and one sum of gradients.
 
-Each optimizer's `compute_gradients` does this when it is given the mean loss of
-the slices, so a strategy knows nothing about it.
+An optimizer does this when it is given the mean loss of the slices, so a
+strategy knows nothing about it.
 """
 
-import functools
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -52,18 +51,19 @@ def wait(gate, ops):
   gate._add_control_inputs(ops)
 
 
-def add(optimizer):
-  """Makes `optimizer` compute gradients slice by slice, if there are slices."""
-  if tf.get_collection(_COLLECTION):
-    optimizer.compute_gradients = functools.partial(
-      _compute_mean, optimizer.compute_gradients
-    )
+def compute_mean(compute_gradients, loss, *args, **kwargs):
+  """Returns the (gradient, variable) pairs of a loss, slice by slice.
 
-
-def _compute_mean(compute_gradients, loss, *args, **kwargs):
-  """Returns the (gradient, variable) pairs of compute_gradients(loss, ...)."""
-  [sliced] = tf.get_collection(_COLLECTION)
-  if loss is not sliced.mean:
+  Args:
+    compute_gradients: callable(loss, *args, **kwargs) -> list of (gradient,
+      variable), whose gradients are tensors or None.
+    loss: float32 scalar tensor; another one than that of `build_mean` is no
+      mean of slices.
+    *args, **kwargs: what `compute_gradients` takes besides.
+  """
+  known = tf.get_collection(_COLLECTION)
+  sliced = next((each for each in known if each.mean is loss), None)
+  if sliced is None:
     return compute_gradients(loss, *args, **kwargs)
   totals = []
   for slice_loss, gate in zip(sliced.losses, sliced.gates, strict=True):

@@ -3,31 +3,11 @@
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.nn import (
-  beta_powers,
-  clipping,
-  gradient_accumulation,
-  lean_updates,
-  named_optimizers,
-  schedules,
-  sparse_updates,
-  whole_gradients,
-)
-from distmnist.nn import weight_decay as weight_decay_lib
+from distmnist.nn import formulas, schedules
+from distmnist.nn import optimizer as optimizer_lib
 from distmnist.tables import tables_apart
 
-OPTIMIZERS = (
-  'sgd',
-  'momentum',
-  'nesterov',
-  'adam',
-  'adamw',
-  'adagrad',
-  'rmsprop',
-  'ftrl',
-  'lars',
-  'lamb',
-)
+OPTIMIZERS = tuple(formulas.KINDS)
 
 # As in PyTorch's AdamW and the LAMB authors' program; 0 for the others.
 _DECAYS = {'adamw': 0.01, 'lamb': 0.01}
@@ -87,6 +67,37 @@ flags.register_validator(
   'expected a norm above 0: 0 would make every gradient 0. Leave the flag out '
   'to clip nothing',
 )
+_EPSILON = flags.DEFINE_float(
+  'epsilon',
+  None,
+  'adam, adamw, rmsprop: what keeps a step finite where gradients are 0. It is '
+  'added to the root of their mean square, by default 1e-8, or with rmsprop to '
+  'the mean square itself, by default 1e-10.',
+  lower_bound=0,
+)
+_FIRST_MEAN_SQUARE = flags.DEFINE_float(
+  'first_mean_square',
+  1,
+  'rmsprop: the mean square of the gradients before the first step. 1 is '
+  "TensorFlow 1's; Keras and PyTorch begin with 0.",
+  lower_bound=0,
+)
+_FTRL_L1 = flags.DEFINE_float(
+  'ftrl_l1',
+  0,
+  'L1 penalty of --optimizer=ftrl, by which weights become exactly 0.',
+  lower_bound=0,
+)
+_FTRL_L2 = flags.DEFINE_float(
+  'ftrl_l2', 0, 'L2 penalty of --optimizer=ftrl.', lower_bound=0
+)
+_TRUST_COEFFICIENT = flags.DEFINE_float(
+  'trust_coefficient',
+  0.001,
+  'eta of --optimizer=lars: the rate of a layer is --learning_rate times this '
+  'times the norm of its weights over that of their gradient.',
+  lower_bound=0,
+)
 _USE_LOCKING = flags.DEFINE_bool(
   'use_locking',
   False,
@@ -99,42 +110,38 @@ def make_optimizer(
   name,
   learning_rate,
   momentum=0.9,
+  weight_decay=0.0,
   clip_norm=None,
-  use_locking=False,
-  weight_decay=0,
   decay_biases=False,
+  use_locking=False,
+  is_rate_read_first=False,
+  has_scope=True,
   **own,
 ):
-  """Returns a new tf.train.Optimizer.
+  """Returns a new optimizer.Optimizer, a tf.train.Optimizer.
 
   Args:
     name: one of OPTIMIZERS.
     learning_rate: float or float32 scalar tensor.
     momentum: float in 0..1, for momentum, nesterov, rmsprop and lars.
-    clip_norm: float or None; compute_gradients clips by this global L2 norm.
-    use_locking: bool, whether an update locks its variable.
-    weight_decay: float, for all but ftrl; see weight_decay.py.
-    decay_biases: bool, for all but ftrl, lars and lamb, likewise.
-    **own: what only some have; see named_optimizers.make.
+    weight_decay: float, for all but ftrl.
+    clip_norm, decay_biases, use_locking, is_rate_read_first, has_scope: see
+      optimizer.Optimizer.
+    **own: what only some have; see formulas.make.
   """
-  common = {'learning_rate': learning_rate, 'use_locking': use_locking}
-  has_decay = name in ('lars', 'lamb')
-  if has_decay:
-    common['weight_decay'] = weight_decay
-  optimizer = named_optimizers.make(name, momentum, common, own)
-  lean_updates.make_lean(optimizer)
-  beta_powers.add(optimizer)
-  sparse_updates.add(optimizer)
-  if weight_decay and not has_decay:
-    weight_decay_lib.add(
-      optimizer, learning_rate, weight_decay, 0 if decay_biases else 2
-    )
-  whole_gradients.add(optimizer)
-  # Clipping acts on the mean over the slices of a batch.
-  gradient_accumulation.add(optimizer)
-  if clip_norm is not None:
-    clipping.add(optimizer, clip_norm)
-  return optimizer
+  formula = formulas.make(name, momentum, weight_decay, **own)
+  if isinstance(formula, formulas.LayerFormula):
+    weight_decay = 0  # It is part of the formula.
+  return optimizer_lib.Optimizer(
+    formula,
+    learning_rate,
+    clip_norm=clip_norm,
+    weight_decay=weight_decay,
+    decay_biases=decay_biases,
+    use_locking=use_locking,
+    is_rate_read_first=is_rate_read_first,
+    has_scope=has_scope,
+  )
 
 
 def from_flags(global_step, batches_per_gradient=1, epochs_per_update=1.0):
@@ -145,8 +152,9 @@ def from_flags(global_step, batches_per_gradient=1, epochs_per_update=1.0):
     batches_per_gradient, epochs_per_update: see schedules.from_flags.
 
   Returns:
-    make_optimizer: callable(is_local=False, rate_factor=None) -> a new
-      tf.train.Optimizer; see strategy.Strategy.minimize.
+    make_optimizer: callable(is_local=False, rate_factor=None, is_apart=False)
+      -> a new tf.train.Optimizer; see strategy.Strategy.minimize. is_apart:
+      bool, whether it is for tables_apart.py.
     learning_rate: float32 scalar tensor, the center's.
   """
   schedule = schedules.from_flags(batches_per_gradient, epochs_per_update)
@@ -155,7 +163,7 @@ def from_flags(global_step, batches_per_gradient=1, epochs_per_update=1.0):
   with tf.device(global_step.device):
     learning_rate = schedule.build(global_step, _LEARNING_RATE.value)
 
-  def make(is_local=False, rate_factor=None):
+  def make(is_local=False, rate_factor=None, is_apart=False):
     name, rate = _OPTIMIZER.value, learning_rate
     if is_local:
       name, local_rate = _local_name(), _LOCAL_LEARNING_RATE.value
@@ -164,19 +172,34 @@ def from_flags(global_step, batches_per_gradient=1, epochs_per_update=1.0):
       )
     if rate_factor is not None:
       rate *= rate_factor
-    optimizer = make_optimizer(
+    return make_optimizer(
       name,
       rate,
       momentum=_MOMENTUM.value,
-      clip_norm=_CLIP_NORM.value,
-      use_locking=_USE_LOCKING.value,
       weight_decay=_weight_decay_of(name),
+      clip_norm=_CLIP_NORM.value,
       decay_biases=_DECAY_BIASES.value,
-      **named_optimizers.own_from_flags(name),
+      use_locking=_USE_LOCKING.value,
+      is_rate_read_first=is_local,
+      has_scope=is_local or is_apart,
+      **_own_of(name),
     )
-    return schedules.read_first(optimizer, rate) if is_local else optimizer
 
   return make, learning_rate
+
+
+def _own_of(name):
+  """Returns `own` of make_optimizer, a dict, as the flags say."""
+  if name == 'ftrl':
+    return {'l1': _FTRL_L1.value, 'l2': _FTRL_L2.value}
+  if name == 'lars':
+    return {'trust_coefficient': _TRUST_COEFFICIENT.value}
+  own = {}
+  if name in ('adam', 'adamw', 'rmsprop') and _EPSILON.value is not None:
+    own['epsilon'] = _EPSILON.value
+  if name == 'rmsprop':
+    own['first_mean_square'] = _FIRST_MEAN_SQUARE.value
+  return own
 
 
 def _weight_decay_of(name):

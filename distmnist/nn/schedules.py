@@ -5,7 +5,6 @@ With --lr_schedule_unit=epochs the flags are in the epochs of --epochs and are
 converted to steps here, so a schedule covers the same work under every rule.
 """
 
-import functools
 import math
 from typing import NamedTuple
 
@@ -116,36 +115,6 @@ class Schedule(NamedTuple):
           1 + (self.scale - 1) * tf.minimum(1.0, t / self.warmup_steps)
         )
       return rate
-
-
-def read_first(optimizer, rate):
-  """Makes a step's rate that of its beginning; returns `optimizer`.
-
-  A rule may exchange with the center, which counts the global step, between the
-  gradients of a local step and their application. The rate would be that of
-  before or after the exchange by chance, on some workers of a lock-step round
-  and not on others.
-
-  Args:
-    optimizer: tf.train.Optimizer of a worker's copy; its gradients come once
-      the rate is read.
-    rate: float32 scalar tensor, its learning rate.
-  """
-  if tf.get_static_value(rate) is None:
-    optimizer.compute_gradients = functools.partial(
-      _compute_after, rate, optimizer.compute_gradients
-    )
-  return optimizer
-
-
-def _compute_after(rate, compute_gradients, *args, **kwargs):
-  pairs = []
-  for gradient, variable in compute_gradients(*args, **kwargs):
-    if gradient is not None:
-      with tf.device(gradient.device), tf.control_dependencies([rate]):
-        gradient = tf.identity(gradient)
-    pairs.append((gradient, variable))
-  return pairs
 
 
 def from_flags(batches_per_gradient, epochs_per_update=1.0):

@@ -25,42 +25,27 @@ begin too early (exchange/center/ps_lock.py): then some rows miss one of two
 updates, once.
 """
 
-import functools
-
 import tensorflow.compat.v1 as tf
 
-from distmnist.nn import row_formulas
+from distmnist.nn import formulas
 from distmnist.tables import sparse_table, touched_rows
 from distmnist.transport import wire
 
+_FORMULAS = {name: formulas.make(name) for name in formulas.KINDS}
 # Optimizers whose steps need more than the rows that have a gradient.
-WITHOUT = 'lars', 'lamb'
+WITHOUT = tuple(
+  name
+  for name, formula in _FORMULAS.items()
+  if isinstance(formula, formulas.LayerFormula)
+)
 # Those that move a weight whose gradient is 0, but no row without one.
-LAZY = 'momentum', 'nesterov', 'rmsprop', 'adam', 'adamw'
+LAZY = tuple(name for name, formula in _FORMULAS.items() if formula.is_lazy)
 # How many slots, each as large as a table, each of the others keeps for it.
 NUM_SLOTS = {
-  'sgd': 0,
-  'momentum': 1,
-  'nesterov': 1,
-  'adagrad': 1,
-  'adam': 2,
-  'adamw': 2,
-  'rmsprop': 2,
-  'ftrl': 2,
+  name: len(formula.slots)
+  for name, formula in _FORMULAS.items()
+  if name not in WITHOUT
 }
-
-
-def add(optimizer):
-  """Makes a tf.train.Optimizer update tables by rows.
-
-  The rows that it updates are marked as touched, if they have marks. Gradients
-  of other variables are whole: whole_gradients.py.
-  """
-  updates = _RowUpdates(optimizer)
-  optimizer.apply_gradients = updates.apply_gradients
-  optimizer._prepare = updates.prepare
-  optimizer._resource_apply_sparse_duplicate_indices = updates.update
-  optimizer._finish = updates.finish
 
 
 class RowSlots:
@@ -95,76 +80,38 @@ class RowSlots:
     """
     found = []
     for optimizer in self._optimizers:
-      formula = row_formulas.find(optimizer)
-      if formula is None:  # It takes no tables.
-        continue
-      values = formula.begin(optimizer, rows)
-      for name, value in zip(formula.slots, values, strict=True):
-        slot = optimizer.get_slot(variable, name)
+      for kept in optimizer.formula.slots:
+        slot = optimizer.get_slot(variable, kept.name)
         if slot is not None:
+          value = kept.begin(rows) if callable(kept.begin) else kept.begin
           found.append((slot, value + tf.zeros_like(rows)))
     return found
 
 
-class _RowUpdates:
-  """The updates of rows in an optimizer's apply_gradients."""
+def begin_turns(pairs, find_rate):
+  """Begins the turns of an update on each ps with rows to update.
 
-  def __init__(self, optimizer):
-    """
-    Args:
-      optimizer: tf.train.Optimizer.
-    """
-    self._optimizer, self._formula = optimizer, row_formulas.find(optimizer)
-    self._apply_gradients = optimizer.apply_gradients
-    self._prepare, self._finish = optimizer._prepare, optimizer._finish
-    self._arrived = self._turns = None  # By the device of the rows.
+  Args:
+    pairs: list of (gradient, tf.Variable); the gradients of rows are
+      tf.IndexedSlices, each row once.
+    find_rate: callable(device) -> the rate of formulas.Formula.update there.
 
-  def apply_gradients(self, pairs, *args, **kwargs):
-    pairs, self._arrived = list(pairs), {}
-    for gradient, variable in pairs:
-      if isinstance(gradient, tf.IndexedSlices):
-        tensors = self._arrived.setdefault(variable.device, [])
-        tensors += [gradient.values, gradient.indices]
-    return self._apply_gradients(pairs, *args, **kwargs)
-
-  def prepare(self):
-    self._prepare()
-    self._turns = {}
-    for device, tensors in self._arrived.items():
-      with tf.device(device):
-        # It may come from another ps.
-        rate = self._formula.find_rate(self._optimizer, device)
-        rate = tf.identity(rate)
-        self._turns[device] = _Turn(device, rate, [*tensors, rate])
-
-  def update(self, gradient, variable, rows):
-    """Returns the op that updates `rows` of a variable.
-
-    Args:
-      gradient: float32 [n, width].
-      variable: tf.Variable.
-      rows: int64 [n], each once.
-    """
-    get_slot = functools.partial(self._optimizer.get_slot, variable)
-    kept = [variable, *map(get_slot, self._formula.slots)]
-
-    def build(rate):
-      before = [x.sparse_read(rows) for x in kept]
-      after = self._formula.compute(self._optimizer, rate, gradient, *before)
-      updated = [
-        sparse_table.set_rows(x, rows, value)
-        for x, value in zip(kept, after, strict=True)
-      ]
-      return tf.group(*touched_rows.mark_after(updated, variable, rows))
-
-    return self._turns[variable.device].execute(build)
-
-  def finish(self, updates, name):
-    ends = [turn.end() for turn in self._turns.values()]
-    return self._finish([*updates, *ends], name)
+  Returns:
+    {device of rows: Turn}.
+  """
+  arrived, turns = {}, {}
+  for gradient, variable in pairs:
+    if isinstance(gradient, tf.IndexedSlices):
+      tensors = arrived.setdefault(variable.device, [])
+      tensors += [gradient.values, gradient.indices]
+  for device, tensors in arrived.items():
+    with tf.device(device):
+      rate = tf.identity(find_rate(device))  # It may come from another ps.
+      turns[device] = Turn(device, rate, [*tensors, rate])
+  return turns
 
 
-class _Turn:
+class Turn:
   """The time in which a ps updates its tables for one worker.
 
   TensorFlow ends it, too, when the step fails in which it began.
@@ -186,10 +133,28 @@ class _Turn:
         with tf.control_dependencies(ready):
           self._begin = [tf.raw_ops.MutexLock(mutex=mutex)]
 
-  def execute(self, build):
-    """Returns the op that build(rate) returns, in the turn."""
+  def update_rows(self, formula, gradient, variable, slots):
+    """Returns the op that updates rows of a variable, in the turn.
+
+    Args:
+      formula: formulas.Formula.
+      gradient: tf.IndexedSlices of float32 [n, width], each row once.
+      variable: tf.Variable, the shard of a table.
+      slots: list of tf.Variable beside it, like `formula.slots`.
+    """
+    kept, rows = [variable, *slots], gradient.indices
     with tf.control_dependencies(self._begin):
-      self._done.append(build(self._rate))
+      weights, *before = [x.sparse_read(rows) for x in kept]
+      weights, after = formula.update(
+        weights, before, gradient.values, self._rate
+      )
+      updated = [
+        sparse_table.set_rows(x, rows, value)
+        for x, value in zip(kept, [weights, *after], strict=True)
+      ]
+      self._done.append(
+        tf.group(*touched_rows.mark_after(updated, variable, rows))
+      )
     return self._done[-1]
 
   def end(self):

@@ -11,29 +11,7 @@ asked for. A shard has the rank of its variable, and each element decays on its
 own, so w may be in any number of shards.
 """
 
-import functools
-
 import tensorflow.compat.v1 as tf
-
-from distmnist.nn import lean_updates
-
-
-def add(optimizer, learning_rate, weight_decay, min_rank=2):
-  """Makes `optimizer` decay weights whenever it applies a gradient to them.
-
-  Args:
-    optimizer: tf.train.Optimizer whose step does not depend on w.
-    learning_rate: float or float32 scalar tensor, eta.
-    weight_decay: float, lambda.
-    min_rank: int, the smallest rank of what decays.
-  """
-  optimizer._resource_apply_dense = functools.partial(
-    _apply_and_decay,
-    optimizer._resource_apply_dense,
-    lean_updates.make_number(learning_rate),
-    weight_decay,
-    min_rank,
-  )
 
 
 def decays(variable, min_rank=2):
@@ -41,15 +19,15 @@ def decays(variable, min_rank=2):
   return variable.shape.rank >= min_rank
 
 
-def _apply_and_decay(
-  apply, learning_rate, weight_decay, min_rank, gradient, variable
-):
-  if not decays(variable, min_rank):
-    return apply(gradient, variable)
-  # By now this step has computed its gradient with the old w.
+def shrink(variable, factor, gradient):
+  """Returns the op w <- w - factor w, once the gradient is there.
+
+  Args:
+    variable: tf.Variable, w.
+    factor: float or float32 scalar tensor, eta lambda.
+    gradient: float tensor of the step, which is computed with the old w.
+  """
   with tf.control_dependencies([gradient]):
     value = variable.read_value()
-    lost = tf.cast(learning_rate * weight_decay, value.dtype) * value
-  decayed = variable.assign_sub(lost, read_value=False)
-  with tf.control_dependencies([decayed]):
-    return apply(gradient, variable)
+    lost = tf.cast(factor, value.dtype) * value
+  return variable.assign_sub(lost, read_value=False)

@@ -1,6 +1,7 @@
 """The graph of a training step: the model's loss, under an update rule."""
 
 import contextlib
+import functools
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -9,7 +10,6 @@ from distmnist.data import initial_values
 from distmnist.exchange.copies import local_copies
 from distmnist.nn import (
   batch_norm,
-  beta_powers,
   optimizer_checks,
   optimizers,
   sparse_updates,
@@ -149,11 +149,10 @@ def build_step_of(
       epochs_per_update,
     )
     slots = sparse_updates.RowSlots()
-    update = strategy.minimize(
-      loss, slots.watch(beta_powers.share(make_optimizer)), global_step
-    )
+    update = strategy.minimize(loss, slots.watch(make_optimizer), global_step)
     rule_checks.check_update(strategy, update)
-    update = tables_apart.add_to(update, slots.watch(make_optimizer))
+    make_apart = functools.partial(make_optimizer, is_apart=True)
+    update = tables_apart.add_to(update, slots.watch(make_apart))
     key_shard.connect_all(slots.begin)
     state.build_updates()
     train_op = batch_norm.after_updates(update.train_op)

@@ -15,6 +15,8 @@ import time
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.transport import sums
+
 _log = logging.getLogger(__name__)
 
 # Graph collection: (name, device) of the counting queues, one per message.
@@ -61,7 +63,7 @@ def check_mean(mean, worker):
     mean: float tensor.
     worker: int, the task_index.
   """
-  if mean.dtype.size >= tf.float32.size:
+  if sums.choose_dtype(mean.dtype) == mean.dtype:
     return mean
   with tf.device(mean.device):
     is_finite = _are_finite(mean)

@@ -117,9 +117,3 @@ def test_another_loss_has_its_own_gradient(tf_session):
   tf_session.run(tf.global_variables_initializer())
   found, wanted = tf_session.run([pairs[1][0], wanted[0]])
   np.testing.assert_array_equal(found, wanted)
-
-
-def test_without_slices_an_optimizer_is_what_it_was(tf_session):
-  optimizer = tf.train.GradientDescentOptimizer(0.1)
-  gradient_accumulation.add(optimizer)
-  assert 'compute_gradients' not in vars(optimizer)

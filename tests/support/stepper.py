@@ -155,14 +155,7 @@ class Worker:
         return optimizers.make_optimizer(how.optimizer, how.rate * factor)
 
     def make(is_local=False, rate_factor=None):
-      optimizer = make_plain(is_local, rate_factor)
-      compute_gradients = optimizer.compute_gradients
-
-      def compute_gated(*args, **how):
-        return self._gate(compute_gradients(*args, **how))
-
-      optimizer.compute_gradients = compute_gated
-      return optimizer
+      return _GatedOptimizer(make_plain(is_local, rate_factor), self._gate)
 
     return make
 
@@ -182,6 +175,20 @@ class Worker:
       passed = go.dequeue()
     with tf.control_dependencies([passed]):
       return [(tf.identity(g), v) for g, v in pairs]
+
+
+class _GatedOptimizer(tf.train.Optimizer):
+  """An optimizer whose gradients go through a gate."""
+
+  def __init__(self, optimizer, gate):
+    super().__init__(use_locking=False, name='gated')
+    self._optimizer, self._gate = optimizer, gate
+
+  def compute_gradients(self, *args, **how):
+    return self._gate(self._optimizer.compute_gradients(*args, **how))
+
+  def apply_gradients(self, *args, **how):
+    return self._optimizer.apply_gradients(*args, **how)
 
 
 class NoSessions:

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.data import seeds
 from distmnist.exchange.center import center
-from distmnist.nn import layers, named_optimizers, sparse_updates
+from distmnist.nn import layers, optimizers, sparse_updates
 from distmnist.tables import (
   key_hash,
   key_map,
@@ -26,14 +26,13 @@ WIDTH = 2
 
 
 def make_optimizer(name, rate):
-  common = {'learning_rate': rate, 'use_locking': False}
-  return named_optimizers.make(name, 0.0, common, {})
+  return optimizers.make_optimizer(name, rate, momentum=0.0)
 
 
 class Step:
   """A step of a worker: it looks keys up, and adds 1 to each number."""
 
-  def __init__(self, member, capacity, make_optimizer=None, **settings):
+  def __init__(self, member, capacity, make=None, **settings):
     seeds.set_seed(3)
     self.center = the_center = center.Center(member)
     with tf.device(member.device_setter()), the_center.scope():
@@ -43,9 +42,8 @@ class Step:
       )
     slots = sparse_updates.RowSlots()
     optimizer = slots.watch(
-      lambda **_: (make_optimizer or tf.train.GradientDescentOptimizer)(1.0)
+      lambda **_: (make or functools.partial(make_optimizer, 'sgd'))(1.0)
     )()
-    sparse_updates.add(optimizer)
     gradients = the_center.compute_gradients(
       optimizer, -tf.reduce_sum(self.rows)
     )
@@ -274,7 +272,7 @@ def test_a_key_has_a_row_once_it_was_seen_often_enough(tf_session):
 def test_a_key_takes_the_row_of_one_not_seen_for_long(tf_session):
   step, keys = make_step(
     tf_session,
-    make_optimizer=functools.partial(make_optimizer, 'rmsprop'),
+    make=functools.partial(make_optimizer, 'rmsprop'),
     unseen_steps=40,
   )
   room = new_rows.NewRows(10).rows_in_bucket - new_rows.NUM_RESERVED
@@ -321,7 +319,7 @@ def test_what_ftrl_keeps_begins_from_the_row_also_of_a_row_that_is_taken(
   """Without penalties ftrl is adagrad: w <- w - g / sqrt(0.1 + g^2)."""
   step, keys = make_step(
     tf_session,
-    make_optimizer=functools.partial(make_optimizer, 'ftrl'),
+    make=functools.partial(make_optimizer, 'ftrl'),
     unseen_steps=2,
   )
   room = new_rows.NewRows(10).rows_in_bucket - new_rows.NUM_RESERVED

@@ -139,7 +139,7 @@ class Center(model_variables.ModelVariables):
 
     Args:
       optimizer: tf.train.Optimizer whose gradients are tensors; see
-        nn/whole_gradients.py.
+        nn/optimizer.py.
       loss: float32 scalar tensor.
 
     Returns:

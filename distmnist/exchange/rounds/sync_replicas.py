@@ -13,7 +13,8 @@ optimizer's. What is replaced, and why:
   it.
 - Its hook (see round_hook.RoundHook), and its silence on whether a gradient
   came in time.
-- Its mean of the gradients of rows (see sparse_sum.py).
+- Its mean of the gradients of rows (see sparse_sum.py), which `_MeanApplier`
+  takes and applies together with the others.
 """
 
 import functools
@@ -29,7 +30,7 @@ class SyncReplicas:
   """The optimizer of a worker, and its round.
 
   Attributes:
-    optimizer: tf.train.SyncReplicasOptimizer.
+    optimizer: tf.train.Optimizer, which applies the mean.
   """
 
   def __init__(self, cluster, optimizer, replicas_to_aggregate, global_step):
@@ -46,10 +47,7 @@ class SyncReplicas:
     self._token = sync_round.make_token(cluster, global_step)
     # Read once per step, before the gradients are computed.
     self._own_token = self._token.value()
-    self._applier = optimizer
-    self.optimizer = tf.train.SyncReplicasOptimizer(
-      optimizer, replicas_to_aggregate, cluster.num_workers
-    )
+    self.optimizer = optimizer
     self._round = None
 
   def push_and_wait(self, center, gradients, mark_done):
@@ -81,68 +79,81 @@ class SyncReplicas:
       parts=center.find_units()
       + [[len(dense) + i] for i in range(len(sparse))],
     )
-    self._add_to_update(of_rows, [v for _, v in sparse])
-    summed = self._sum_as_accumulators(dense)
+    applier = _MeanApplier(
+      self.optimizer,
+      self._replicas_to_aggregate,
+      self._cluster.task_index,
+      [(*total, v) for total, (_, v) in zip(of_rows, sparse, strict=True)],
+      self._round.state,
+    )
+    optimizer = tf.train.SyncReplicasOptimizer(
+      applier, self._replicas_to_aggregate, self._cluster.num_workers
+    )
+    summed = [(_widen(gradient, v), v) for gradient, v in dense]
     instead = functools.partial(_make_unless_local, self._token)
     with tf.variable_creator_scope(instead):
       # It needs at least one variable; one without a gradient is left alone.
-      self.optimizer.apply_gradients(
+      optimizer.apply_gradients(
         summed or [(None, sparse[0][1])], self._global_step
       )
-    runner = self.optimizer.get_chief_queue_runner()
+    runner = optimizer.get_chief_queue_runner()
     _, its_tokens = runner.enqueue_ops[0].inputs
     self._round.end_update([its_tokens])  # They come after the update.
     return self._round.push_and_wait(pairs, self._own_token, mark_done)
 
-  def _add_to_update(self, of_rows, shards):
-    """Makes the chief's update also apply the means of `of_rows` to `shards`.
-
-    And those of the model's own variables.
-    """
-    state = self._round.state
-    if not of_rows and not state.accumulators:
-      return
-    apply_gradients = self._applier.apply_gradients
-
-    def apply_all(pairs, global_step):
-      means = []
-      for total, device in of_rows:
-        with tf.device(device):
-          means.append(total.take_grad(self._replicas_to_aggregate))
-      pairs = [*pairs, *zip(means, shards, strict=True)]
-      applied = state.build_update([apply_gradients(pairs)])
-      with tf.control_dependencies(applied):
-        return global_step.assign_add(1, read_value=False)
-
-    self._applier.apply_gradients = apply_all
-
-  def _sum_as_accumulators(self, pairs):
-    """Returns `pairs` in the dtypes in which gradients are added up.
-
-    The means are applied in the dtypes of their variables.
-    """
-    apply_gradients = self._applier.apply_gradients
-
-    def apply_cast(pairs, global_step):
-      cast = []
-      for mean, variable in pairs:
-        if tf.is_tensor(mean) and not isinstance(mean, tf.IndexedSlices):
-          with tf.device(variable.device):
-            mean = tf.cast(mean, variable.dtype.base_dtype)
-            mean = nonfinite.check_mean(mean, self._cluster.task_index)
-        cast.append((mean, variable))
-      return apply_gradients(cast, global_step)
-
-    summed = []
-    for gradient, variable in pairs:
-      with tf.device(variable.device):
-        summed.append((sums.widen(gradient), variable))
-    self._applier.apply_gradients = apply_cast
-    return summed
-
   def hook(self, stop):
     """Returns the hook of the round; `stop` is a stop_request.StopRequest."""
     return self._round.hook(stop)
+
+
+class _MeanApplier(tf.train.Optimizer):
+  """An optimizer that applies a round's means, and all that goes with them."""
+
+  def __init__(self, optimizer, replicas_to_aggregate, worker, of_rows, state):
+    """
+    Args:
+      optimizer: tf.train.Optimizer, which applies the means.
+      replicas_to_aggregate: int, R.
+      worker: int, the task_index.
+      of_rows: list of (sparse_sum.SparseSum, its device, the shard of a table).
+      state: state_means.StateMeans, of the model's own variables.
+    """
+    super().__init__(use_locking=False, name='means')
+    self._optimizer, self._worker = optimizer, worker
+    self._replicas_to_aggregate = replicas_to_aggregate
+    self._of_rows, self._state = of_rows, state
+
+  def apply_gradients(self, grads_and_vars, global_step, name=None):
+    """Applies means, in the dtypes of their variables, and counts the update.
+
+    Args:
+      grads_and_vars: iterable of (mean in the dtype of sums, variable); None is
+        no mean.
+      global_step: int64 scalar variable.
+      name: unused.
+    """
+    del name
+    pairs = []
+    for mean, variable in grads_and_vars:
+      if mean is not None:
+        with tf.device(variable.device):
+          mean = tf.cast(mean, variable.dtype.base_dtype)
+          mean = nonfinite.check_mean(mean, self._worker)
+      pairs.append((mean, variable))
+    for total, device, shard in self._of_rows:
+      with tf.device(device):
+        mean = total.take_grad(self._replicas_to_aggregate)
+      pairs.append((mean, shard))
+    if not self._of_rows and not self._state.accumulators:
+      return self._optimizer.apply_gradients(pairs, global_step)
+    applied = self._state.build_update([self._optimizer.apply_gradients(pairs)])
+    with tf.control_dependencies(applied):
+      return global_step.assign_add(1, read_value=False)
+
+
+def _widen(gradient, variable):
+  with tf.device(variable.device):
+    return sums.widen(gradient)
 
 
 def _make_sum(variable):

@@ -10,6 +10,8 @@ optimizer keeps once for all variables, such as the powers of Adam's betas, are
 updated once all units are, before the token of the round.
 """
 
+import functools
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import sync_round
@@ -34,7 +36,7 @@ class ShardBarrier:
     """
     Args:
       cluster: cluster.Cluster.
-      optimizer: tf.train.Optimizer.
+      optimizer: optimizer.Optimizer of nn/optimizer.py.
       replicas_to_aggregate: int, R, at most the number of workers.
       global_step: int64 scalar variable.
     """
@@ -117,10 +119,11 @@ class ShardBarrier:
       with tf.control_dependencies([means[i] for i in unit]):
         due = tokens.progress.begin(number, end)
       is_due |= {shards[i].ref(): due for i in unit}
-    ends = _apply_each_if_due(self.optimizer, is_due)
+    ends = {}
     with tf.device(device):
       all_applied = self.optimizer.apply_gradients(
-        list(zip(means, shards, strict=True))
+        list(zip(means, shards, strict=True)),
+        apply_one=functools.partial(_apply_if_due, is_due, ends),
       )
     handed = [
       tokens.hand_out(number, end, [ends[shards[i].ref()] for i in u])
@@ -137,31 +140,22 @@ class ShardBarrier:
     return self._round.hook(stop, self._pull)
 
 
-def _apply_each_if_due(optimizer, is_due):
-  """Makes `optimizer` leave out what is not due.
+def _apply_if_due(is_due, ends, apply, gradient, variable):
+  """Returns the op that ends the update of a variable, if it is due.
 
   Args:
-    optimizer: tf.train.Optimizer.
     is_due: dict of variable.ref() -> bool scalar tensor.
-
-  Returns:
-    dict of variable.ref() -> op that ends the update of that variable;
-    `optimizer.apply_gradients` fills it.
+    ends: dict of variable.ref() -> op that ends its update, which takes it in.
+    apply, gradient, variable: see nn/optimizer.py, `apply_one`.
   """
-  apply, applied = optimizer._resource_apply_dense, {}
-
-  def apply_if_due(gradient, variable):
-    key = variable.ref()
-    with tf.device(variable.device):
-      # Without a tf.cond, which takes many ops. What is not due is dead to
-      # TensorFlow, and so is all that is computed from it, up to the merge.
-      due = tf.raw_ops.Switch(data=gradient, pred=is_due[key]).output_true
-      with tf.control_dependencies([apply(due, variable)]):
-        done = tf.shape(due)
-      shape = tf.raw_ops.Switch(data=tf.shape(gradient), pred=is_due[key])
-      merged = tf.raw_ops.Merge(inputs=[done, shape.output_false])
-    applied[key] = merged.output.op
-    return applied[key]
-
-  optimizer._resource_apply_dense = apply_if_due
-  return applied
+  key = variable.ref()
+  with tf.device(variable.device):
+    # Without a tf.cond, which takes many ops. What is not due is dead to
+    # TensorFlow, and so is all that is computed from it, up to the merge.
+    due = tf.raw_ops.Switch(data=gradient, pred=is_due[key]).output_true
+    with tf.control_dependencies([apply(due, variable)]):
+      done = tf.shape(due)
+    shape = tf.raw_ops.Switch(data=tf.shape(gradient), pred=is_due[key])
+    merged = tf.raw_ops.Merge(inputs=[done, shape.output_false])
+  ends[key] = merged.output.op
+  return ends[key]

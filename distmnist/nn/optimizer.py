@@ -1,0 +1,348 @@
+"""An update of weights, from a loss to the formula, in one place.
+
+Whatever the optimizer, these come one after the other, each if it is asked for:
+
+  on the worker       1. accumulation: the mean over the slices of a batch
+  compute_gradients   2. the sum of repeated rows, of each slice
+                      3. clipping by the global norm
+  on its way          4. what is not finite goes as zeros
+                         (transport/nonfinite.py)
+  beside the weights  5. weight decay
+  apply_gradients     6. the trust ratio of a layer
+                      7. the rate, as the schedule has it
+                      8. the formula (formulas.py), on a whole variable by a
+                         fused kernel, on rows of a table by itself
+
+A worker's own copy has no way, and so no step 4.
+"""
+
+import contextlib
+import functools
+import re
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.logdir import other_names
+from distmnist.nn import (
+  clipping,
+  formulas,
+  gradient_accumulation,
+  sparse_updates,
+  trust_ratio,
+)
+from distmnist.nn import weight_decay as weight_decay_lib
+from distmnist.transport import gradients as gradients_lib
+
+# The rows of tables that are apart (tables/tables_apart.py) count
+# other updates than the rest of the model.
+_APART = 'tables_apart/'
+
+
+class Optimizer(tf.train.Optimizer):
+  """Any of --optimizer, as a tf.train.Optimizer.
+
+  A worker sends it gradients and no constants: what is known is a number, from
+  which each update makes a constant beside its variable. A message often costs
+  more than an update.
+
+  Attributes:
+    formula: formulas.Formula.
+  """
+
+  def __init__(
+    self,
+    formula,
+    rate,
+    clip_norm=None,
+    weight_decay=0.0,
+    decay_biases=False,
+    use_locking=False,
+    is_rate_read_first=False,
+    has_scope=True,
+  ):
+    """
+    Args:
+      formula: formulas.Formula.
+      rate: float or float32 scalar tensor, the learning rate.
+      clip_norm: float, to which the global L2 norm of gradients is scaled down,
+        or None.
+      weight_decay: float, of a decay beside the step; see weight_decay.py.
+      decay_biases: bool, whether that is also for what has rank 0 or 1.
+      use_locking: bool, whether an update locks its variable.
+      is_rate_read_first: bool, whether gradients wait until the rate is read. A
+        rule may exchange with the center, which counts the global step, between
+        the gradients of a local step and their application: the rate would be
+        that of before or after the exchange by chance, on some workers of a
+        lock-step round and not on others.
+      has_scope: bool, whether numbers that are kept once for all variables are
+        named after the current name scope, which is that of the rule. Without
+        it a run can go on under another rule.
+    """
+    super().__init__(use_locking, formula.name)
+    self.formula = formula
+    number = tf.get_static_value(rate)
+    self._rate = rate if number is None else float(number)
+    self._clip_norm = clip_norm
+    self._weight_decay = weight_decay
+    self._min_decay_rank = 0 if decay_biases else 2
+    self._is_rate_read_first = is_rate_read_first and number is None
+    self._has_scope = has_scope
+
+  def compute_gradients(self, loss, *args, **kwargs):
+    """Steps 1 to 3 of the list above.
+
+    Args:
+      loss, *args, **kwargs: see tf.train.Optimizer.compute_gradients.
+
+    Returns:
+      The list of (gradient, variable); each gradient is a tensor, or None.
+    """
+    pairs = gradient_accumulation.compute_mean(
+      self._compute_whole, loss, *args, **kwargs
+    )
+    if self._clip_norm is not None:
+      pairs = clipping.clip(pairs, self._clip_norm)
+    if self._is_rate_read_first:
+      pairs = [(_wait(gradient, self._rate), v) for gradient, v in pairs]
+    return pairs
+
+  def _compute_whole(self, loss, *args, **kwargs):
+    """Returns the gradients of a slice, its repeated rows summed up.
+
+    tf.gather gives a gradient of rows, in which a row occurs as often as it was
+    looked up: its norm is not that of the gradient, nor could it decay or be
+    scaled with its layer. Sparse tables are not concerned: a loss is
+    differentiated by their rows in the batch, each once
+    (tables/row_exchange.py).
+    """
+    pairs = super().compute_gradients(loss, *args, **kwargs)
+    return [(gradients_lib.make_dense(gradient), v) for gradient, v in pairs]
+
+  def apply_gradients(
+    self, grads_and_vars, global_step=None, name=None, apply_one=None
+  ):
+    """Steps 5 to 8 of the list above.
+
+    Args:
+      grads_and_vars: iterable of (gradient, tf.Variable); the gradient is a
+        tensor, None, or tf.IndexedSlices for rows of a sparse table, each once.
+      global_step: tf.Variable that counts the update, or None.
+      name: str, of the op, or None.
+      apply_one: callable(apply, gradient, variable) -> op in place of that of
+        apply(gradient, variable), for a whole variable; None for no other.
+
+    Returns:
+      The op that applies all of them.
+
+    Raises:
+      ValueError: no variable has a gradient.
+    """
+    pairs = [(g, w) for g, w in grads_and_vars if g is not None]
+    if not pairs:
+      raise ValueError('expected a gradient for one variable or more: got none')
+    with tf.init_scope():
+      self._create_slots([w for _, w in pairs])
+    with tf.name_scope(name, self.get_name()) as scope:
+      after = {}
+      if isinstance(self.formula, formulas.LayerFormula):
+        pairs, after = self._scale_layers(pairs)
+      find_powers = self._read_powers()
+      turns = sparse_updates.begin_turns(
+        pairs, lambda device: self._find_row_rate(find_powers(device))
+      )
+
+      def update(gradient, w):
+        with tf.control_dependencies(self._decay(gradient, w)):
+          return self._apply(gradient, w, find_powers, after.get(id(w)))
+
+      updates = []
+      for gradient, w in pairs:
+        with (
+          tf.name_scope(f'update_{w.op.name}'),
+          tf.get_default_graph().colocate_with(w),
+        ):
+          if isinstance(gradient, tf.IndexedSlices):
+            update_rows = turns[w.device].update_rows
+            updates.append(
+              update_rows(self.formula, gradient, w, self._find_slots(w))
+            )
+          elif apply_one:
+            updates.append(apply_one(update, gradient, w))
+          else:
+            updates.append(update(gradient, w))
+      updates += [turn.end() for turn in turns.values()]
+      return self._finish_all(updates, global_step, scope)
+
+  def _scale_layers(self, pairs):
+    """Makes of gradients the steps of layers, with decay, ratio and rate.
+
+    Returns:
+      (pairs, after): the pairs of step and variable, and
+      {id(variable): formulas.Kernel.after}.
+    """
+    formula, steps, after = self.formula, [], {}
+    corrections = None
+    if formula.betas:
+      powers = self._find_power_variables()
+      with tf.device(powers[0].device):  # To another ps goes one message.
+        corrections = tf.stack([1 / (1 - power) for power in powers])
+    for gradient, w in pairs:
+      # By now this step has computed its gradient with the old w.
+      with tf.device(w.device), tf.control_dependencies([gradient]):
+        step, after[id(w)] = formula.direct(
+          w, self._find_slots(w), gradient, corrections
+        )
+      steps.append((step, w))
+    norms = trust_ratio.build_norms(steps)
+    scaled = []
+    for step, w in steps:
+      with tf.device(w.device), tf.control_dependencies([step]):
+        step = formula.scale(w, step, norms.get(id(w)), self._rate)
+      scaled.append((step, w))
+    return scaled, after
+
+  def _decay(self, gradient, weights):
+    """Returns the list of the ops that a decay beside the step takes."""
+    if not self._weight_decay or not weight_decay_lib.decays(
+      weights, self._min_decay_rank
+    ):
+      return []
+    factor = self._rate * self._weight_decay
+    return [weight_decay_lib.shrink(weights, factor, gradient)]
+
+  def _apply(self, gradient, weights, find_powers, after):
+    kernel = formulas.Kernel(
+      weights,
+      self._find_slots(weights),
+      self._rate,
+      find_powers(weights.device),
+      self._use_locking,
+      after,
+    )
+    applied = self.formula.apply(kernel, gradient)
+    if weights.constraint is None:
+      return applied
+    with tf.control_dependencies([applied]):
+      return weights.assign(
+        weights.constraint(weights.read_value()), read_value=False
+      )
+
+  def _find_row_rate(self, powers):
+    return self.formula.find_rate(self._rate, powers)
+
+  def _find_slots(self, variable):
+    return [self.get_slot(variable, slot.name) for slot in self.formula.slots]
+
+  def _create_slots(self, var_list):
+    first = min(var_list, key=lambda variable: variable.name)
+    for name, beta in self.formula.betas.items():
+      with contextlib.nullcontext() if self._has_scope else tf.name_scope(None):
+        power = self._create_non_slot_variable(beta, name, first)
+      other_names.add(power, functools.partial(find_other_power, name))
+    for variable in var_list:
+      for slot in self.formula.slots:
+        self._get_or_make_slot_with_initializer(
+          variable,
+          _make_initializer(slot, variable),
+          variable.shape,
+          variable.dtype.base_dtype,
+          slot.name,
+          slot.saved_as,
+        )
+
+  def _find_power_variables(self):
+    with tf.init_scope():  # An update may be in a branch of a tf.cond.
+      graph = tf.get_default_graph()
+    return [
+      self._get_non_slot_variable(name, graph) for name in self.formula.betas
+    ]
+
+  def _read_powers(self):
+    """Reads the powers of betas once, where they are.
+
+    Another ps gets all of them in one message; it would get two for each of its
+    variables.
+
+    Returns:
+      callable(device) -> list of float32 scalar tensors on it, like
+      formulas.Formula.betas.
+    """
+    powers = self._find_power_variables()
+    if not powers or isinstance(self.formula, formulas.LayerFormula):
+      return lambda device: []
+    with tf.device(powers[0].device):
+      together = tf.stack(powers)
+
+    @functools.cache
+    def find(device):
+      with tf.device(device):
+        return tf.unstack(together, num=len(powers))
+
+    return find
+
+  def _finish_all(self, updates, global_step, scope):
+    """Returns the op that ends an update, by the name of `scope`.
+
+    What waits for the updates on another ps, as the powers of betas do, gets
+    one message from each ps and not one from each update.
+    """
+    of_device, ends = {}, []
+    for op in updates:
+      of_device.setdefault(op.device, []).append(op)
+    for device, ops in of_device.items():
+      with tf.device(device), tf.control_dependencies(ops):
+        ends.append(tf.no_op('updated'))
+    with tf.control_dependencies(ends):
+      powers = zip(
+        self._find_power_variables(), self.formula.betas.values(), strict=True
+      )
+      for power, beta in powers:
+        with tf.get_default_graph().colocate_with(power):
+          ends.append(power.assign(power * beta, read_value=False))
+    if global_step is None:
+      return tf.group(*ends, name=scope)
+    with (
+      tf.control_dependencies([tf.group(*ends, name='update')]),
+      tf.get_default_graph().colocate_with(global_step),
+    ):
+      return global_step.assign_add(1, name=scope, read_value=False)
+
+
+def find_other_power(name, saved):
+  """Returns the name of a power in a checkpoint that has it in a scope.
+
+  Args:
+    name: str, without a scope.
+    saved: iterable of str, the names in the checkpoint.
+
+  Returns:
+    str, or None if there is none.
+  """
+  found = [x for x in saved if re.fullmatch(rf'(.*/)?{name}(_\d+)?', x)]
+  return min(found, key=lambda x: (x.startswith(_APART), x), default=None)
+
+
+def _wait(gradient, rate):
+  if gradient is None:
+    return None
+  with tf.device(gradient.device), tf.control_dependencies([rate]):
+    return tf.identity(gradient)
+
+
+def _make_initializer(slot, variable):
+  if not callable(slot.begin):
+    if slot.begin:
+      return tf.constant_initializer(slot.begin)
+    return tf.zeros_initializer()
+
+  def initialize(shape, dtype=None, partition_info=None):
+    del shape, dtype, partition_info
+    # If both are initialised at once, this is the value that w will have.
+    value = tf.cond(
+      variable.is_initialized(),
+      variable.read_value,
+      lambda: variable.initial_value,
+    )
+    return slot.begin(value)
+
+  return initialize
