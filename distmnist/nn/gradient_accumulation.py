@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
 from distmnist.transport import sums
 
 # The graph collection of the SlicedLoss, if the batch is in slices.
@@ -48,7 +49,7 @@ def build_mean(losses, gates):
 
 def wait(gate, ops):
   """Makes a gate wait for `ops`, a list, which must not depend on it."""
-  gate._add_control_inputs(ops)
+  tf_internals.add_control_inputs(gate, ops)
 
 
 def compute_mean(compute_gradients, loss, *args, **kwargs):

@@ -47,8 +47,7 @@ def test_a_session_is_changed_in_one_place():
   }
 
 
-# The optimizers are rebuilt after this.
-@pytest.mark.parametrize('name', [x for x in SOURCES if x[:3] != 'nn/'])
+@pytest.mark.parametrize('name', SOURCES)
 def test_no_call_back_is_set_from_outside(name):
   """A function given to an object later is an argument, or a plain call."""
   set_later = []
