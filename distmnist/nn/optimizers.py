@@ -7,7 +7,19 @@ from distmnist.nn import formulas, schedules
 from distmnist.nn import optimizer as optimizer_lib
 from distmnist.tables import tables_apart
 
-OPTIMIZERS = tuple(formulas.KINDS)
+# Those of formulas.KINDS: a launcher reads them here without TensorFlow.
+OPTIMIZERS = (
+  'sgd',
+  'momentum',
+  'nesterov',
+  'adam',
+  'adamw',
+  'adagrad',
+  'rmsprop',
+  'ftrl',
+  'lars',
+  'lamb',
+)
 
 # As in PyTorch's AdamW and the LAMB authors' program; 0 for the others.
 _DECAYS = {'adamw': 0.01, 'lamb': 0.01}
