@@ -38,7 +38,7 @@ SOON = '--stop_grace_secs=2'
 PATIENT_LAUNCH = (
   '-c',
   'from distmnist import launch;'
-  ' from distmnist.launching.supervisor import stop_grace;'
+  ' from distmnist.common import stop_grace;'
   ' stop_grace.for_worker = lambda _: 600; launch.run()',
 )
 
