@@ -1,12 +1,14 @@
 """watchdog: it checks in once, and says what a task waits for."""
 
+import contextlib
 import re
 import threading
 
 import pytest
 
 from distmnist.common import console
-from distmnist.lifecycle import heartbeats
+from distmnist.lifecycle import heartbeats, stalls
+from tests.support import in_process
 
 
 def test_tasks_with_the_same_settings_check_in(make_watchdog, ps_row):
@@ -30,12 +32,16 @@ def test_a_slow_step_is_said_to_be_slow(make_watchdog, ps_row, monkeypatch):
     said.set()
 
   console.print_logs(say)
-  dog = make_watchdog(0, warn_secs=0.3)
+  dog = make_watchdog(0)
   dog.check_in()
-  assert not said.wait(0.6)  # No step has begun.
-  dog.stalls.step_begins()
-  assert said.wait(60)
-  dog.stalls.step_ends()
+  with contextlib.closing(
+    stalls.Stalls(0.3, 60, in_process.KeepingStop()).start()
+  ) as watched:
+    watched.ask_about_others(dog)
+    assert not said.wait(0.6)  # No step has begun.
+    watched.step_begins()
+    assert said.wait(60)
+    watched.step_ends()
   assert re.fullmatch(
     r'no step for \d+ s: all tasks answer, and none says what holds it up',
     lines[0],
