@@ -54,6 +54,7 @@ def find_expected(step):
 def train(model, found, steps):
   """Returns {name: marked rows} after some steps from a new center."""
   new_center = [h.on_new_center for h in model.hooks if is_of_center(h)]
+  new_center.append(lambda session: session.run(model.clear_touched))
   scaffold = tf.train.Scaffold(
     init_fn=lambda _, session: [call(session) for call in new_center]
   )
@@ -109,6 +110,8 @@ def test_rows_that_are_made_are_marked(set_flags, small_slices):
       session.run(tf.global_variables_initializer())
       for hook in filter(is_of_center, model.hooks):
         hook.on_new_center(session)
+      key_map.fill(session)
+      session.run(model.clear_touched)
       # A pull makes the rows; nothing is pushed.
       with tf.control_dependencies(None):
         pulled = session.graph.get_operations()
