@@ -2,7 +2,7 @@
 
 In all of these w is the weights, g their gradient, eta the rate, and a slot is
 what the optimizer keeps beside w. `Formula.update` is pure, element by element
-and for any number of rows: sparse tables are updated by it (row_updates.py).
+and for any number of rows: sparse tables are updated by it (sparse_updates.py).
 `Formula.apply` is the same for a whole variable, in place, by a fused kernel of
 TensorFlow. What comes before a formula is in optimizer.py.
 """

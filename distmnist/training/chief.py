@@ -140,12 +140,7 @@ class Chief(strategy.CenterHook):
 
   def _make_validation(self, steps, others):
     problem = self._choice.problem
-    metric = {'metric': problem.metric, 'sign': problem.sign}
-    kept, summary_dir = best.Best(**metric), None
-    if self._logdir:
-      folder = checkpoints.best_dir(self._logdir)
-      kept = best.Best(folder, self._folder.owner.check, **metric)
-      summary_dir = os.path.join(self._logdir, 'validation')
+    summary_dir = self._logdir and os.path.join(self._logdir, 'validation')
     fetch = evaluation.build_fetch()
 
     def evaluate(session):
@@ -162,7 +157,7 @@ class Chief(strategy.CenterHook):
       evaluate,
       _VALIDATION_STEPS.value,
       _EARLY_STOPPING_PATIENCE.value,
-      kept,
+      _open_best(problem, self._folder),
       summary_dir,
       end_run,
       self._saves.save_early,
@@ -201,6 +196,16 @@ class Chief(strategy.CenterHook):
     )
 
 
+def _open_best(problem, folder):
+  """Returns the best.Best of a run_folder.RunFolder, which may have no path."""
+  metric = {'metric': problem.metric, 'sign': problem.sign}
+  if not folder.path:
+    return best.Best(**metric)
+  return best.Best(
+    checkpoints.best_dir(folder.path), folder.owner.check, **metric
+  )
+
+
 def report_alone(task, choice, judges, folder, start):
   """Does at the end what a chief did not live to do; its ps have left.
 
@@ -219,12 +224,7 @@ def report_alone(task, choice, judges, folder, start):
   )
   kept = None
   if _EARLY_STOPPING_PATIENCE.value:
-    kept = best.Best(
-      checkpoints.best_dir(folder.path),
-      folder.owner.check,
-      metric=problem.metric,
-      sign=problem.sign,
-    )
+    kept = _open_best(problem, folder)
   splits = _choose_splits(*judges)
 
   def evaluate():
