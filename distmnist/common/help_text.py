@@ -18,6 +18,8 @@ _SUBJECTS = {
   'sweeps': 'Sweeps',
   'strategies': 'Update rules',
   'exchange': 'The center, and what moves',
+  'transport': 'The center, and what moves',
+  'tables': 'Tables of rows',
   'models': 'Models',
   'nn': 'Optimizer, learning rate and layers',
   'datasets': 'Data sets',
