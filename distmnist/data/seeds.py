@@ -12,8 +12,7 @@ import os
 
 import tensorflow.compat.v1 as tf
 
-_SEED = 'distmnist/seed'
-_PLACE = 'distmnist/place_of_batch'
+from distmnist.common import graph_record
 
 
 def derive(*parts):
@@ -30,8 +29,7 @@ def set_seed(seed, worker=0):
     worker: int, the worker, for random ops from outside this module.
   """
   tf.set_random_seed(derive('ops', seed, worker) % 2**31)
-  tf.get_default_graph().clear_collection(_SEED)
-  tf.add_to_collection(_SEED, seed)
+  graph_record.of(tf.get_default_graph()).seed = seed
 
 
 def set_place(place):
@@ -40,8 +38,7 @@ def set_place(place):
   Args:
     place: int64 scalar tensor, different for each batch.
   """
-  tf.get_default_graph().clear_collection(_PLACE)
-  tf.add_to_collection(_PLACE, place)
+  graph_record.of(tf.get_default_graph()).place = place
 
 
 def make_key(name):
@@ -59,9 +56,9 @@ def find_place():
 
   Where no batches are dealt, it is a random number each time.
   """
-  places = tf.get_collection(_PLACE)
-  if places:
-    return places[0]
+  place = graph_record.of(tf.get_default_graph()).place
+  if place is not None:
+    return place
   return tf.random.uniform([], maxval=2**31, dtype=tf.int64)
 
 
@@ -104,11 +101,10 @@ def derive_first(name):
 
 
 def _find_seed():
-  seeds = tf.get_collection(_SEED)
-  if not seeds:
+  record = graph_record.of(tf.get_default_graph())
+  if record.seed is None:
     graph_seed = tf.get_default_graph().seed
     if graph_seed is None:  # Nobody asked for repeatable numbers.
       graph_seed = int.from_bytes(os.urandom(7), 'little')
-    tf.add_to_collection(_SEED, graph_seed)
-    seeds = [graph_seed]
-  return seeds[0]
+    record.seed = graph_seed
+  return record.seed

@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-# The collection that has a graph's FedRows.
-COLLECTION = 'distmnist/fed_rows'
+from distmnist.common import graph_record
 
 
 class StepRows(NamedTuple):
@@ -22,11 +21,16 @@ class StepRows(NamedTuple):
 
 
 def build(batch_size):
-  """Builds the FedRows of the default graph, on the current device."""
+  """Builds the StepRows of the default graph, on the current device."""
   fed = tf.placeholder(tf.int64, [None, 1 + batch_size], 'batches')
   rows = StepRows(fed, find_row(fed, 0))
-  tf.add_to_collection(COLLECTION, rows)
+  graph_record.of(tf.get_default_graph()).step_rows.append(rows)
   return rows
+
+
+def get_all():
+  """Returns the StepRows of the default graph, a list."""
+  return list(graph_record.of(tf.get_default_graph()).step_rows)
 
 
 def find_row(fed, number):

@@ -10,8 +10,8 @@ which releases the lock.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import graph_record
 from distmnist.exchange.center import ps_lock
-from distmnist.exchange.copies import local_copies
 from distmnist.transport import strategy, variable_lists
 
 
@@ -153,7 +153,7 @@ class AtomicCenter:
 
     (new_step,), parts = self._run_locked(read)
     pull = self._take(new_step, parts, [])
-    tf.add_to_collection(local_copies.PULLS, pull)
+    graph_record.of(tf.get_default_graph()).pulls.append(pull)
     return _PullHook(pull)
 
 

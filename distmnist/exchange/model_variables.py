@@ -10,12 +10,9 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import graph_record
 from distmnist.tables import sparse_table
 from distmnist.transport import variable_lists
-
-# The collections of shards that no step pushes, or pulls.
-NOT_PUSHED = 'distmnist/not_pushed'
-NOT_PULLED = 'distmnist/not_pulled'
 
 
 class ModelVariables:
@@ -97,9 +94,9 @@ class ModelVariables:
     if self._pulls_unmoved:
       self._pulled_only = unmoved
     for shard in unmoved:
-      tf.add_to_collection(NOT_PUSHED, shard)
+      graph_record.of(tf.get_default_graph()).not_pushed.append(shard)
       if not self._pulls_unmoved:
-        tf.add_to_collection(NOT_PULLED, shard)
+        graph_record.of(tf.get_default_graph()).not_pulled.append(shard)
 
   @property
   def views(self):

@@ -4,7 +4,7 @@ import dataclasses
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import model_variables
+from distmnist.common import graph_record
 from distmnist.tables import sparse_table
 from distmnist.transport import variable_lists
 from distmnist.transport import wire as wire_lib
@@ -123,8 +123,9 @@ def compute_traffic(cluster, strategy_, update, variables):
     if cluster.num_workers == 1:
       pulled = pushed = 0
     return Traffic(pulled, pushed, cluster.num_workers, [])
-  of_ps = _count_of_ps(cluster, variables, model_variables.NOT_PULLED)
-  pushed_of_ps = _count_of_ps(cluster, variables, model_variables.NOT_PUSHED)
+  record = graph_record.of(tf.get_default_graph())
+  of_ps = _count_of_ps(cluster, variables, record.not_pulled)
+  pushed_of_ps = _count_of_ps(cluster, variables, record.not_pushed)
   # What bypasses the ps has a worker at both ends.
   with_ps = strategy_.share_with_ps
   pulled, pushed = ((2 - with_ps) * sum(x) for x in (of_ps, pushed_of_ps))
@@ -143,13 +144,16 @@ def _count_of_ps(cluster, variables, left_out):
 
   Args:
     cluster, variables: see `compute_traffic`.
-    left_out: str, the collection of those that do not travel this way.
+    left_out: list of tf.Variable, those that do not travel this way.
   """
   of_ps, wire = [0] * cluster.num_ps, wire_lib.Wire(cluster)
   elsewhere = {
     variable.op.name
-    for kind in (variable_lists.IN_PLACE, sparse_table.TABLES, left_out)
-    for variable in tf.get_collection(kind)
+    for variable in (
+      *tf.get_collection(variable_lists.IN_PLACE),
+      *tf.get_collection(sparse_table.TABLES),
+      *left_out,
+    )
   }
   for variable in variables:
     if variable.op.name not in elsewhere:

@@ -33,7 +33,7 @@ def localize(path, graph, variables, stored=None):
   """
   found = variable_specs.read(path)
   shapes = {name: shape for name, (shape, _) in found.items()}
-  maps = graph.get_collection(key_map.MAPS)
+  maps = key_map.get_all(graph)
   own = {sparse_table.find_name(found.rows): found.new_rows for found in maps}
   growths = _find_growths(path, shapes, own)
   for growth in [*growths, *_find_growths(path, shapes, stored or {})]:

@@ -2,10 +2,8 @@
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import graph_record
 from distmnist.logdir import checkpoint_files, checkpoints
-
-# Graph collection of pairs (name of a variable, callable).
-_FINDERS = 'distmnist/other_names'
 
 
 def add(variable, find):
@@ -15,7 +13,9 @@ def add(variable, find):
     variable: tf.Variable, whole.
     find: callable(names in a checkpoint) -> the name there, or None.
   """
-  tf.add_to_collection(_FINDERS, (variable.op.name, find))
+  graph_record.of(tf.get_default_graph()).other_names.append(
+    (variable.op.name, find)
+  )
 
 
 def choose(variables):
@@ -58,4 +58,4 @@ def _find_name(variable, saved):
 
 
 def _find_all():
-  return dict(tf.get_collection(_FINDERS))
+  return dict(graph_record.of(tf.get_default_graph()).other_names)

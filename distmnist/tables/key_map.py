@@ -9,14 +9,11 @@ import uuid
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import cli
+from distmnist.common import cli, graph_record
 from distmnist.tables import key_hash, new_rows
 from distmnist.transport import ps_state
 
-# The collections of all KeyMaps, of key_table.PlainTables, and of the variables
-# `keys`.
-MAPS = 'distmnist/key_maps'
-PLAIN_TABLES = 'distmnist/plain_tables'
+# The collection of the variables `keys`.
 KEYS = 'distmnist/keys'
 
 
@@ -45,7 +42,7 @@ class KeyMap:
     with tf.name_scope('key_map'), self.placed():
       self._map = ps_state.Table(self._find_name())
       self.filled = self._build_fill()
-    tf.add_to_collection(MAPS, self)
+    graph_record.of(tf.get_default_graph()).key_maps.append(self)
 
   def placed(self):
     """Returns the context of ops that are placed where the rows are."""
@@ -111,13 +108,18 @@ def check_mark(mark, kind, name):
     )
 
 
+def get_all(graph):
+  """Returns the KeyMaps of a graph, a list."""
+  return list(graph_record.of(graph).key_maps)
+
+
 def fill(session):
   """Fills the maps of a session's graph; `keys` must have their values.
 
   Raises:
     cli.RunError: `keys` are of a different kind from the model's.
   """
-  maps = session.graph.get_collection(MAPS)
+  maps = get_all(session.graph)
   if maps:
     marks = session.run([key_map.filled for key_map in maps])
     for key_map, mark in zip(maps, marks, strict=True):
@@ -126,10 +128,9 @@ def fill(session):
 
 def fill_when_loaded():
   """Makes a SavedModel of the default graph fill its maps when it is loaded."""
-  for key_map in tf.get_collection(MAPS):
+  for key_map in get_all(tf.get_default_graph()):
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, key_map.filled.op)
-  for collection in MAPS, PLAIN_TABLES:  # No file could hold what is in them.
-    tf.get_default_graph().clear_collection(collection)
+  graph_record.forget(tf.get_default_graph())
 
 
 def is_keys(variable):

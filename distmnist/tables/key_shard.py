@@ -19,6 +19,7 @@ worker dies in the meantime, whereas a dying worker would open a lock
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
+from distmnist.common import graph_record
 from distmnist.tables import (
   count_min_sketch,
   free_rows,
@@ -28,8 +29,6 @@ from distmnist.tables import (
   touched_rows,
 )
 
-# The collection of the KeyShards whose rows the step does not yet make.
-_OPEN = 'distmnist/open_key_shards'
 # More workers than could ever wait for their turn.
 _MOST_WAITING = 2**20
 
@@ -79,7 +78,7 @@ class KeyShard(key_map.KeyMap):
     # A batch of one entry, or of none: then the function is not called.
     self._missing = missing[tf.newaxis][: tf.minimum(tf.size(missing), 1)]
     self._made = tf.identity(tf.placeholder(tf.int64, [None, None]))
-    tf.add_to_collection(_OPEN, self)
+    graph_record.of(tf.get_default_graph()).open_shards.append(self)
     made = tf.reshape(self._made, [-1])
     return tf.tensor_scatter_nd_update(found, at, made)
 
@@ -168,9 +167,10 @@ def connect_all(begin_slots):
       -> list of (tf.Variable beside the shard, what its new rows begin with).
       The variables must be made by now.
   """
-  for shard in tf.get_collection(_OPEN):
+  record = graph_record.of(tf.get_default_graph())
+  for shard in record.open_shards:
     shard.connect(begin_slots)
-  tf.get_default_graph().clear_collection(_OPEN)
+  record.open_shards = []
 
 
 def get_counts():
@@ -180,7 +180,7 @@ def get_counts():
     ({name of a table: its NewRows}, {name: list of KeyShard.counts}).
   """
   kinds, counts = {}, {}
-  for shard in tf.get_collection(key_map.MAPS):
+  for shard in key_map.get_all(tf.get_default_graph()):
     if isinstance(shard, KeyShard):
       kinds[shard.name] = shard.new_rows
       counts.setdefault(shard.name, []).append(shard.counts)

@@ -9,6 +9,7 @@ does not: an evaluation and a served model look up only the rows that exist.
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
+from distmnist.common import graph_record
 from distmnist.data import seeds
 from distmnist.tables import (
   key_hash,
@@ -61,7 +62,7 @@ class PlainTable:
 
 
 def _get_plain(rows, start, name):
-  known = tf.get_collection_ref(key_map.PLAIN_TABLES)
+  known = graph_record.of(tf.get_default_graph()).plain_tables
   for table in known:
     if table.rows is rows:
       return table

@@ -6,10 +6,9 @@ they are fetched with the loss.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import names
+from distmnist.common import graph_record, names
 from distmnist.tables import sparse_table
 
-_COLLECTION = 'distmnist/row_counts'
 _KEY_BYTES = 8
 
 
@@ -42,13 +41,12 @@ def note(exchanges, wire, cpu_device):
       numbers[f'{names.ROWS_OF_PS}{ps}'] = tf.add_n(counts)
     for name, counts in bytes_of.items():
       numbers[f'{names.ROW_BYTES_OF}{name}'] = tf.add_n(counts)
-  tf.add_to_collection(_COLLECTION, numbers)
+  graph_record.of(tf.get_default_graph()).row_counts = numbers
 
 
 def find():
   """Returns {name: int64 scalar tensor} of the default graph, {} if none."""
-  noted = tf.get_collection(_COLLECTION)
-  return noted[-1] if noted else {}
+  return graph_record.of(tf.get_default_graph()).row_counts
 
 
 def choose(values):

@@ -15,11 +15,10 @@ import weakref
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import graph_record
 from distmnist.tables import new_rows
 from distmnist.transport import ps_state
 
-# The collection of the pairs (op after which no row is taken, op that ends it).
-_HOLDS = 'distmnist/row_holds'
 # How many rows a new key looks at.
 _WINDOW = 8
 
@@ -109,7 +108,7 @@ class RowReuse:
     with tf.control_dependencies([held]):
       held = build_fence()
     ended = self._least_age.assign(self._unseen_steps)
-    tf.add_to_collection(_HOLDS, (held, ended))
+    graph_record.of(tf.get_default_graph()).row_holds.append((held, ended))
 
 
 @contextlib.contextmanager
@@ -119,7 +118,7 @@ def held(session):
   Several threads of a session may be in it: the last one to leave ends it. A
   chief lost in it leaves the rows held until its successor has ended one.
   """
-  holds = session.graph.get_collection(_HOLDS)
+  holds = graph_record.of(session.graph).row_holds
   if not holds:
     yield
     return

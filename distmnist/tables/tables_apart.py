@@ -14,6 +14,8 @@ No copy of a row is kept, so rules with copies of the model can train tables.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+from distmnist.common import graph_record
+
 _TABLE_STRATEGY = flags.DEFINE_enum(
   'table_strategy',
   None,
@@ -21,8 +23,6 @@ _TABLE_STRATEGY = flags.DEFINE_enum(
   'Update rule of the sparse tables, if not --strategy: async_sgd applies the '
   'gradients of rows as they arrive, under any --strategy that has ps.',
 )
-# The collection of the pairs (table_rows.Rows, gradients like its views).
-_GRADIENTS = 'distmnist/gradients_apart'
 
 
 def is_wanted():
@@ -38,7 +38,9 @@ def keep(rows, gradients):
     rows: table_rows.Rows.
     gradients: list of tensors like `rows.views`.
   """
-  tf.add_to_collection(_GRADIENTS, (rows, gradients))
+  graph_record.of(tf.get_default_graph()).gradients_apart.append(
+    (rows, gradients)
+  )
 
 
 def add_to(update, make_optimizer):
@@ -48,7 +50,9 @@ def add_to(update, make_optimizer):
     update: strategy.Update of all that is in no table.
     make_optimizer: see strategy.Strategy.minimize.
   """
-  for rows, gradients in tf.get_collection(_GRADIENTS):
+  for rows, gradients in graph_record.of(
+    tf.get_default_graph()
+  ).gradients_apart:
     with tf.name_scope('tables_apart'):
       pairs = rows.push(gradients)
       with tf.device(update.train_op.device):

@@ -13,7 +13,7 @@ replaced, has cleared them.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.common import partial_names
+from distmnist.common import graph_record, partial_names
 from distmnist.tables import shard_slices
 from distmnist.transport import ps_state
 
@@ -25,8 +25,6 @@ _SAVE_TABLES = flags.DEFINE_enum(
   'touched: those touched since the last checkpoint that has all, which is '
   'written now and then, and kept as long as it is needed.',
 )
-# The collection of all TouchedRows.
-_TOUCHED = 'distmnist/touched_rows'
 # What is beside marks that no chief has cleared for a checkpoint.
 NO_CHIEF = 0
 
@@ -96,12 +94,14 @@ def add(shards):
   if flags.FLAGS[_SAVE_TABLES.name].value != 'touched':
     return
   for shard in shard_slices.choose_large(shards, partial_names.SLICE_BYTES):
-    tf.add_to_collection(_TOUCHED, TouchedRows(shard))
+    graph_record.of(tf.get_default_graph()).touched_rows.append(
+      TouchedRows(shard)
+    )
 
 
 def get_all():
   """Returns the TouchedRows of the default graph, a list."""
-  return tf.get_collection(_TOUCHED)
+  return list(graph_record.of(tf.get_default_graph()).touched_rows)
 
 
 def build_clear_all():

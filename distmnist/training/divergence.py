@@ -113,7 +113,7 @@ def _take_first(split):
 
 
 def _take_batch(examples, row):
-  """Returns the arrays [batch_size, ...] of a batch by a row of FedRows.
+  """Returns the arrays [batch_size, ...] of a batch by a row of StepRows.
 
   Raises:
     streamed.ReadError: the reader fails.

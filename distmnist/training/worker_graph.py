@@ -70,7 +70,7 @@ def build(task, choice, train_split, seed):
     warmup.hold_back_changes([step.update.train_op])
     graph_warmup.keep_loops_whole(tf.get_default_graph())
   _describe(task, choice, step)
-  [batches] = tf.get_collection(step_rows.COLLECTION)
+  [batches] = step_rows.get_all()
   return WorkerGraph(step, warmup, batches.fed, train_split)
 
 

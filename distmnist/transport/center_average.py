@@ -19,11 +19,10 @@ not. Without a ps each worker has its own a.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import graph_record
 from distmnist.transport import sums, variable_lists
 
 NAME = 'ExponentialMovingAverage'
-# Graph collection: the CenterAverage, if there is one.
-_COLLECTION = 'distmnist/center_average'
 
 
 class CenterAverage:
@@ -49,7 +48,7 @@ class CenterAverage:
     with tf.name_scope(None):
       self.variables = [_make_average(shard) for shard in shards]
       self._totals = [_make_total(average) for average in self.variables]
-    tf.add_to_collection(_COLLECTION, self)
+    graph_record.of(tf.get_default_graph()).averages.append(self)
 
   def follow(self, ops):
     """Returns the op that moves the averages once `ops` have run."""
@@ -83,7 +82,8 @@ def follow(ops, has_moved=None):
     ops: list of ops.
     has_moved: bool scalar tensor, whether the center was moved; None for yes.
   """
-  found = [x for x in tf.get_collection(_COLLECTION) if not x.is_moved]
+  averages = graph_record.of(tf.get_default_graph()).averages
+  found = [x for x in averages if not x.is_moved]
   if has_moved is None or not found:
     return [*ops, *(average.follow(ops) for average in found)]
   with tf.control_dependencies(ops):

@@ -7,8 +7,7 @@ the initializers are zeros, and the values are fed when they run.
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
-
-_VALUES = 'distmnist/given_values'
+from distmnist.common import graph_record
 
 
 def give(name, load):
@@ -18,12 +17,12 @@ def give(name, load):
     name: str, of the whole variable, however many shards it has.
     load: callable() -> array of the variable's shape and dtype.
   """
-  tf.add_to_collection(_VALUES, (name, load))
+  graph_record.of(tf.get_default_graph()).initial_values.append((name, load))
 
 
 def make_feed():
   """Returns what to feed when the variables of the graph are initialised."""
-  values = dict(tf.get_collection(_VALUES))
+  values = dict(graph_record.of(tf.get_default_graph()).initial_values)
   feed = {}
   for variable in tf.global_variables() if values else ():
     cut = tf_internals.get_slice(variable)

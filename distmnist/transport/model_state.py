@@ -31,9 +31,8 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import graph_record
 from distmnist.transport import packing, sums
-
-_COPIES = 'distmnist/model_state'
 
 
 class Change(NamedTuple):
@@ -75,8 +74,7 @@ class ModelState:
 
   def activate(self):
     """Makes models built in the default graph from now on use this object."""
-    tf.get_default_graph().clear_collection(_COPIES)
-    tf.add_to_collection(_COPIES, self)
+    graph_record.of(tf.get_default_graph()).model_state = self
 
   def copy(self, variable):
     """Returns the worker's copy of `variable`, or `variable` without a ps."""
@@ -275,8 +273,8 @@ def read(variable):
 
   In a training graph that is the worker's copy, elsewhere the variable.
   """
-  found = tf.get_collection(_COPIES)
-  return found[0].read(variable) if found else tf.convert_to_tensor(variable)
+  found = graph_record.of(tf.get_default_graph()).model_state
+  return found.read(variable) if found else tf.convert_to_tensor(variable)
 
 
 def change(variable, value):
@@ -284,11 +282,11 @@ def change(variable, value):
 
   Does nothing outside a training graph.
   """
-  for state in tf.get_collection(_COPIES):
+  if state := graph_record.of(tf.get_default_graph()).model_state:
     state.change(variable, value)
 
 
 def take_changes():
   """Returns the Changes of the default graph, see ModelState.take_changes."""
-  found = tf.get_collection(_COPIES)
-  return found[0].take_changes() if found else []
+  found = graph_record.of(tf.get_default_graph()).model_state
+  return found.take_changes() if found else []

@@ -15,12 +15,11 @@ import time
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import graph_record
 from distmnist.transport import sums
 
 _log = logging.getLogger(__name__)
 
-# Graph collection: (name, device) of the counting queues, one per message.
-QUEUES = 'distmnist/nonfinite'
 # How often a worker checks whether something went as zeros.
 _LOOK_SECS = 5.0
 
@@ -82,10 +81,10 @@ def check_mean(mean, worker):
 
 def _note_queue(device, worker):
   """Returns (name, device) of a queue that counts messages on `device`."""
-  graph = tf.get_default_graph()
-  name = f'nonfinite/{worker}/{len(graph.get_collection(QUEUES))}'
+  noted = graph_record.of(tf.get_default_graph()).messages
+  name = f'nonfinite/{worker}/{len(noted)}'
   place = _find_cpu(device)
-  graph.add_to_collection(QUEUES, (name, place))
+  noted.append((name, place))
   return name, place
 
 
@@ -119,7 +118,7 @@ class Counter:
   def build(self):
     """Builds what counts them, once the graph of a step is complete."""
     self._drain = []
-    for name, device in tf.get_collection(QUEUES):
+    for name, device in graph_record.of(tf.get_default_graph()).messages:
       with tf.device(device):
         queue = _build_queue(name)
         self._drain.append(tf.size(queue.dequeue_many(queue.size())))

@@ -47,11 +47,11 @@ def test_random_shift_moves_training_images(tf_session, set_flags):
 
 
 def build(images, labels, batch_size, warmup=None):
-  """Returns (images and labels of a batch, their FedRows)."""
+  """Returns (images and labels of a batch, their StepRows)."""
   batch = input_pipeline.build_batches(
     Split(images, labels), preprocess, batch_size, CPU, warmup
   )
-  [batches] = tf.get_collection(step_rows.COLLECTION)
+  [batches] = step_rows.get_all()
   return batch, batches
 
 
@@ -129,7 +129,7 @@ def test_examples_may_be_any_nest(tf_session, set_flags):
     return x, y
 
   batch = input_pipeline.build_batches(split, keep, 2, CPU)
-  [batches] = tf.get_collection(step_rows.COLLECTION)
+  [batches] = step_rows.get_all()
   *chunk, initializer = input_pipeline.build_chunks(split, keep, 2)
   start(tf_session)
   found, y = tf_session.run(batch, {batches.fed: [[0, 2, 0]]})
@@ -150,7 +150,7 @@ def test_slices_are_parts_of_the_row_that_a_step_is_fed_with(
   slices = input_pipeline.build_slices(
     Split(images, labels), preprocess, 2, 3, CPU, None
   )
-  [batches] = tf.get_collection(step_rows.COLLECTION)
+  [batches] = step_rows.get_all()
   start(tf_session)
   fetches = [(part.batch, part.place) for part in slices]
   row = [40, 7, 3, 19, 0, 5, 5]

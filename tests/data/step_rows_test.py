@@ -27,12 +27,12 @@ def test_a_row_has_a_place_and_as_many_images_as_the_batch(
 
 
 def test_a_graph_knows_its_rows(tf_session):
-  assert tf.get_collection(step_rows.COLLECTION) == []
+  assert step_rows.get_all() == []
   rows = step_rows.build(3)
-  [found] = tf.get_collection(step_rows.COLLECTION)
+  [found] = step_rows.get_all()
   assert found.fed is rows.fed and found.row is rows.row
   with tf.Graph().as_default():
-    assert tf.get_collection(step_rows.COLLECTION) == []
+    assert step_rows.get_all() == []
 
 
 def test_a_row_is_taken_where_the_rows_are(tf_session):

@@ -149,7 +149,7 @@ def train(
     {'global_step': update.train_op},
     steps_per_run,
     in_process.Countdown(last_step, member.num_workers, rule.push_period),
-    tf.get_collection(periodic_exchange.EXCHANGES) if leaves_out else [],
+    periodic_exchange.get_all() if leaves_out else [],
     warmup=warmup if rule.needs_warmup else None,
   )
   all_hooks = [
@@ -276,7 +276,7 @@ def test_a_step_without_its_exchange_has_nothing_on_a_ps(set_flags, name):
   set_flags('--communication_period=3', '--n_push=3', '--n_fetch=3')
   with tf.Graph().as_default() as graph:
     rule, update, *_ = build(name, make_member(count_ps(name, 2), 0))
-    exchanges = tf.get_collection(periodic_exchange.EXCHANGES)
+    exchanges = periodic_exchange.get_all()
     assert (rule.push_period, bool(exchanges)) in ((1, False), (3, True))
     if not exchanges:
       return
@@ -324,7 +324,7 @@ def test_a_warmup_leaves_no_trace_and_the_pull_comes_after_it(
       {'global_step': update.train_op, 'staleness': update.staleness},
       2,
       in_process.Countdown(1),  # The run after the warm-up is of one step.
-      tf.get_collection(periodic_exchange.EXCHANGES),
+      periodic_exchange.get_all(),
       {'c': tf.reduce_sum(c)},
       warmup,
     )

@@ -16,7 +16,7 @@ import typing
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.exchange.copies import periodic_exchange
+from distmnist.common import graph_record
 from distmnist.exchange.steps import fused_steps
 from distmnist.nn import optimizers
 from distmnist.transport import sharding
@@ -123,7 +123,7 @@ class Worker:
       {'global_step': update.train_op, 'staleness': update.staleness},
       self.how.steps_per_run,
       None,
-      self.graph.get_collection(periodic_exchange.EXCHANGES),
+      graph_record.of(self.graph).exchanges,
     )
     self._steps.set_num_local_steps(0)
 

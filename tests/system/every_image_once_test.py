@@ -104,7 +104,7 @@ def train_worker(name, cluster, index, logdir, all_ended):
     update = rule.minimize(loss, make_optimizer, global_step)
   assert table.is_marked
   reads, stop, result = Reads(), in_process.NoStop(), {}
-  [rows] = tf.get_collection(step_rows.COLLECTION)
+  [rows] = step_rows.get_all()
   source = batch_source.BatchSource(
     plan.dealing,
     split.Split(np.arange(NUM_IMAGES), np.arange(NUM_IMAGES)),

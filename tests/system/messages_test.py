@@ -70,7 +70,7 @@ def count(tf_session, set_flags):
     tensors = {'global_step': update.train_op, 'cost': loss}
     if update.staleness is not None:
       tensors['staleness'] = update.staleness
-    exchanges = tf.get_collection(periodic_exchange.EXCHANGES)
+    exchanges = periodic_exchange.get_all()
     assert not exchanges  # Nothing is left out.
     steps = fused_steps.Steps(tensors, NUM_STEPS, None, exchanges)
     return count_messages(steps.before_run(None).fetches)

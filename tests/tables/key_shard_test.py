@@ -50,7 +50,7 @@ class Step:
     pairs = the_center.to_shards(gradients)
     self.apply = optimizer.apply_gradients(pairs)
     self.gradients = [(g.values, g.indices) for g, _ in pairs]
-    self.parts = tf.get_collection(key_map.MAPS)
+    self.parts = key_map.get_all(tf.get_default_graph())
     key_shard.connect_all(slots.begin)
 
   def begin(self, session):

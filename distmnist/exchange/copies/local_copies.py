@@ -17,7 +17,6 @@ from distmnist.transport import sums, variable_lists
 # Graph collections: the copies and all that a worker makes beside them; and the
 # ops that then pull, for rules whose pull does more than initialise them.
 VARIABLES = 'distmnist/copies'
-PULLS = 'distmnist/pulls'
 
 
 class LocalCopies(center_lib.Center):

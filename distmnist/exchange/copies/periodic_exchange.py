@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import graph_record
 from distmnist.transport import strategy, wire
-
-# The graph's Exchanges.
-EXCHANGES = 'distmnist/exchanges'
 
 
 class Exchange(NamedTuple):
@@ -65,8 +63,15 @@ def every(period, step, exchange, known_step):
     outputs = [tf.identity(result) for result in (*results, is_due)]
     with tf.control_dependencies([is_due]):
       without = [*map(tf.convert_to_tensor, do_nothing()), tf.constant(False)]
-  tf.add_to_collection(EXCHANGES, Exchange(period, step, outputs, without))
+  graph_record.of(tf.get_default_graph()).exchanges.append(
+    Exchange(period, step, outputs, without)
+  )
   return tuple(outputs)
+
+
+def get_all():
+  """Returns the Exchanges of the default graph, a list."""
+  return list(graph_record.of(tf.get_default_graph()).exchanges)
 
 
 def build_update(copies, period, step, exchange, known_step):

@@ -129,7 +129,7 @@ class Steps(tf.train.SessionRunHook):
       last_step_tensors or {},
       exchanges[0].step if exchanges else None,
     )
-    copier = graph_copy.Copier(first, tf.get_collection(step_rows.COLLECTION))
+    copier = graph_copy.Copier(first, step_rows.get_all())
 
     def build_run(left_out, name):
       chain = copier.build_chain(left_out, name)
@@ -247,7 +247,7 @@ def make(tensors, source, last_step_tensors, warmup):
     tensors,
     _STEPS_PER_RUN.value,
     source,
-    tf.get_collection(periodic_exchange.EXCHANGES),
+    periodic_exchange.get_all(),
     last_step_tensors,
     warmup,
   )

@@ -19,6 +19,7 @@ weights alone, is made to wait for the batch.
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
+from distmnist.common import graph_record
 from distmnist.exchange.copies import local_copies
 
 
@@ -94,7 +95,7 @@ class Warmup:
     self._start, self._end = self.turn(True), self.turn(False)
     copies = tf.get_collection(local_copies.VARIABLES)
     self._anew = tf.variables_initializer(copies)
-    self._pull = tf.group(*tf.get_collection(local_copies.PULLS))
+    self._pull = tf.group(*graph_record.of(tf.get_default_graph()).pulls)
 
   def run(self, session, runs):
     """Warms up the graphs of a new session.

@@ -88,7 +88,7 @@ def _find_sizes(num_copies):
 
 def _find_beside():
   """Yields (keys, bytes) for what tables of keys need besides their rows."""
-  for found in tf.get_collection(key_map.MAPS):
+  for found in key_map.get_all(tf.get_default_graph()):
     yield found.keys, int(found.keys.shape[0]) * found.new_rows.bytes_beside
 
 

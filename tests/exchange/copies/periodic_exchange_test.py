@@ -64,9 +64,9 @@ def test_what_is_left_out_of_a_step_is_in_a_collection(tf_session, alone):
     return tf.constant(5, tf.int64), tf.constant(0, tf.int64)
 
   periodic_exchange.every(1, step, exchange, known_step)
-  assert not tf.get_collection(periodic_exchange.EXCHANGES)
+  assert not periodic_exchange.get_all()
   results = periodic_exchange.every(3, step, exchange, known_step)
-  [found] = tf.get_collection(periodic_exchange.EXCHANGES)
+  [found] = periodic_exchange.get_all()
   assert (found.period, found.step) == (3, step)
   assert tuple(found.outputs) == results
   initialize(tf_session)

@@ -119,7 +119,7 @@ def test_each_step_of_a_run_is_fed_with_a_row_of_its_own(tf_session, set_flags):
 
   class Source(in_process.Countdown):
     def make_feed(self, num_batches):
-      [batches] = tf.get_collection(step_rows.COLLECTION)
+      [batches] = step_rows.get_all()
       return {batches.fed: [[0, 0, n + 1] for n in range(num_batches)]}
 
   steps = fused_steps.Steps(tensors, 3, Source(4))
@@ -235,7 +235,7 @@ def test_after_a_recovery_each_exchange_is_where_it_is_due():
       {'global_step': new_step, 'step': step, 'staleness': staleness},
       3,
       None,
-      tf.get_collection(periodic_exchange.EXCHANGES),
+      periodic_exchange.get_all(),
     )
     # Three runs of one step; the first one of three is lost.
     hooks = [steps, LoseOnce(4, steps, last_step=12)]

@@ -3,6 +3,7 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import graph_record
 from distmnist.exchange.copies import local_copies
 from distmnist.exchange.steps import graph_warmup
 from distmnist.nn import optimizers
@@ -68,7 +69,7 @@ def test_each_kind_of_run_is_run_and_the_copies_are_pulled_late(
     collections=[tf.GraphKeys.LOCAL_VARIABLES, local_copies.VARIABLES],
   )
   pull = copy.assign(center.read_value()).op
-  tf.add_to_collection(local_copies.PULLS, pull)
+  graph_record.of(tf.get_default_graph()).pulls.append(pull)
   steps = Steps(warmup, center.assign_add)
   warmup.build()
   start(tf_session)

@@ -1,0 +1,88 @@
+"""What the builders of a graph leave for each other: one object for a graph.
+
+A model is built by its user's code and by Keras, which pass no object of ours
+on to the layers that they call: so a graph keeps the record itself.
+"""
+
+import dataclasses
+from typing import Any
+
+# The graph collection that has the record.
+_COLLECTION = 'distmnist/graph'
+
+
+@dataclasses.dataclass
+class GraphRecord:
+  """What is known of a graph besides its ops; each field has its one owner.
+
+  Attributes:
+    seed: int, what draws depend on, or None; data/seeds.py.
+    place: int64 scalar tensor, the place of the batch, or None; data/seeds.py.
+    step_rows: list of data/step_rows.StepRows.
+    other_names: list of (name, callable); logdir/other_names.py.
+    initial_values: list of (name, callable); transport/fed_initial_values.py.
+    model_state: transport/model_state.ModelState, or None.
+    exchanges: list of exchange/copies/periodic_exchange.Exchange.
+    pulls: list of ops by which a worker copies the center, as its session
+      begins; exchange/locked_center.py.
+    not_pushed, not_pulled: lists of shards that do not travel in a step;
+      exchange/model_variables.py.
+    messages: list of (name, device) of the queues that count messages which
+      were not finite; transport/nonfinite.py.
+    averages: list of transport/center_average.CenterAverage.
+    row_counts: {name: int64 scalar tensor}; tables/row_counts.py.
+    gradients_apart: list of (table_rows.Rows, gradients);
+      tables/tables_apart.py.
+    row_holds: list of (op, op); tables/row_reuse.py.
+    open_shards: list of tables/key_shard.KeyShard.
+    key_maps: list of tables/key_map.KeyMap.
+    plain_tables: list of tables/key_table.PlainTable.
+    touched_rows: list of tables/touched_rows.TouchedRows.
+  """
+
+  graph: Any
+  seed: int | None = None
+  place: Any = None
+  step_rows: list = dataclasses.field(default_factory=list)
+  other_names: list = dataclasses.field(default_factory=list)
+  initial_values: list = dataclasses.field(default_factory=list)
+  model_state: Any = None
+  exchanges: list = dataclasses.field(default_factory=list)
+  pulls: list = dataclasses.field(default_factory=list)
+  not_pushed: list = dataclasses.field(default_factory=list)
+  not_pulled: list = dataclasses.field(default_factory=list)
+  messages: list = dataclasses.field(default_factory=list)
+  averages: list = dataclasses.field(default_factory=list)
+  row_counts: dict = dataclasses.field(default_factory=dict)
+  gradients_apart: list = dataclasses.field(default_factory=list)
+  row_holds: list = dataclasses.field(default_factory=list)
+  open_shards: list = dataclasses.field(default_factory=list)
+  key_maps: list = dataclasses.field(default_factory=list)
+  plain_tables: list = dataclasses.field(default_factory=list)
+  touched_rows: list = dataclasses.field(default_factory=list)
+
+
+def of(graph):
+  """Returns the GraphRecord of a tf.Graph, which is made with the first call.
+
+  The graph of a function begins with what the graph around it knew, and keeps
+  what it adds to itself: its tensors are of no use outside.
+  """
+  found = graph.get_collection_ref(_COLLECTION)
+  if not found:
+    found.append(GraphRecord(graph))
+  elif found[0].graph is not graph:
+    fields = {
+      field.name: getattr(found[0], field.name)
+      for field in dataclasses.fields(GraphRecord)
+    }
+    copied = {
+      n: x.copy() for n, x in fields.items() if isinstance(x, (list, dict))
+    }
+    found[:] = [GraphRecord(**{**fields, **copied, 'graph': graph})]
+  return found[0]
+
+
+def forget(graph):
+  """Removes the record, as no file could hold what is in it."""
+  graph.clear_collection(_COLLECTION)
