@@ -19,6 +19,9 @@ class GraphRecord:
     seed: int, what draws depend on, or None; data/seeds.py.
     place: int64 scalar tensor, the place of the batch, or None; data/seeds.py.
     step_rows: list of data/step_rows.StepRows.
+    optional: list of tf.Variable that an old checkpoint may lack.
+    copies: list of tf.Variable, local ones of the rule, which are set back when
+      a session is lost; exchange/copies/local_copies.py.
     other_names: list of (name, callable); logdir/other_names.py.
     initial_values: list of (name, callable); transport/fed_initial_values.py.
     model_state: transport/model_state.ModelState, or None.
@@ -44,6 +47,8 @@ class GraphRecord:
   seed: int | None = None
   place: Any = None
   step_rows: list = dataclasses.field(default_factory=list)
+  optional: list = dataclasses.field(default_factory=list)
+  copies: list = dataclasses.field(default_factory=list)
   other_names: list = dataclasses.field(default_factory=list)
   initial_values: list = dataclasses.field(default_factory=list)
   model_state: Any = None

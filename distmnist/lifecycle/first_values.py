@@ -11,7 +11,7 @@ import logging
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
-from distmnist.common import cli
+from distmnist.common import cli, graph_record
 from distmnist.lifecycle import restorable
 from distmnist.logdir import (
   checkpoint_reads,
@@ -42,8 +42,10 @@ class FirstValues:
     self._hooks = hooks
     self._initializers = tf.global_variables_initializer()
     # What a checkpoint may lack, or have under another name.
-    self._optional = tf.get_collection(checkpoints.OPTIONAL)
-    self._optional += other_names.choose(tf.global_variables())
+    self._optional = [
+      *graph_record.of(tf.get_default_graph()).optional,
+      *other_names.choose(tf.global_variables()),
+    ]
     self._needed = [
       v
       for v in tf.global_variables()

@@ -20,8 +20,6 @@ from distmnist.storage import paths, urls
 
 _log = logging.getLogger(__name__)
 
-# The collection of variables that an old checkpoint may lack.
-OPTIONAL = 'distmnist/optional'
 # What may be wrong with a checkpoint.
 NOT_WHOLE = 'is not whole'
 DIVERGED = 'is of a training that has diverged'

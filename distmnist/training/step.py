@@ -125,7 +125,7 @@ def build_step_of(
     before = tf.local_variables()
     with _open_center(cluster, strategy), noted.scope():
       loss, metrics = build_loss(state)
-      of_rule = tf.get_collection(local_copies.VARIABLES)
+      of_rule = local_copies.get_all()
       of_rule += before + state.local_variables
       own_local = [
         v

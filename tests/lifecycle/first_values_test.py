@@ -6,9 +6,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import console
+from distmnist.common import console, graph_record
 from distmnist.lifecycle import first_values
-from distmnist.logdir import checkpoints
 from distmnist.nn import layers
 from distmnist.transport import strategy
 from tests.support import in_process
@@ -34,12 +33,8 @@ class Start:
   def __init__(self, path=None):
     self.needed = tf.Variable(7.0, name='needed', use_resource=True)
     self.saver_of_needed = tf.train.Saver()
-    self.optional = tf.Variable(
-      5.0,
-      name='optional',
-      collections=[tf.GraphKeys.GLOBAL_VARIABLES, checkpoints.OPTIONAL],
-      use_resource=True,
-    )
+    self.optional = tf.Variable(5.0, name='optional', use_resource=True)
+    graph_record.of(tf.get_default_graph()).optional.append(self.optional)
     self.lines, self.told, self.num_starts = [], Told(), 0
     task = in_process.make_task(cluster_lib.Cluster())
     console.print_logs(self.lines.append)

@@ -44,7 +44,7 @@ def run_steps(cluster, name, set_flags, words):
   choice = flag_checks.check(member, *(s.num_examples for s in splits))
   with tf.Graph().as_default():
     graph = worker_graph.build(task, choice, splits[0], seed=3)
-    seen = tf.get_collection(local_copies.VARIABLES) or graph.step.center
+    seen = local_copies.get_all() or graph.step.center
     hooks = choice.strategy.hooks(in_process.NoStop())
     fetches = [graph.step.loss, graph.step.metrics, graph.step.update.train_op]
     with cluster.make_session(0, hooks) as session:

@@ -51,7 +51,7 @@ def test_a_regularizer_is_part_of_the_loss_and_of_its_gradient(
     session.run(tf.local_variables_initializer())
     loss = session.run(step.loss)
     session.run(step.update.train_op)
-    views = tf.get_collection(local_copies.VARIABLES) or step.center
+    views = local_copies.get_all() or step.center
     changed = session.run(views[0])
   assert loss == pytest.approx(np.log(3) + 5 * 64 * 3)
   np.testing.assert_allclose(changed, 1 - 0.01 * 5, rtol=1e-6)

@@ -11,12 +11,9 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import graph_record
 from distmnist.exchange.center import center as center_lib
 from distmnist.transport import sums, variable_lists
-
-# Graph collections: the copies and all that a worker makes beside them; and the
-# ops that then pull, for rules whose pull does more than initialise them.
-VARIABLES = 'distmnist/copies'
 
 
 class LocalCopies(center_lib.Center):
@@ -192,13 +189,20 @@ def _choose(variable, are_sums):
 
 
 def _make_local(initial_value, name):
-  return tf.Variable(
+  variable = tf.Variable(
     initial_value,
     trainable=False,
-    collections=[tf.GraphKeys.LOCAL_VARIABLES, VARIABLES],
+    collections=[tf.GraphKeys.LOCAL_VARIABLES],
     name=name,
     use_resource=True,
   )
+  graph_record.of(tf.get_default_graph()).copies.append(variable)
+  return variable
+
+
+def get_all():
+  """Returns the local variables of the rule in the default graph, a list."""
+  return list(graph_record.of(tf.get_default_graph()).copies)
 
 
 @contextlib.contextmanager

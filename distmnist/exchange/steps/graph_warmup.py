@@ -93,7 +93,7 @@ class Warmup:
   def build(self):
     """Builds what a warm-up runs, once the graph of the rule is complete."""
     self._start, self._end = self.turn(True), self.turn(False)
-    copies = tf.get_collection(local_copies.VARIABLES)
+    copies = local_copies.get_all()
     self._anew = tf.variables_initializer(copies)
     self._pull = tf.group(*graph_record.of(tf.get_default_graph()).pulls)
 

@@ -6,8 +6,8 @@ what next. The term dispatcher comes from tf.data service.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import graph_record
 from distmnist.exchange.center import ps_lock
-from distmnist.logdir import checkpoints
 from distmnist.training.batches import batch_table
 from distmnist.transport import strategy
 
@@ -43,10 +43,10 @@ class Table:
           [[0, len(fresh) - batch_table.RANGES], [0, 0]],
         ),
         trainable=False,
-        collections=[tf.GraphKeys.GLOBAL_VARIABLES, checkpoints.OPTIONAL],
         name=batch_table.NAME,
         use_resource=True,
       )
+    graph_record.of(tf.get_default_graph()).optional.append(self.variable)
     # Read the table first: a push counted in between then also appears as held
     # by a worker. The other way round it would be missing from both.
     with tf.device(self._device):

@@ -4,7 +4,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import graph_record
-from distmnist.exchange.copies import local_copies
 from distmnist.exchange.steps import graph_warmup
 from distmnist.nn import optimizers
 from distmnist.strategies import async_sgd, downpour
@@ -63,11 +62,8 @@ def test_each_kind_of_run_is_run_and_the_copies_are_pulled_late(
   tf_session, warmup
 ):
   center = tf.get_variable('w', initializer=1.0)
-  copy = tf.get_local_variable(
-    'copy',
-    initializer=-1.0,
-    collections=[tf.GraphKeys.LOCAL_VARIABLES, local_copies.VARIABLES],
-  )
+  copy = tf.get_local_variable('copy', initializer=-1.0)
+  graph_record.of(tf.get_default_graph()).copies.append(copy)
   pull = copy.assign(center.read_value()).op
   graph_record.of(tf.get_default_graph()).pulls.append(pull)
   steps = Steps(warmup, center.assign_add)
