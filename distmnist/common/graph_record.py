@@ -22,6 +22,7 @@ class GraphRecord:
     optional: list of tf.Variable that an old checkpoint may lack.
     copies: list of tf.Variable, local ones of the rule, which are set back when
       a session is lost; exchange/copies/local_copies.py.
+    sliced_losses: list of nn/gradient_accumulation.SlicedLoss.
     other_names: list of (name, callable); logdir/other_names.py.
     initial_values: list of (name, callable); transport/fed_initial_values.py.
     model_state: transport/model_state.ModelState, or None.
@@ -49,6 +50,7 @@ class GraphRecord:
   step_rows: list = dataclasses.field(default_factory=list)
   optional: list = dataclasses.field(default_factory=list)
   copies: list = dataclasses.field(default_factory=list)
+  sliced_losses: list = dataclasses.field(default_factory=list)
   other_names: list = dataclasses.field(default_factory=list)
   initial_values: list = dataclasses.field(default_factory=list)
   model_state: Any = None

@@ -15,10 +15,8 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
+from distmnist.common import graph_record
 from distmnist.transport import sums
-
-# The graph collection of the SlicedLoss, if the batch is in slices.
-_COLLECTION = 'distmnist/sliced_loss'
 
 
 class SlicedLoss(NamedTuple):
@@ -43,7 +41,8 @@ def build_mean(losses, gates):
     losses, gates: see SlicedLoss.
   """
   mean = tf.add_n(losses) / len(losses)
-  tf.add_to_collection(_COLLECTION, SlicedLoss(mean, losses, gates))
+  sliced = SlicedLoss(mean, losses, gates)
+  graph_record.of(tf.get_default_graph()).sliced_losses.append(sliced)
   return mean
 
 
@@ -62,7 +61,7 @@ def compute_mean(compute_gradients, loss, *args, **kwargs):
       mean of slices.
     *args, **kwargs: what `compute_gradients` takes besides.
   """
-  known = tf.get_collection(_COLLECTION)
+  known = graph_record.of(tf.get_default_graph()).sliced_losses
   sliced = next((each for each in known if each.mean is loss), None)
   if sliced is None:
     return compute_gradients(loss, *args, **kwargs)

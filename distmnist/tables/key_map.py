@@ -13,9 +13,6 @@ from distmnist.common import cli, graph_record
 from distmnist.tables import key_hash, new_rows
 from distmnist.transport import ps_state
 
-# The collection of the variables `keys`.
-KEYS = 'distmnist/keys'
-
 
 class KeyMap:
   """The keys of the rows of some buckets, and how a key is looked up.
@@ -133,6 +130,11 @@ def fill_when_loaded():
   graph_record.forget(tf.get_default_graph())
 
 
+def get_all_keys():
+  """Returns the variables `keys` of the default graph's tables, a list."""
+  return [each.keys for each in get_all(tf.get_default_graph())]
+
+
 def is_keys(variable):
   """Whether a variable of the default graph is the `keys` of a table."""
-  return any(variable is keys for keys in tf.get_collection(KEYS))
+  return any(variable is keys for keys in get_all_keys())

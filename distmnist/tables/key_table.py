@@ -157,6 +157,5 @@ def _make_key_settings():
     'collections': [
       tf.GraphKeys.GLOBAL_VARIABLES,
       sparse_table.TABLES,
-      key_map.KEYS,
     ],
   }

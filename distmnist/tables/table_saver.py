@@ -53,7 +53,7 @@ class TableSaver:
       slice_bytes: int, the most in a slice; a row is never cut.
       variables: list of tf.Variable, with all tables; None: all there are.
     """
-    keys = tf.get_collection(key_map.KEYS)
+    keys = key_map.get_all_keys()
     shards = [
       v
       for v in shard_slices.choose_large(find_shards(), slice_bytes)

@@ -129,7 +129,7 @@ def build_fetch():
   It fetches from the default graph, while others train.
   """
   # The key of a row made meanwhile must not be fetched without its values.
-  keys, variables = tf.get_collection(key_map.KEYS), tf.global_variables()
+  keys, variables = key_map.get_all_keys(), tf.global_variables()
 
   def fetch(session):
     with row_reuse.held(session):

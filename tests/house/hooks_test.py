@@ -15,14 +15,11 @@ SOURCES = {
   str(path.relative_to(PACKAGE_DIR)): path.read_text(encoding='utf-8')
   for path in sorted(PACKAGE_DIR.rglob('*.py'))
 }
-# The record of a graph, three kinds of variables that tf.get_variable is given,
-# and the loss of an optimizer that is rebuilt after this.
+# The record of a graph, and two kinds of variables that tf.get_variable is given.
 COLLECTIONS = {
   'common/graph_record.py',
-  'exchange/model_variables.py',
-  'exchange/tables/key_map.py',
-  'exchange/tables/sparse_table.py',
-  'nn/gradient_accumulation.py',
+  'tables/sparse_table.py',
+  'transport/variable_lists.py',
 }
 
 

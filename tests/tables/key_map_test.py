@@ -16,7 +16,6 @@ def build(kind='whole numbers'):
   size = MADE.num_positions
   rows = tf.get_variable('rows', [size, 1], initializer=start)
   keys = tf.get_variable('keys', [size], tf.int64, start.make_keys)
-  tf.add_to_collection(key_map.KEYS, keys)
   return key_map.KeyMap('user', rows, keys, start)
 
 

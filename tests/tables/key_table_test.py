@@ -19,7 +19,7 @@ def test_each_ps_has_whole_buckets(tf_session, num_ps):
   member = cluster_lib.make_cluster(hosts, ('w0:1',), 'worker', 0)
   with tf.device(member.device_setter()), center.Center(member).scope():
     layers.embedding(tf.constant([1]), MADE, 2, 'user')
-  rows, keys = tf.trainable_variables(), tf.get_collection(key_map.KEYS)
+  rows, keys = tf.trainable_variables(), key_map.get_all_keys()
   assert len(rows) == len(keys) == min(num_ps, 60)
   ends = 0
   for variable, of in zip(rows, keys, strict=True):

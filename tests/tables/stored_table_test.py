@@ -24,7 +24,7 @@ SLICE_BYTES = 200
 
 def give_keys(session, wanted):
   """Gives rows to some keys of each table; the others share a row."""
-  for keys, some in zip(tf.get_collection(key_map.KEYS), wanted, strict=True):
+  for keys, some in zip(key_map.get_all_keys(), wanted, strict=True):
     values = session.run(keys)
     in_bucket = len(values) // new_rows.NUM_BUCKETS
     some = np.unique(some)[::2]

@@ -105,7 +105,7 @@ def test_rows_that_are_made_are_marked(set_flags, small_slices):
   set_flags('--save_tables=touched')
   with tf.Graph().as_default():
     model, found = build(async_sgd.make, build_outputs=tables.build_by_keys)
-    [keys] = [k for k in tf.get_collection(key_map.KEYS) if k.op.name[0] == 'a']
+    [keys] = [k for k in key_map.get_all_keys() if k.op.name[0] == 'a']
     with tf.Session() as session:
       session.run(tf.global_variables_initializer())
       for hook in filter(is_of_center, model.hooks):
