@@ -11,8 +11,8 @@ from absl import flags
 
 from distmnist.common import graph_record
 from distmnist.exchange.center import center
+from distmnist.exchange.copies import shard_copies
 from distmnist.exchange.rounds import sync_round
-from distmnist.exchange.shards import shard_copies
 from distmnist.transport import strategy
 
 _PULL_AHEAD = flags.DEFINE_integer(

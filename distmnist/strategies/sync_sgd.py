@@ -19,7 +19,7 @@ Variables, slots, gradient accumulators and token queues live on the ps. A
 worker pushes its gradients and waits for a token, which a thread of the chief
 hands out after each update. With R = N all wait for a dead worker to return.
 
-With --sync_barrier=shard they wait by shard: exchange/shards/shard_barrier.py.
+With --sync_barrier=shard they wait by shard: exchange/rounds/shard_barrier.py.
 """
 
 import tensorflow.compat.v1 as tf
@@ -27,8 +27,8 @@ from absl import flags
 
 from distmnist.common import cli
 from distmnist.exchange.center import center
-from distmnist.exchange.rounds import sync_replicas
-from distmnist.exchange.shards import shard_barrier, shard_copies
+from distmnist.exchange.copies import shard_copies
+from distmnist.exchange.rounds import shard_barrier, sync_replicas
 from distmnist.nn import worker_rates
 from distmnist.transport import sharding, strategy
 

@@ -15,7 +15,7 @@ SOURCES = {
   str(path.relative_to(PACKAGE_DIR)): path.read_text(encoding='utf-8')
   for path in sorted(PACKAGE_DIR.rglob('*.py'))
 }
-# The record of a graph, and two kinds of variables that tf.get_variable is given.
+# The record of a graph, and two kinds of variables of tf.get_variable.
 COLLECTIONS = {
   'common/graph_record.py',
   'tables/sparse_table.py',

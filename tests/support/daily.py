@@ -55,7 +55,7 @@ DAILY = {
       *('False-sagn', 'True-bmuf', 'False-easgd', 'True-easgd, T = 3'),
     ),
   },
-  'exchange/shards/shard_barrier_test.py': {
+  'exchange/rounds/shard_barrier_test.py': {
     'test_the_bits_are_those_of_the_barrier_of_a_step': ('2-adam', '1-lamb'),
   },
   'tables/key_table_test.py': {

@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.copies import local_copies
-from distmnist.exchange.rounds import sync_round
+from distmnist.exchange.rounds import contributions, sync_round
 from distmnist.transport import strategy
 from tests.support import in_process
 from tests.support import stepper as stepper_lib
@@ -110,7 +110,7 @@ def build_bare(member, num_shards, parts):
     global_step = tf.train.get_or_create_global_step()
     shards = [tf.Variable(tf.zeros([2])) for _ in range(num_shards)]
   return sync_round.Round(
-    *(member, 1, global_step, sync_round.make_accumulators(shards)),
+    *(member, 1, global_step, contributions.make_accumulators(shards)),
     sync_round.make_token(member, global_step),
     parts=parts,
   )

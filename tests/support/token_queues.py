@@ -3,7 +3,7 @@
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.exchange.rounds import newest_token, round_entry
+from distmnist.exchange.rounds import round_entry, tokens
 
 
 class Built:
@@ -17,7 +17,7 @@ class Built:
     hosts = ('p:1',), tuple(f'w{i}:1' for i in range(num_workers))
     member = cluster_lib.make_cluster(*hosts, 'worker', 0)
     entry = round_entry.Entry(member, num_contributions, self.step)
-    self.tokens = newest_token.make_tokens(
+    self.tokens = tokens.make(
       member, num_contributions, entry, self.step.device
     )
     session.run(tf.global_variables_initializer())

@@ -1,7 +1,7 @@
 """A run by shards that is stopped, and goes on, ends as one that was not.
 
 That shards are ahead when the stop comes is forced in
-tests/exchange/shards/shard_barrier_test.py.
+tests/exchange/rounds/shard_barrier_test.py.
 """
 
 import shutil

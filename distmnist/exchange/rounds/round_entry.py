@@ -13,6 +13,18 @@ accumulator would take its own first R, and any others that arrive before the
 chief has asked for the mean. With R < N these are of R different workers: the
 table records with which token each worker was last chosen. With R > N a worker
 is chosen several times.
+
+Where all shards are updated together, a worker is chosen once its whole
+contribution has arrived, and the lock is held while it is added up: what a
+worker's death cuts off is not counted, and another takes its place.
+
+Where each is updated as soon as its own contributions are in, a worker asks for
+a place once its gradients are computed, before it pushes them. So a shard need
+not wait for the others to know whether a gradient counts. Nor can one that
+counts be of shards of two updates: no shard is updated before R workers have a
+place, and a worker that asks after that gets none. A place belongs to a
+worker's index: if a worker is lost with its place, the round waits for its
+successor, which pushes what its predecessor had not.
 """
 
 import tensorflow.compat.v1 as tf
@@ -57,14 +69,17 @@ class Entry:
   A table holds them; it needs no initialisation and is in no checkpoint.
   """
 
-  def __init__(self, cluster, num_contributions, global_step):
+  def __init__(self, cluster, num_contributions, global_step, has_places=False):
     """
     Args:
       cluster: cluster.Cluster.
       num_contributions: int, R.
       global_step: int64 scalar variable; the table is placed beside it.
+      has_places: bool, whether a worker asks for a place before it pushes;
+        only with R <= N.
     """
     self._num_contributions = num_contributions
+    self._has_places = has_places
     self._global_step = global_step
     self.is_lock_step = num_contributions == cluster.num_workers
     self._enters_once = num_contributions <= cluster.num_workers
@@ -82,22 +97,27 @@ class Entry:
   def contribute(self, own_token, apply):
     """Contributes to the round of `own_token`, if it is open and not full.
 
-    All parts of a contribution must have arrived before the lock is taken. A
-    contribution cut off by its worker's death is not counted, so another takes
-    its place: its worker's successor or, if that comes later, another worker.
-
     Args:
-      own_token: int64 scalar tensor on this ps.
+      own_token: int64 scalar tensor on this ps. Known once the gradients are
+        computed; without places, once all of them have arrived.
       apply: callable(local_step) -> list of ops that accumulate; local_step
         is an int64 scalar tensor.
 
     Returns:
       (staleness, ops): int64 scalar tensor, 0 if the contribution is in,
       else the number of rounds it missed, or 1 if R <= N and this worker is in
-      that round already; None in lock-step, where the next token tells.
+      that round already; None in lock-step, where the next token tells. ops
+      end the contribution; where each shard has its own, they are like the
+      accumulators.
     """
     if self.is_lock_step:
       return None, apply(own_token)
+    never = tf.constant(NEVER_IN, tf.int64)
+    if self._has_places:
+      staleness = self._run_locked(lambda: self._take_place(own_token))
+      with tf.device(staleness.device):
+        local_step = tf.where(tf.equal(staleness, 0), own_token, never)
+      return staleness, apply(local_step)
 
     def enter():
       # A worker killed here may have contributed without being counted.
@@ -107,20 +127,34 @@ class Entry:
       last = self._find(self._own_key)
       if self._enters_once:
         is_in &= tf.not_equal(own_token, last)
-      never = tf.constant(NEVER_IN, tf.int64)
       with tf.control_dependencies(apply(tf.where(is_in, own_token, never))):
-        counted = self._set(
-          {
-            NUM_IN: num_in + tf.cast(is_in, tf.int64),
-            self._own_key: tf.where(is_in, own_token, last),
-          }
-        )
-      missed = tf.maximum(open_step - step_of(own_token), 1)
-      with tf.control_dependencies([counted]):
-        return tf.where(is_in, tf.zeros_like(missed), missed)
+        return self._count(own_token, is_in, is_in, num_in, open_step, last)
 
     staleness = self._run_locked(enter)
     return staleness, [staleness.op]
+
+  def _take_place(self, own_token):
+    """Returns the staleness; 0 as well if this worker has a place already."""
+    step, life = self._global_step.read_value(), self._read_life()
+    num_in, open_step = self._find_open(step)
+    last = self._find(self._own_key)
+    is_mine = tf.equal(own_token, last) & tf.equal(own_token, life + step)
+    is_free = tf.equal(own_token, life + open_step) & ~self._is_full()
+    is_new = is_free & ~is_mine
+    is_in = is_mine | is_free
+    return self._count(own_token, is_in, is_new, num_in, open_step, last)
+
+  def _count(self, own_token, is_in, is_new, num_in, open_step, last):
+    """Returns the staleness, once the contribution is counted if it is new."""
+    counted = self._set(
+      {
+        NUM_IN: num_in + tf.cast(is_new, tf.int64),
+        self._own_key: tf.where(is_in, own_token, last),
+      }
+    )
+    missed = tf.maximum(open_step - step_of(own_token), 1)
+    with tf.control_dependencies([counted]):
+      return tf.where(is_in, tf.zeros_like(missed), missed)
 
   def begin_life(self, prepare):
     """Begins a new life of the rounds; only the chief may run it.

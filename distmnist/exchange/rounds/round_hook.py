@@ -1,22 +1,37 @@
-"""Synchronous aggregation in a session: its first token, its updates, its end.
+"""Synchronous aggregation in a session: how a worker begins, leads and leaves.
 
 A worker begins with a token that it did not wait for; which one depends on how
 its predecessor ended. The chief has a thread that applies the mean of R
-contributions and hands out tokens for as long as its session lives. A task that
-leaves releases those that would otherwise wait for it. sync_round.py states the
-invariant that all this keeps.
+contributions and hands out tokens for as long as its session lives.
+
+A chief takes over: whatever the previous one left in the accumulators is thrown
+away, and each worker gets one token of a new life (round_entry.py). So none
+contributes twice to a round, whatever it had contributed or was about to.
+
+A task that leaves releases those that would otherwise wait for it. One that is
+asked to stop may itself be waiting for a token that never comes: others may be
+lost, or asked to stop as well. A round must not be left while some shards are
+an update ahead of others, as the chief would then save that state: for part of
+the time that the stop leaves, the others keep pushing what is missing, and the
+chief applies it. The chief then ends the updates and notes that the others need
+not stay. With R other than N, a contribution comes whole or not at all: none
+enters any more, and the chief applies the R that are in, if there are.
+
+sync_round.py states the invariant that all this keeps.
 """
+
+import contextlib
+import threading
+import time
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
+from distmnist.cluster import errors
 from distmnist.exchange import graph_copy
-from distmnist.exchange.rounds import (
-  round_entry,
-  round_leave,
-  round_state,
-  round_takeover,
-  update_thread,
-)
+from distmnist.exchange.rounds import round_entry, round_state
+from distmnist.exchange.rounds import tokens as tokens_lib
+from distmnist.tables import sparse_sum
 from distmnist.transport import strategy
 
 # A worker that has come back concludes that its token was lost with its
@@ -25,6 +40,10 @@ from distmnist.transport import strategy
 # held up between two looks has not seen all of them wait.
 _NUM_ALL_WAIT_LOOKS = 10
 _LOOK_SECS = 0.1
+# Part of the time left until the forced end; the chief has yet to save.
+_PART_OF_STOP = 0.5
+# At the end of a training with backup workers, which may be in mid-push.
+_END_SECS = 30.0
 
 
 class RoundHook(strategy.CenterHook):
@@ -49,7 +68,7 @@ class RoundHook(strategy.CenterHook):
     self._pull_op = pull
     self._first_token = None
     self._session = self._updates = None
-    self._leave = round_leave.Leave(the_round, stop)
+    self._leave = Leave(the_round, stop)
 
   def begin(self):
     self._stop.on_request(self._leave_the_wait)
@@ -74,8 +93,8 @@ class RoundHook(strategy.CenterHook):
     )
     self._release_op = tokens.release()
     self._close_op = tokens.close()
-    self._take_over_op = round_takeover.build_take_over(self._round)
-    self._new_center_op = round_takeover.build_new_center(self._round)
+    self._take_over_op = build_take_over(self._round)
+    self._new_center_op = build_new_center(self._round)
 
   def on_new_center(self, session):
     self._end_updates()
@@ -100,7 +119,7 @@ class RoundHook(strategy.CenterHook):
       session.run(self._pull_op)
     if self._cluster.is_chief:
       # Set before it runs: the next session must be able to end it.
-      self._updates = update_thread.UpdateThread(
+      self._updates = UpdateThread(
         self._update_op, session, coord, self._leave.has_left
       )
       self._updates.start()
@@ -159,3 +178,233 @@ class RoundHook(strategy.CenterHook):
     """Gets this worker's main thread out of its wait for a token."""
     if self._session is not None:
       self._leave.leave(self._session, self._end_updates)
+
+
+class UpdateThread:
+  """Runs an update repeatedly, in a session that can be closed on its own.
+
+  The thread is not the coordinator's: close() would wait for it, and it for a
+  contribution that no worker will send. Where there is a server, it has its own
+  session, which can be closed before the other one.
+  """
+
+  def __init__(self, update_op, session, coord, has_left):
+    """
+    Args:
+      update_op: tf.Operation, which waits for contributions and applies them.
+      session: tf.Session of the chief.
+      coord: tf.train.Coordinator of that session.
+      has_left: threading.Event, set when the training is over.
+    """
+    self._update_op = update_op
+    self._session = session
+    self._coord = coord
+    self._has_left = has_left
+    self._num_runs = 0
+    self._has_ended = False
+    self._updates = session
+    if session.sess_str:
+      self._updates = tf.Session(
+        session.sess_str, session.graph, tf_internals.get_config(session)
+      )
+    self._thread = threading.Thread(target=self._run, daemon=True)
+
+  def start(self):
+    self._thread.start()
+
+  def end(self):
+    """Ends the updates: the thread no longer waits for contributions."""
+    self._has_ended = True
+    if self._updates is not self._session:
+      self._updates.close()
+
+  def describe(self):
+    """Returns what the thread has done and whether it is alive, a str."""
+    thread = 'goes on' if self._thread.is_alive() else 'has ended'
+    return f'{self._num_runs} runs of updates here, whose thread {thread}'
+
+  def _run(self):
+    try:
+      update = self._updates.make_callable(self._update_op)
+      with errors.naming_losses():
+        while not self._is_over():
+          update()
+          self._num_runs += 1
+    except (tf.errors.OpError, RuntimeError) as error:
+      if self._is_over():
+        return  # Training is over, or the session is being recreated.
+      # The main thread may wait for a token: closing the session wakes it,
+      # and MonitoredSession recovers from the error.
+      with contextlib.suppress(Exception):
+        self._coord.request_stop(error)
+        self._session.close()
+
+  def _is_over(self):
+    return (
+      self._has_ended or self._has_left.is_set() or self._coord.should_stop()
+    )
+
+
+class Leave:
+  """The end of the rounds for one worker.
+
+  Attributes:
+    has_left: threading.Event, set when its training is over.
+  """
+
+  def __init__(self, the_round, stop):
+    """
+    Args:
+      the_round: sync_round.Round.
+      stop: stop_request.StopRequest.
+    """
+    self._round = the_round
+    self._is_chief = the_round.cluster.is_chief
+    self._stop = stop
+    self.has_left = threading.Event()
+    self._is_whole = None
+    self._has_ended = False
+
+  def build(self):
+    """Builds what it runs; to be called while the graph is still open."""
+    the_round = self._round
+    self._is_whole = the_round.build_is_whole()
+    if self._is_chief:
+      self._offer_op = the_round.tokens.offer_own()
+    self._is_over, self._end_op = the_round.entry.build_end()
+    self._full_op = the_round.entry.build_full()
+
+  def is_whole(self, session):
+    """Whether all shards are at the same update; a bool."""
+    return bool(session.run(self._is_whole))
+
+  def leave(self, session, end_updates):
+    """Gets the main thread out of its wait; to be called from another thread.
+
+    Args:
+      session: tf.Session of that thread.
+      end_updates: callable after which the chief applies nothing more.
+    """
+    with contextlib.suppress(tf.errors.OpError, RuntimeError):
+      if self._is_chief:
+        self.finish_round(session, end_updates)
+      else:
+        self._wait_until(lambda: session.run(self._is_over))
+    if not self._is_chief:
+      if not self.has_left.is_set():
+        session.close()
+      return
+    # The others must not contribute to the round again. Where all share one
+    # queue, another worker may take the token: keep offering tokens until this
+    # one has left the wait.
+    while not self.has_left.wait(tokens_lib.OFFER_SECS):
+      session.run(self._offer_op)
+
+  def finish_round(self, session, end_updates):
+    """Ends the chief's updates, between two of them if possible.
+
+    Args:
+      session, end_updates: see `leave`.
+    """
+    if self._has_ended:
+      end_updates()
+      return
+    session.run(self._full_op)
+    self._wait_until(lambda: self.is_whole(session))
+    self._has_ended = True
+    end_updates()
+    session.run(self._end_op)
+
+  def _wait_until(self, is_so):
+    secs = _END_SECS
+    if self._stop.is_requested:
+      secs = _PART_OF_STOP * self._stop.secs_left
+    end = time.monotonic() + secs
+    while not is_so() and time.monotonic() < end:
+      if self.has_left.wait(_LOOK_SECS):
+        return
+
+
+def build_take_over(the_round):
+  """Returns the first token of a new life, once every other worker has one.
+
+  The round restarts in whatever state the old chief left the accumulators,
+  even with some of them taken and others not.
+
+  Args:
+    the_round: sync_round.Round.
+  """
+
+  def prepare(token):
+    ready = [build_emptying(the_round, token)]
+    if the_round.tokens.has_own_queue:
+      ready.append(the_round.tokens.take_all())
+    with tf.control_dependencies(ready):
+      return the_round.tokens.make_for_others(token)
+
+  return the_round.entry.begin_life(prepare)
+
+
+def build_new_center(the_round):
+  """Returns the first token, after which nothing of an earlier center counts.
+
+  All in one run, as each new kind of session.run takes 50 ms to prepare.
+
+  Args:
+    the_round: sync_round.Round.
+  """
+  # A worker still waiting in an old session wakes up and finds it broken. The
+  # tokens left over are of an old life: a contribution made with one is dropped
+  # and does no harm.
+  with tf.device(the_round.global_step.device):
+    released = tf.cond(
+      the_round.entry.read_token() < round_entry.LIFE,
+      tf.no_op,
+      the_round.tokens.release,
+    )
+  num_spare = the_round.num_contributions - the_round.cluster.num_workers
+
+  def prepare(token):
+    ready = [
+      build_emptying(the_round, token),
+      the_round.token_table.clear(),
+      *the_round.tokens.reset(token),
+    ]
+    if the_round.tokens.has_own_queue:
+      ready.append(the_round.tokens.take_all())
+    with tf.control_dependencies(ready):
+      # With R <= N there is no spare token: this keeps the workers in step.
+      if num_spare > 0:
+        return the_round.tokens.make([num_spare], token, if_open=True)
+      return tf.no_op()
+
+  with tf.control_dependencies([released]):
+    return the_round.entry.begin_life(prepare)
+
+
+def build_emptying(the_round, token):
+  """Returns the op that throws away what was contributed before `token`.
+
+  Args:
+    the_round: sync_round.Round.
+    token: int64 scalar tensor, the first one of a new life.
+  """
+  emptied = {}
+  for accumulator, device in the_round.accumulators:
+    with tf.device(device):
+      # First, so that no more old contributions come in.
+      closed = accumulator.set_global_step(token)
+      with tf.control_dependencies([closed]):
+        taken = sparse_sum.take_all(accumulator, token)
+      # Taking the mean has advanced the step of the accumulator.
+      with tf.control_dependencies([taken]):
+        done = accumulator.set_global_step(token)
+    emptied.setdefault(device, []).append(done)
+  if not the_round.given:
+    return tf.group(*sum(emptied.values(), []))
+  forgotten = []
+  for device, done in emptied.items():
+    # Last: what was noted but thrown away would otherwise be missing.
+    with tf.control_dependencies(done):
+      forgotten.append(the_round.given.forget(device))
+  return tf.group(*forgotten)

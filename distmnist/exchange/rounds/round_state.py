@@ -4,13 +4,17 @@ A separate graph uses the same shared names as the rule's, so any task can read
 the state, and nothing is added to the graph of the training.
 """
 
+import contextlib
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import deadlines
+from distmnist.exchange.rounds import tokens
 from distmnist.tables import sparse_sum
 from distmnist.transport import ps_state
 
 _TIMEOUT_SECS = 5.0
+_OF_A_PS_TIMEOUT_MS = 2000
 
 
 def describe(the_round, target):
@@ -101,3 +105,33 @@ def format_state(found):
     f'{"; ".join(who)}; tokens left: {tokens}; contributions in '
     f'the accumulators of {", ".join(contributions)}'
   )
+
+
+class WaitingWorkers:
+  """Reads this ps's table of tokens, in its own graph and session."""
+
+  def __init__(self, cluster, server):
+    """
+    Args:
+      cluster: cluster.Cluster of a ps.
+      server: tf.train.Server of this ps.
+    """
+    with tf.Graph().as_default() as graph:
+      table = tokens.TokenTable(cluster, cluster.cpu_device)
+      self._tokens = table.read()
+    # The other tasks need not be up.
+    config = tf.ConfigProto(device_filters=[cluster.task_device])
+    self._session = tf.Session(server.target, graph=graph, config=config)
+
+  def find(self):
+    """Returns their names, a list of str; empty if no rule has rounds."""
+    options = tf.RunOptions(timeout_in_ms=_OF_A_PS_TIMEOUT_MS)
+    try:
+      tokens = self._session.run(self._tokens, options=options)
+    except tf.errors.OpError:
+      return []
+    return [f'worker {i}' for i, token in enumerate(tokens) if token == 0]
+
+  def close(self):
+    with contextlib.suppress(tf.errors.OpError):
+      self._session.close()

@@ -7,7 +7,7 @@ optimizer's. What is replaced, and why:
   of one that died while waiting, and contribute twice to an update; or with
   R < N the old tokens of a slow one, which make its own gradients late.
 - Its way to push: a worker that died in mid-push would be in some accumulators
-  twice once it is back (see given_parts.py).
+  twice once it is back (see contributions.py).
 - Its local step on each worker: a token kept beside the global_step need not
   travel, and steps that follow each other in one session.run need not wait for
   it.
@@ -21,7 +21,7 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import accumulator, sync_round
+from distmnist.exchange.rounds import contributions, sync_round
 from distmnist.tables import sparse_sum
 from distmnist.transport import nonfinite, sums
 
@@ -164,7 +164,7 @@ def _make_sum(variable):
 def _find_accumulator(variable):
   """Returns the accumulator that the optimizer makes for a variable."""
   with tf.device(variable.device):
-    return accumulator.Accumulator(
+    return contributions.Accumulator(
       variable.dtype.base_dtype, variable.shape, f'{variable.name}/grad_accum'
     )
 

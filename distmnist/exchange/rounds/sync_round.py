@@ -14,8 +14,12 @@ the token meant for it. Each worker therefore has its own queue: from a shared
 one, a fast worker could take a dead one's token and contribute twice to a
 round. The same holds when the chief is replaced, even during an update: see
 exchange/rounds/round_entry.py. A worker that died in mid-push had contributed
-to some accumulators: the ps of each records this (given_parts.py), and its
+to some accumulators: the ps of each records this (contributions.py), and its
 successor contributes to the others.
+
+What is applied at once, and has one token, is a unit. A round is of one unit,
+or of many: then each shard, or several small ones that travel as one message,
+is updated and pulled as soon as its own contributions are in (units.py).
 
 With R < N the same queues keep a fast worker from the tokens of a slow one,
 with which its gradients would come too late, and the same records keep a worker
@@ -31,29 +35,17 @@ exchange/rounds/round_hook.py.
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import (
-  accumulator,
-  begun_update,
   contributions,
-  given_parts,
-  newest_token,
   round_entry,
   round_hook,
   state_means,
-  token_table,
+  units,
 )
+from distmnist.exchange.rounds import tokens as tokens_lib
 from distmnist.transport import center_average, nonfinite, wire
 
-
-def make_accumulators(shards):
-  """Returns a list of (accumulator.Accumulator, device), one per shard."""
-  accumulators = []
-  for i, shard in enumerate(shards):
-    with tf.device(shard.device):
-      made = accumulator.Accumulator(
-        shard.dtype, shard.shape, f'round/contributions_{i}'
-      )
-    accumulators.append((made, shard.device))
-  return accumulators
+# In a session.run of the chief, which has several rounds of a small model.
+_ROUNDS_PER_RUN, _UNITS_PER_RUN = 5, 20
 
 
 def make_token(cluster, global_step, name='token'):
@@ -80,7 +72,7 @@ class Round:
 
   Attributes:
     parts: list of lists of int, the accumulators whose tensors come together.
-    given: given_parts.GivenParts of these parts, or None with R > N.
+    given: contributions.GivenParts of these parts, or None with R > N.
     update_op: the op by which the chief does a round, for `hook`.
     rounds_per_run: int, how many rounds the chief's thread asks for in a
       session.run: they follow each other on the ps, so the workers need not
@@ -89,11 +81,9 @@ class Round:
       then those of `state`.
     state: state_means.StateMeans; what updates the center runs its update, too.
     pushed: list of ops by which this worker contributes, one for each
-      accumulator; known after `push_and_wait`, and only in lock-step.
+      accumulator; known after `push_and_wait`, and only in lock-step or with
+      many units.
   """
-
-  make_entry = round_entry.Entry
-  build_is_whole = begun_update.build_is_whole
 
   def __init__(
     self,
@@ -102,8 +92,8 @@ class Round:
     global_step,
     accumulators,
     token,
-    make_tokens=newest_token.make_tokens,
     parts=None,
+    by_unit=False,
   ):
     """
     Args:
@@ -113,8 +103,8 @@ class Round:
       accumulators: list of (tf.ConditionalAccumulator, device); a contribution
         has a tensor for each.
       token: int64 local variable, this worker's last token.
-      make_tokens: callable like token_barrier.Tokens.
       parts: see `parts`; by default each tensor comes by itself.
+      by_unit: bool, whether each part is a unit; only with R <= N.
     """
     self.cluster = cluster
     self.num_contributions = num_contributions
@@ -123,20 +113,31 @@ class Round:
     self._num_given = len(accumulators)
     self.accumulators = accumulators + self.state.accumulators
     self.token = token
-    self.entry = self.make_entry(cluster, num_contributions, global_step)
+    self._by_unit = by_unit
+    self.entry = round_entry.Entry(
+      cluster, num_contributions, global_step, has_places=by_unit
+    )
     device = global_step.device
-    self.tokens = make_tokens(cluster, num_contributions, self.entry, device)
-    self.token_table = token_table.TokenTable(cluster, device)
+    of_tokens = cluster, num_contributions, self.entry, device
+    if by_unit:
+      places = [accumulators[part[0]][1] for part in parts]
+      self.tokens = units.UnitTokens(*of_tokens, places)
+    else:
+      self.tokens = tokens_lib.make(*of_tokens)
+    self.token_table = tokens_lib.TokenTable(cluster, device)
     self.parts = (parts or [[i] for i in range(len(accumulators))]) + [
       [len(accumulators) + i] for i in range(len(self.state.accumulators))
     ]
     self.given = None
     if num_contributions <= cluster.num_workers:
-      self.given = given_parts.GivenParts(
+      self.given = contributions.GivenParts(
         cluster, [self.accumulators[part[0]][1] for part in self.parts]
       )
     self.update_op = None
-    self.rounds_per_run = 5
+    self.rounds_per_run = _ROUNDS_PER_RUN
+    if by_unit:
+      in_run = _UNITS_PER_RUN // len(parts)
+      self.rounds_per_run = max(1, min(_ROUNDS_PER_RUN, in_run))
     self.pushed = []
 
   def build_update(self, apply):
@@ -210,12 +211,36 @@ class Round:
   def _contribute(self, tensors, own_token):
     """Sets `pushed`; returns the staleness, see Entry.contribute."""
     contribution = contributions.Contribution(self, tensors)
-    arrived = [] if self.entry.is_lock_step else tensors
-    with tf.device(self.global_step.device), tf.control_dependencies(arrived):
+    arrive_first = not (self._by_unit or self.entry.is_lock_step)
+    with (
+      tf.device(self.global_step.device),
+      tf.control_dependencies(tensors if arrive_first else []),
+    ):
       staleness, self.pushed = self.entry.contribute(
         tf.identity(own_token), contribution.apply
       )
+    if self._by_unit:
+      self.tokens.begin_wait(staleness)
     return staleness
+
+  def build_is_whole(self):
+    """Returns whether no shard is ahead of the others, a bool scalar tensor.
+
+    Until a round is counted, the center may be of two updates, and is not to be
+    saved.
+    """
+    is_whole = []
+    if self._by_unit:
+      with tf.device(self.global_step.device):
+        step = round_entry.step_of(self.entry.read_token())
+      is_whole += self.tokens.units.build_are_even(step)
+    elif self.entry.is_lock_step:
+      token = self.entry.read_token()
+      is_whole.append(~contributions.build_is_any_taken(self, token))
+    if not self.entry.is_lock_step:  # No update begins before R are in.
+      is_whole.append(~self.entry.is_complete())
+    with tf.device(self.global_step.device):
+      return tf.reduce_all(tf.stack(is_whole))
 
   def hook(self, stop, pull=None):
     """Returns the RoundHook; to be built while the graph is still open.
@@ -235,7 +260,7 @@ def make_round(cluster, num_contributions, global_step, copies):
     cluster, num_contributions, global_step: see Round.
     copies: local_copies.LocalCopies; a contribution is like its shards.
   """
-  accumulators = make_accumulators(copies.shards)
+  accumulators = contributions.make_accumulators(copies.shards)
   token = copies.make_counter(0, 'token')
   return Round(
     *(cluster, num_contributions, global_step, accumulators, token),

@@ -1,11 +1,11 @@
-"""accumulator: means of any float dtype, also where TensorFlow has none."""
+"""Accumulator: means of any float dtype, also where TensorFlow has none."""
 
 import functools
 
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import accumulator
+from distmnist.exchange.rounds import contributions
 from distmnist.strategies import bmuf, sagn, sync_sgd
 from tests.support import stepper as stepper_lib
 
@@ -13,7 +13,7 @@ from tests.support import stepper as stepper_lib
 @pytest.mark.parametrize('dtype', ['float16', 'bfloat16', 'float32', 'float64'])
 def test_it_gives_the_mean_in_the_dtype_that_it_takes(tf_session, dtype):
   dtype = tf.as_dtype(dtype)
-  own = accumulator.Accumulator(dtype, [2], 'a')
+  own = contributions.Accumulator(dtype, [2], 'a')
   given = [own.apply_grad(tf.constant(g, dtype), 0) for g in ([1, 2], [3, 6])]
   tf_session.run(given)
   mean = own.take_grad(2)

@@ -1,9 +1,9 @@
-"""begun_update: a chief that is asked to stop amid an update finishes it."""
+"""A chief that is asked to stop amid an update finishes it."""
 
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import begun_update, contributions
+from distmnist.exchange.rounds import contributions
 from tests.support import rounds
 
 make = rounds.make
@@ -60,7 +60,7 @@ def test_of_shards_that_arrive_together_each_may_be_ahead(make_cluster, taken):
   cluster = make_cluster(1, 1)
   with tf.Graph().as_default():
     the_round = rounds.build_bare(cluster.worker(0), 2, parts=[[0, 1]])
-    is_whole = begun_update.build_is_whole(the_round)
+    is_whole = the_round.build_is_whole()
     push = contributions.Contribution(the_round, [tf.ones([2])] * 2).apply(
       the_round.entry.read_token()
     )

@@ -8,7 +8,6 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import (
   contributions,
-  given_parts,
   round_entry,
   sync_round,
 )
@@ -61,7 +60,7 @@ class Lost:
     hook = worker.hooks[-1]
     session, device = hook._session, hook._round.accumulators[0][1]
     with tf.Graph().as_default(), tf.Session(session.sess_str) as reader:
-      given = given_parts.GivenParts(worker.member, [device])
+      given = contributions.GivenParts(worker.member, [device])
       noted = given.read(0, [])
       end = time.monotonic() + stepper_lib.DEADLINE_SECS
       while reader.run(noted) < round_entry.LIFE:

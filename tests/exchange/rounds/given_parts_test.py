@@ -1,9 +1,9 @@
-"""given_parts: a part counts once for each worker and token."""
+"""GivenParts: a part counts once for each worker and token."""
 
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import given_parts, round_entry
+from distmnist.exchange.rounds import contributions, round_entry
 
 PS = [f'/job:ps/task:{i}/device:CPU:0' for i in range(2)]
 
@@ -16,7 +16,7 @@ def run(make_cluster):
   def build_and_run(build, worker=0):
     target = cluster.servers[0].target
     with tf.Graph().as_default(), tf.Session(target) as session:
-      parts = given_parts.GivenParts(cluster.worker(worker), [*PS, PS[0]])
+      parts = contributions.GivenParts(cluster.worker(worker), [*PS, PS[0]])
       return session.run(build(parts))
 
   return build_and_run

@@ -1,4 +1,4 @@
-"""round_leave: what ends the updates, what the others wait for, and how long.
+"""Leave: what ends the updates, what the others wait for, and how long.
 
 With servers it is tested in tests/exchange/shards/shard_barrier_test.py.
 """
@@ -9,7 +9,7 @@ import types
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import round_leave
+from distmnist.exchange.rounds import round_hook
 from tests.support import in_process
 
 
@@ -35,7 +35,7 @@ class Fake:
     cluster = types.SimpleNamespace(is_chief=is_chief)
     self.stop = in_process.AskedStop()
     self.stop.is_requested = True
-    self.leave = round_leave.Leave(
+    self.leave = round_hook.Leave(
       types.SimpleNamespace(
         build_is_whole=lambda: self.whole.read_value(),
         tokens=tokens,

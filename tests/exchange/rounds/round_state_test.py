@@ -1,11 +1,12 @@
 """round_state: what a wait is made of, read while all stand still."""
 
+import contextlib
 import re
 
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import round_state
+from distmnist.exchange.rounds import round_state, tokens
 from tests.support import rounds
 
 make = rounds.make
@@ -58,3 +59,19 @@ def test_accumulators_that_differ_are_told():
     'begun; tokens left: 0 0 1; contributions in the accumulators of '
     '/job:ps/task:0: 3, /job:ps/task:1: 0 to 2'
   )
+
+
+def test_those_without_a_token_wait(make_cluster):
+  shared = make_cluster(1, 2)
+  ps, worker = shared.ps(0), shared.worker(1)
+  seen = round_state.WaitingWorkers(ps, shared.ps_servers[0])
+  with contextlib.closing(seen), tf.Graph().as_default():
+    assert seen.find() == []
+    table = tokens.TokenTable(worker, '/job:ps/task:0')
+    ops = [table.set_has_token(has) for has in (False, True)]
+    with tf.Session(shared.servers[1].target) as session:
+      session.run(ops[0])
+      assert seen.find() == ['worker 1']
+      session.run(ops[1])
+      assert seen.find() == []
+      session.run(table.clear())

@@ -5,7 +5,7 @@ import concurrent.futures
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import round_takeover
+from distmnist.exchange.rounds import round_hook
 from tests.support import rounds
 from tests.support import stepper as stepper_lib
 
@@ -99,7 +99,7 @@ def test_who_gives_while_a_chief_takes_over_gives_once(
   run.push(2, 100)
   assert not stepper.is_done(2)
   run.kill(0)
-  empty = round_takeover.build_emptying
+  empty = round_hook.build_emptying
 
   def empty_held(the_round, token):
     def stop(ops):
@@ -115,7 +115,7 @@ def test_who_gives_while_a_chief_takes_over_gives_once(
       return empty(the_round, tf.identity(token))
 
   with monkeypatch.context() as patch:
-    patch.setattr(round_takeover, 'build_emptying', empty_held)
+    patch.setattr(round_hook, 'build_emptying', empty_held)
     with concurrent.futures.ThreadPoolExecutor(1) as threads:
       back = threads.submit(run.come_back, 0)
       target = stepper.workers[1].rule.raw_session.sess_str

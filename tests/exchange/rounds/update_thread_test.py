@@ -1,4 +1,4 @@
-"""update_thread: updates one after the other, and what ends them."""
+"""UpdateThread: updates one after the other, and what ends them."""
 
 import threading
 import time
@@ -6,7 +6,7 @@ import time
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import update_thread
+from distmnist.exchange.rounds import round_hook
 
 DEADLINE_SECS = 30
 
@@ -28,7 +28,7 @@ def test_it_updates_until_the_training_is_over(tf_session, coord):
   update = count.assign_add(1).op
   tf_session.run(count.initializer)
   has_left = threading.Event()
-  updates = update_thread.UpdateThread(update, tf_session, coord, has_left)
+  updates = round_hook.UpdateThread(update, tf_session, coord, has_left)
   updates.start()
   wait_until(lambda: tf_session.run(count) >= 3)
   assert updates.describe().endswith(' here, whose thread goes on')
@@ -41,9 +41,7 @@ def test_it_updates_until_the_training_is_over(tf_session, coord):
 
 def test_an_update_that_fails_stops_the_session(tf_session, coord):
   fails = tf.debugging.Assert(False, ['broken'])
-  updates = update_thread.UpdateThread(
-    fails, tf_session, coord, threading.Event()
-  )
+  updates = round_hook.UpdateThread(fails, tf_session, coord, threading.Event())
   updates.start()
   wait_until(coord.should_stop)
   with pytest.raises(tf.errors.InvalidArgumentError, match='broken'):
@@ -60,7 +58,7 @@ def test_it_is_ended_alone_where_there_is_a_server(make_cluster, coord):
     waits, alive = queue.dequeue().op, tf.constant(7)
     has_left = threading.Event()
     with tf.Session(target) as session:
-      updates = update_thread.UpdateThread(waits, session, coord, has_left)
+      updates = round_hook.UpdateThread(waits, session, coord, has_left)
       updates.start()
       has_left.set()
       updates.end()

@@ -1,16 +1,78 @@
 """Tokens: a worker that has none waits for the update that hands them out.
 
-With R <= N each worker has its own queue on the ps; sync_round.py says why, and
-newest_token.py what is different with R < N.
+With R <= N each worker has its own queue on the ps; sync_round.py says why.
+
+With R < N rounds end without a slow worker, and the tokens of those rounds are
+of no use: a contribution made with one would come too late. So a queue that
+still has a token gets no other one, and a worker that has taken a token begins
+with the current one. Between the end of a round and its tokens, a slow worker
+may thus begin with a token that it is then given again; what it contributes
+with that one is dropped, as it is in the round already (round_entry.py).
+
+Where each shard has its own update, each has tokens of its own besides:
+units.py.
 """
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry
+from distmnist.transport import ps_state
 
 # A chief that is asked to stop gets this many tokens at a time: each step left
 # in its session.run takes one.
 NUM_OFFERED, OFFER_SECS = 16, 0.1
+
+
+class TokenTable:
+  """Which workers have a token, on the ps of the tokens: 1 has one, 0 waits.
+
+  It needs no initialisation, and is empty again after that ps restarts.
+  """
+
+  def __init__(self, cluster, device):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      device: str, where the tokens are.
+    """
+    self._device = device
+    self._worker = cluster.task_index
+    self._num_workers = cluster.num_workers
+    with tf.device(device):
+      self._table = ps_state.Table('round/token_table')
+
+  def set_has_token(self, has_token):
+    """Returns the op that notes whether this worker has a token."""
+    with tf.device(self._device):
+      return self._table.insert(self._worker, int(has_token))
+
+  def wait_for_token(self, take, ops):
+    """Returns the next token, waited for once all `ops` have run.
+
+    Args:
+      take: callable -> int64 scalar tensor, Tokens.take.
+      ops: list of ops or tensors.
+    """
+    with tf.device(self._device):
+      done = tf.group(*ops)  # One message per ps, not one per op.
+    with tf.control_dependencies([done]):
+      waits = self.set_has_token(False)
+    with tf.control_dependencies([waits]), tf.device(self._device):
+      token = take()
+    with tf.control_dependencies([token]):
+      has_token = self.set_has_token(True)
+    with tf.control_dependencies([has_token]), tf.device(self._device):
+      return tf.identity(token)
+
+  def read(self):
+    """Returns an int64 tensor [num_workers]: 1, 0, or -1 for not begun yet."""
+    with tf.device(self._device):
+      return self._table.find(tf.range(self._num_workers, dtype=tf.int64), -1)
+
+  def clear(self):
+    """Returns the op that forgets all workers."""
+    with tf.device(self._device):
+      return self._table.remove(tf.range(self._num_workers, dtype=tf.int64))
 
 
 class Tokens:
@@ -151,3 +213,45 @@ class Tokens:
     """Returns the op that closes the queues, unless a chief has done so."""
     with tf.device(self._device):
       return self._if_open(lambda: [queue.close() for queue in self._queues])
+
+
+class NewestTokens(Tokens):
+  """The queues of all workers, each with one token at most once a round ends.
+
+  Attributes: those of Tokens.
+  """
+
+  def take(self):
+    first = self.own.dequeue()
+    # One that is offered goes alone: each step left in a session.run takes one.
+    is_offered = first < 0
+    with tf.control_dependencies([first]):
+      rest = self.own.dequeue_many(tf.where(is_offered, 0, self.own.size()))
+    with tf.control_dependencies([rest]):
+      now = self._entry.read_token()
+    # A token of the next life is here before that life can be read.
+    newest = tf.reduce_max(tf.concat([[first, now], rest], 0))
+    return tf.where(is_offered, first, newest)
+
+  def begin(self):
+    # The token of a round that ends now is left out, or stays in the queue.
+    taken = self.take_all()
+    with tf.control_dependencies([taken]):
+      return self._entry.read_token(), taken
+
+  def end_round(self):
+    # The round must be counted before it is known who still has a token.
+    with tf.device(self._device):
+      token = self._entry.read_token()
+      put = []
+      for queue in self._queues:
+        with tf.control_dependencies([token]):
+          is_due = tf.cast(tf.equal(queue.size(), 0), tf.int32)
+        put.append(queue.enqueue_many([tf.fill([is_due], token)]))
+      return tf.group(*put)
+
+
+def make(cluster, num_contributions, entry, device):
+  """Returns the Tokens of a round of one unit; arguments as of Tokens."""
+  kind = NewestTokens if num_contributions < cluster.num_workers else Tokens
+  return kind(cluster, num_contributions, entry, device)

@@ -4,7 +4,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry
-from distmnist.exchange.shards import places
 
 PS = '/job:ps/task:0/device:CPU:0'
 LIFE = round_entry.LIFE
@@ -18,11 +17,13 @@ class Desk:
     self.run(0, lambda entry: entry.begin_life(lambda token: tf.no_op()))
 
   def run(self, worker, build, step=0):
-    """Runs what `build(Places)` has built, at that global_step."""
+    """Runs what `build(Entry)` has built, at that global_step."""
     with tf.Graph().as_default():
       with tf.device(PS):
         global_step = tf.train.get_or_create_global_step()
-      entry = places.Places(self._cluster.worker(worker), 2, global_step)
+      entry = round_entry.Entry(
+        self._cluster.worker(worker), 2, global_step, has_places=True
+      )
       fetch = build(entry)
       with tf.Session(self._cluster.servers[0].target) as session:
         session.run(global_step.assign(step))
@@ -75,6 +76,8 @@ def test_with_as_many_as_workers_nobody_asks(make_cluster):
   cluster = make_cluster(1, 3)
   with tf.Graph().as_default(), tf.device(PS):
     global_step = tf.train.get_or_create_global_step()
-    entry = places.Places(cluster.worker(0), 3, global_step)
+    entry = round_entry.Entry(
+      cluster.worker(0), 3, global_step, has_places=True
+    )
     own = tf.constant(LIFE, tf.int64)
     assert entry.contribute(own, lambda token: [token]) == (None, [own])

@@ -1,7 +1,7 @@
 """A model of the rounds with backup workers: every order of events, R < N.
 
 As sync_round_model_test.py, but a worker enters a round under the lock of
-round_entry.py, and takes its token as newest_token.py says: a queue that still
+round_entry.py, and takes its token as tokens.py says: a queue that still
 has one gets no other, and the worker reads the current one. What is looked for
 is a state from which the last round can no longer be reached, also where a dead
 worker stays away, and a mean with two contributions of one worker.

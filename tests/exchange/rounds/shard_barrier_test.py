@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import given_parts, round_entry
-from distmnist.exchange.shards import places, unit_queues
+from distmnist.exchange.rounds import contributions, round_entry, units
 from distmnist.strategies import sync_sgd
 from distmnist.transport import sharding, wire
 from tests.support import background, in_process
@@ -199,14 +198,17 @@ class Hand:
 
   def take(self, unit, worker):
     """Takes a worker's token of a unit, once it is there."""
-    units = unit_queues.UnitQueues
     num_workers = len(self._members)
-    self._run(lambda: units(num_workers, self._devices).take(unit, worker))
+    self._run(
+      lambda: units.Units(num_workers, self._devices).take(unit, worker)
+    )
 
   def _build_entry(self, worker):
     with tf.device('/job:ps/task:0/device:CPU:0'):
       global_step = tf.train.get_or_create_global_step()
-    return places.Places(self._members[worker], 2, global_step)
+    return round_entry.Entry(
+      self._members[worker], 2, global_step, has_places=True
+    )
 
   def ask_for_place(self, worker):
     """Returns 0 if that worker has a place, else how many rounds it missed."""
@@ -222,7 +224,7 @@ class Hand:
     """Contributes to one shard, as that worker does."""
 
     def build():
-      given = given_parts.GivenParts(self._members[worker], self._devices)
+      given = contributions.GivenParts(self._members[worker], self._devices)
       with tf.device(self._devices[shard]):
         accumulator = find_accumulator(shard)
       return given.give_once(

@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.shards import shard_copies
+from distmnist.exchange.copies import shard_copies
 from distmnist.transport import sharding, variable_lists
 
 

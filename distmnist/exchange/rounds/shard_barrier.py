@@ -1,10 +1,10 @@
 """Synchronous SGD in which each shard has its own barrier.
 
-As soon as R gradients of a unit (shard_tokens.py) are in, the chief's thread
+As soon as R gradients of a unit (units.py) are in, the chief's thread
 applies their mean and each worker pulls the unit, while other gradients are
 still coming in. One session.run of the chief covers all units of a round; none
 of them waits for another. The result is bit for bit that of sync_replicas.py:
-each unit takes in the gradients of the same R workers (places.py), and no
+each unit takes in the gradients of the same R workers (round_entry.py), and no
 worker computes its next gradient before it has all units. Numbers that an
 optimizer keeps once for all variables, such as the powers of Adam's betas, are
 updated once all units are, before the token of the round.
@@ -14,8 +14,7 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import sync_round
-from distmnist.exchange.shards import shard_round
+from distmnist.exchange.rounds import contributions, sync_round
 from distmnist.transport import nonfinite
 
 # How many units of a ps a worker may have on their way beyond the last one that
@@ -63,13 +62,14 @@ class ShardBarrier:
     pairs = copies.to_shards(gradients)
     shards = [shard for _, shard in pairs]
     units = copies.find_units()
-    self._round = shard_round.ShardRound(
+    self._round = sync_round.Round(
       self._cluster,
       self._num_contributions,
       self._global_step,
-      shards,
+      contributions.make_accumulators(shards),
       self._token,
       units,
+      by_unit=True,
     )
     self._build_update(shards, units)
     own_token = self._own_token
@@ -117,7 +117,7 @@ class ShardBarrier:
           mean = accumulator.take_grad(the_round.num_contributions)
           means[i] = nonfinite.check_mean(mean, self._cluster.task_index)
       with tf.control_dependencies([means[i] for i in unit]):
-        due = tokens.progress.begin(number, end)
+        due = tokens.units.begin(number, end)
       is_due |= {shards[i].ref(): due for i in unit}
     ends = {}
     with tf.device(device):

@@ -6,7 +6,7 @@ overtake each other as on a network. What is looked for is a stall, a state
 short of the last round in which nothing can happen any more, and a mean of
 contributions that are not of N different workers.
 
-The model follows sync_round.py, round_entry.py and given_parts.py of
+The model follows sync_round.py, round_entry.py, contributions.py of
 exchange/rounds: an accumulator drops what is older than its step, a token is
 life * 100 + step, a chief that comes back begins a life, a ps notes the token
 of each worker's last contribution. Not in it: R other than N, and a message

@@ -1,10 +1,9 @@
-"""shard_round: contributions to the units of a round, each of them once."""
+"""Contributions to the units of a round, each of them once."""
 
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import round_entry, sync_round
-from distmnist.exchange.shards import shard_round
+from distmnist.exchange.rounds import contributions, round_entry, sync_round
 
 PS = [f'/job:ps/task:{i}/device:CPU:0' for i in range(2)]
 TOKEN = round_entry.LIFE + 4
@@ -25,8 +24,11 @@ def contribute(make_cluster):
         with tf.device(PS[i // 2]):
           shards.append(tf.Variable([0.0], name=f'shard_{i}'))
       token = sync_round.make_token(member, global_step)
-      the_round = shard_round.ShardRound(
-        member, 2, global_step, shards, token, units=[[0, 1], [2]]
+      accumulators = contributions.make_accumulators(shards)
+      the_round = sync_round.Round(
+        *(member, 2, global_step, accumulators, token),
+        parts=[[0, 1], [2]],
+        by_unit=True,
       )
       assert the_round.rounds_per_run == 5
       with tf.device(PS[0]):

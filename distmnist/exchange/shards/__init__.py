@@ -1,1 +1,0 @@
-"""Rounds in which each shard has its own barrier."""
