@@ -77,13 +77,11 @@ class RoundHook(strategy.CenterHook):
     with tf.control_dependencies([token]):
       self._look = token, token_table.read(), taken
     self._given_token = tf.placeholder(tf.int64, [], 'given_token')
-    begun = [
-      self._round.token.assign(self._given_token).op,
+    self._begin_op = tf.group(
+      self._round.token.assign(self._given_token),
       token_table.set_has_token(True),
-      *tokens.align(self._given_token),
-    ]
-    with tf.control_dependencies(begun):
-      self._begin_with = self._round.entry.read_token()
+      *tokens.rejoin(),
+    )
     self._leave.build()
     if not self._cluster.is_chief:
       return
@@ -110,11 +108,7 @@ class RoundHook(strategy.CenterHook):
         token = session.run(self._take_over_op)
       else:
         token, is_late = self._enter(session)
-    given = {self._given_token: token}
-    now = session.run(self._begin_with, given)
-    if now // round_entry.LIFE > token // round_entry.LIFE:
-      # A chief took over in the meantime: what it did is known only now.
-      session.run(self._begin_with, given)
+    session.run(self._begin_op, {self._given_token: token})
     if is_late and self._pull_op is not None:
       session.run(self._pull_op)
     if self._cluster.is_chief:

@@ -216,11 +216,12 @@ class Round:
       tf.device(self.global_step.device),
       tf.control_dependencies(tensors if arrive_first else []),
     ):
+      own_token = tf.identity(own_token)
       staleness, self.pushed = self.entry.contribute(
-        tf.identity(own_token), contribution.apply
+        own_token, contribution.apply
       )
     if self._by_unit:
-      self.tokens.begin_wait(staleness)
+      self.tokens.begin_wait(own_token, staleness)
     return staleness
 
   def build_is_whole(self):

@@ -176,13 +176,8 @@ class Tokens:
     """
     return self.make(if_open=True)
 
-  def align(self, token):
-    """Returns ops after which a worker that begins with `token` can wait.
-
-    Args:
-      token: int64 scalar tensor.
-    """
-    del token
+  def rejoin(self):
+    """Returns ops after which a worker that begins waits as the others do."""
     return []
 
   def reset(self, token):

@@ -196,12 +196,15 @@ class Hand:
 
     self._run(build)
 
-  def take(self, unit, worker):
-    """Takes a worker's token of a unit, once it is there."""
-    num_workers = len(self._members)
-    self._run(
-      lambda: units.Units(num_workers, self._devices).take(unit, worker)
-    )
+  def wait(self, unit, worker):
+    """Waits as a worker does until a unit is updated."""
+
+    def build():
+      goal = tf.constant(self.token + 1, tf.int64)
+      of_all = units.Units(len(self._members), self._devices)
+      return of_all.wait(unit, worker, goal)
+
+    self._run(build)
 
   def _build_entry(self, worker):
     with tf.device('/job:ps/task:0/device:CPU:0'):
@@ -261,7 +264,7 @@ def test_of_two_each_may_be_lost_anywhere_and_no_shard_has_a_part_twice(make):
   assert go_to(stepper, [3, 3]) == 1
   # The chief is lost amid a round.
   hand.push(0, 2, 4)
-  hand.take(0, worker=0)
+  hand.wait(0, worker=0)
   assert stepper.read_center() == [1.5, 3]  # 3 - 0.5 * 3
   kill(stepper, 0)
   stepper.come_back(0)
@@ -283,7 +286,7 @@ def test_of_two_each_may_be_lost_anywhere_and_no_shard_has_a_part_twice(make):
   hand.push(0, 1)  # Of worker 1, which took its token of that shard, too.
   stepper.begin(0, [8, 8])
   stepper.release(0)
-  hand.take(0, worker=1)
+  hand.wait(0, worker=1)
   assert stepper.read_center() == [4, 3]  # 3 - 0.5 * (1 - 5) / 2
   kill(stepper, 1)
   stepper.come_back(1)
@@ -307,7 +310,7 @@ def test_of_two_each_may_be_lost_anywhere_and_no_shard_has_a_part_twice(make):
   # A chief that leaves amid a round and comes back finds all in step.
   hand.token = 2 * round_entry.LIFE + 9
   hand.push(0, 2, 4)
-  hand.take(0, worker=0)
+  hand.wait(0, worker=0)
   hook = stepper.workers[0].hooks[0]
   hook._stop.is_requested = True  # Or no one could wait for a token again.
   stepper.begin(1, [4, 4])
@@ -387,7 +390,7 @@ def test_with_a_backup_one_may_be_late_or_lost_without_a_place(make):
   assert [hand.ask_for_place(worker) for worker in (0, 1)] == [0, 0]
   hand.push(0, 2, 4)
   for worker in (0, 1):
-    hand.take(0, worker)
+    hand.wait(0, worker)
   # It knows the current step, and that the round of it is full.
   assert stepper.end(2) == (6, 2, [2.5, 4])
   stepper.begin(2, [100, 100])
@@ -396,7 +399,7 @@ def test_with_a_backup_one_may_be_late_or_lost_without_a_place(make):
   hand.push(1, 2, 4)
   assert stepper.join(2) == (7, 1, [2.5, 2.5])
   for worker in (0, 1):
-    hand.take(1, worker)
+    hand.wait(1, worker)
   # It is in the third one, whose tokens are the ones that it waits for.
   hand.token += 1
   assert hand.ask_for_place(0) == 0
@@ -466,7 +469,7 @@ def test_a_chief_that_comes_back_gives_all_places_anew(make):
   assert [hand.ask_for_place(worker) for worker in (0, 1)] == [0, 0]
   hand.push(0, 2, 4)
   for worker in (0, 1):
-    hand.take(0, worker)
+    hand.wait(0, worker)
   hand.give(1, 1, 9)
   kill(stepper, 0)
   stepper.come_back(0)
