@@ -51,8 +51,13 @@ def test_a_row_of_a_task_that_has_ended_holds_nobody_up(make_watchdog, ps_row):
   before = make_watchdog(0, batch_size=50)
   before.check_in()
   before.close()
-  for thread in set(threading.enumerate()) - others:
-    thread.join(60)
+  [beats] = [
+    thread
+    for thread in set(threading.enumerate()) - others
+    if 'keep_beating' in thread.name
+  ]
+  beats.join(60)
+  assert not beats.is_alive()
   make_watchdog(1).check_in()
 
 
