@@ -144,6 +144,7 @@ def _run_case(module, request, out, err):
         os.environ.pop(name, None)
       else:
         os.environ[name] = value
+    forked_servers.add_to_path(os.environ)
     sys.argv = [module.__file__, *request['argv']]
     module.run()
   except SystemExit as end:

@@ -1,7 +1,8 @@
 """Fork servers that are forks themselves, where a launch would import again.
 
-`subprocess.Popen` of forked_programs.py: a fork server of distmnist.train,
-which a launch starts by its command, is a fork of the launch. That has
+`subprocess.Popen` of forked_programs.py: a fork server of distmnist.train, or
+of a module on PYTHONPATH, which a launch starts by its command, is a fork of
+the launch. That has
 TensorFlow; what else it has imported is forgotten. What a process inherits is
 as by an exec: the files, the environment, the signals and the session.
 """
@@ -16,7 +17,7 @@ import traceback
 
 from absl import flags
 
-from distmnist.common.names import FORK_SERVER, TRAIN
+from distmnist.common.names import FORK_SERVER
 
 
 class Baseline:
@@ -38,12 +39,18 @@ class Baseline:
         vars(sys.modules[package]).pop(attribute, None)
 
 
+def add_to_path(env):
+  """Lets this process import from the PYTHONPATH of `env`, a dict."""
+  folders = env.get('PYTHONPATH', '').split(os.pathsep)
+  sys.path[:0] = [x for x in folders if x and x not in sys.path]
+
+
 def make_popen(baseline):
   """Returns a subclass of subprocess.Popen."""
 
   class Popen(subprocess.Popen):
     def _execute_child(self, args, *how):
-      if list(args[1:3]) != ['-m', FORK_SERVER] or args[4] != TRAIN:
+      if list(args[1:3]) != ['-m', FORK_SERVER]:
         return super()._execute_child(args, *how)
       pass_fds, env, pipes = how[3], how[5], how[9:15]
       for stream in (sys.stdout, sys.stderr):
@@ -70,6 +77,7 @@ def _serve(words, env, pipes, pass_fds, baseline):
     _take_files(pipes, pass_fds)
     os.environ.clear()
     os.environ.update(env)
+    add_to_path(env)
     baseline.restore()
     fork_server = importlib.import_module(FORK_SERVER)
     fd, module, *namespace_fds = (word.strip() for word in words)

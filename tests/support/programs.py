@@ -61,18 +61,19 @@ def start_forked():
   return started
 
 
-def run_forked(program, *words, code=0):
+def run_forked(program, *words, code=0, **env):
   """Runs a program as `run` does, by a fork: TensorFlow is imported once.
 
   Args:
     program: str, such as train.
     *words: str.
     code: int, the exit code that it must have.
+    **env: variables of its environment, besides our own.
 
   Returns:
     (stdout, stderr), both str.
   """
-  done = start_forked().run(program, words, REPO, timeout_secs=300)
+  done = start_forked().run(program, words, REPO, timeout_secs=300, **env)
   assert done['code'] == code, done['out'] + done['err']
   assert not done['left'], 'a process has outlived it'
   return done['out'], done['err']

@@ -47,8 +47,8 @@ def run_script(tmp_path):
 
   def run(text, *words, num_ps=1, num_workers=2, code=0):
     (tmp_path / 'mine.py').write_text(text)
-    return programs.run(
-      *('distmnist.launch', '--module=mine', f'--num_ps={num_ps}'),
+    return programs.run_forked(
+      *('launch', '--module=mine', f'--num_ps={num_ps}'),
       *(f'--num_workers={num_workers}', '--', *words),
       code=code,
       PYTHONPATH=str(tmp_path),

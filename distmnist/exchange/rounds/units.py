@@ -30,6 +30,10 @@ from distmnist.exchange.rounds import round_entry, tokens
 from distmnist.transport import ps_state
 
 _NEVER = -1
+# For one wait: by what is left over from an earlier round, by what lets a worker
+# go that has to wait after all, and by the update that it waits for. (Without a
+# bound it would be a tf.while_loop, in which each look is a function call.)
+_MOST_WAKES = 3
 # Past all tokens: a worker for which a ps has noted it waits for no unit there.
 _LET_GO = 1 << 62
 
@@ -138,7 +142,7 @@ class Units:
       with tf.device(place):
         self._queues.append(
           [
-            tf.FIFOQueue(-1, tf.int64, (), shared_name=f'round/unit_{unit}_{i}')
+            tf.FIFOQueue(-1, tf.bool, (), shared_name=f'round/unit_{unit}_{i}')
             for i in range(num_workers)
           ]
         )
@@ -152,20 +156,23 @@ class Units:
       ops: list of ops after which it begins to look.
     """
     place, queue = self._devices[unit], self._queues[unit][worker]
+    keys = [_handed(unit), _let_go(worker)]
+
+    def look():
+      noted = tf.reduce_max(self._find(place, keys))
+      return noted < tf.identity(goal)
+
+    woken = ops
     with tf.device(place):
-      with tf.control_dependencies(ops):
-        keys = tf.identity(
-          tf.constant([_handed(unit), _let_go(worker)], tf.int64)
-        )
-
-      def is_early(keys, goal):
-        return tf.reduce_max(self._tables[place].find(keys, _NEVER)) < goal
-
-      def sleep(keys, goal):
-        # What is taken is 0: without it TensorFlow might look up but once.
-        return keys + queue.dequeue(), goal
-
-      return tf.while_loop(is_early, sleep, [keys, goal])[0].op
+      for _ in range(_MOST_WAKES):
+        with tf.control_dependencies(woken):
+          is_early = look()
+        woken = [queue.dequeue_many(tf.cast(is_early, tf.int32))]
+      with tf.control_dependencies(woken):
+        is_past = tf.logical_not(look())
+      # tf.debugging.Assert is a function call, which takes longer.
+      message = f'unit {unit} woke worker {worker} too often'
+      return tf.raw_ops.Assert(condition=is_past, data=[tf.constant(message)])
 
   def wake(self, units, workers):
     """Returns the op that wakes `workers` which wait for `units` of one ps.
@@ -179,7 +186,7 @@ class Units:
       numbers = tf.unstack(tf.cast(is_open & tf.equal(sizes, 0), tf.int32))
       return tf.group(
         *(
-          queue.enqueue_many([tf.zeros([number], tf.int64)])
+          queue.enqueue_many([tf.fill([number], True)])
           for queue, number in zip(queues, numbers, strict=True)
         )
       )
