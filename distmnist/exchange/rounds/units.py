@@ -30,7 +30,7 @@ from distmnist.exchange.rounds import round_entry, tokens
 from distmnist.transport import ps_state
 
 _NEVER = -1
-# For one wait: by what is left over from an earlier round, by what lets a worker
+# In one wait: by what is left over from an earlier round, by what lets a worker
 # go that has to wait after all, and by the update that it waits for. (Without a
 # bound it would be a tf.while_loop, in which each look is a function call.)
 _MOST_WAKES = 3
