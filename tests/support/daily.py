@@ -53,7 +53,6 @@ DAILY = {
       *('False-sync_sgd', 'True-bmuf', 'True-sync_sgd, by shard'),
     ),
   },
-  'exchange/rounds/units_model_test.py': {'test_so_it_is_with_two_deaths': ()},
   'exchange/rounds/shard_barrier_test.py': {
     'test_the_bits_are_those_of_the_barrier_of_a_step': ('2-adam', '1-lamb'),
   },
