@@ -47,6 +47,8 @@ class Optimizer(tf.train.Optimizer):
 
   Attributes:
     formula: formulas.Formula.
+    takes_all_norms: bool, whether no shard is updated before the gradients of
+      all of them are there.
   """
 
   def __init__(
@@ -80,6 +82,7 @@ class Optimizer(tf.train.Optimizer):
     """
     super().__init__(use_locking, formula.name)
     self.formula = formula
+    self.takes_all_norms = isinstance(formula, formulas.LayerFormula)
     number = tf.get_static_value(rate)
     self._rate = rate if number is None else float(number)
     self._clip_norm = clip_norm

@@ -183,6 +183,7 @@ class _GatedOptimizer(tf.train.Optimizer):
   def __init__(self, optimizer, gate):
     super().__init__(use_locking=False, name='gated')
     self._optimizer, self._gate = optimizer, gate
+    self.takes_all_norms = optimizer.takes_all_norms
 
   def compute_gradients(self, *args, **how):
     return self._gate(self._optimizer.compute_gradients(*args, **how))

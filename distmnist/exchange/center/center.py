@@ -24,8 +24,13 @@ class Center(model_variables.ModelVariables):
   not reach out of both: what is built from them is to be built after it.
   """
 
-  def __init__(self, cluster):
-    wire = wire_lib.Wire(cluster)
+  def __init__(self, cluster, max_bundle_bytes=None):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      max_bundle_bytes: int or None, see transport.Wire.
+    """
+    wire = wire_lib.Wire(cluster, max_bundle_bytes)
     super().__init__(table_rows.Rows(cluster, wire))
     self._device = cluster.compute_device
     self._has_ps = cluster.num_ps > 0

@@ -29,8 +29,8 @@ class LocalCopies(center_lib.Center):
   _keeps_in_place = False  # All steps are taken on the copy.
   _pulls_unmoved = False  # A copy starts with the value that stays.
 
-  def __init__(self, cluster):
-    super().__init__(cluster)
+  def __init__(self, cluster, max_bundle_bytes=None):
+    super().__init__(cluster, max_bundle_bytes)
     self._cpu_device = cluster.cpu_device
 
   def _make_view(self, center, shards, name):

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
 from distmnist.exchange.copies import local_copies
-from distmnist.transport import strategy, variable_lists, wire
+from distmnist.transport import strategy, variable_lists
 
 # Smaller parts make for shorter ramps at both ends of a step, and for more
 # messages.
@@ -27,8 +27,7 @@ class ShardCopies(local_copies.LocalCopies):
       cluster: cluster.Cluster.
       part_bytes: int, up to which small shards travel together; None for all.
     """
-    super().__init__(cluster)
-    self._wire = wire.Wire(cluster, part_bytes)
+    super().__init__(cluster, part_bytes)
     self._begins = {}
 
   @property

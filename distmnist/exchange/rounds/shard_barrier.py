@@ -3,11 +3,12 @@
 As soon as R gradients of a unit (units.py) are in, the chief's thread
 applies their mean and each worker pulls the unit, while other gradients are
 still coming in. One session.run of the chief covers all units of a round; none
-of them waits for another. The result is bit for bit that of sync_replicas.py:
-each unit takes in the gradients of the same R workers (round_entry.py), and no
-worker computes its next gradient before it has all units. Numbers that an
-optimizer keeps once for all variables, such as the powers of Adam's betas, are
-updated once all units are, before the token of the round.
+of them waits for another, unless the optimizer takes norms (lars, lamb). The
+result is bit for bit that of sync_replicas.py: each unit takes in the gradients
+of the same R workers (round_entry.py), and no worker computes its next gradient
+before it has all units. Numbers that an optimizer keeps once for all variables,
+such as the powers of Adam's betas, are updated once all units are, before the
+token of the round.
 """
 
 import functools
@@ -76,24 +77,25 @@ class ShardBarrier:
     if not self._round.entry.is_lock_step:
       own_token = self._bring_once_computed(own_token, gradients)
     told = self._round.push_and_wait(pairs, own_token, mark_done)
-    taken = self._take_tokens(copies, shards, units)
+    updated = self._wait_for_units(copies, shards, units)
     self._pull = copies.pull()
-    return copies.bring(told, [copies.pull_after(taken), *taken])
+    return copies.bring(told, [copies.pull_after(updated), *updated])
 
-  def _take_tokens(self, copies, shards, units):
-    """Returns ops like `shards`, each of which takes its unit's token."""
-    taken, before = [None] * len(shards), {}
+  def _wait_for_units(self, copies, shards, units):
+    """Returns ops like `shards`, each after the update of its unit."""
+    updated, before = [None] * len(shards), {}
     # A backward pass makes the last gradients first.
     for number, unit in reversed(list(enumerate(units))):
       pushed = [self._round.pushed[i] for i in unit]
-      token = self._round.tokens.wait(number, pushed)
+      is_past = self._round.tokens.wait(number, pushed)
       earlier = before.setdefault(shards[unit[0]].device, [])
-      if len(earlier) >= _UNITS_AHEAD:
+      # What waits for all norms would wait for what is held back here.
+      if len(earlier) >= _UNITS_AHEAD and not self.optimizer.takes_all_norms:
         copies.hold(unit, earlier[-_UNITS_AHEAD])
-      earlier.append(token)
+      earlier.append(is_past)
       for i in unit:
-        taken[i] = token
-    return taken
+        updated[i] = is_past
+    return updated
 
   def _bring_once_computed(self, own_token, gradients):
     """Returns the token, on its ps, once the worker may ask for a place."""

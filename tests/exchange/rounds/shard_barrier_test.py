@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange.copies import shard_copies
 from distmnist.exchange.rounds import contributions, round_entry, units
 from distmnist.strategies import sync_sgd
 from distmnist.transport import sharding, wire
@@ -21,12 +22,21 @@ def make_rule(member):
   return sync_sgd.SyncSgd(member, 2, barrier='shard')
 
 
-def train(cluster, barrier, optimizer, **how):
+def train(
+  cluster,
+  barrier,
+  optimizer,
+  size=5,
+  part_bytes=shard_copies.PART_BYTES,
+  **how,
+):
   """Returns the stepper.Step of all steps of both workers."""
   stepper = stepper_lib.Stepper(
     cluster,
-    lambda member: sync_sgd.SyncSgd(member, 2, barrier=barrier),
-    size=5,
+    lambda member: sync_sgd.SyncSgd(
+      member, 2, barrier=barrier, part_bytes=part_bytes
+    ),
+    size=size,
     optimizer=optimizer,
     rate=0.1,
     **how,
@@ -34,7 +44,7 @@ def train(cluster, barrier, optimizer, **how):
   rng = np.random.default_rng(3)
   steps = []
   for _ in range(NUM_STEPS):
-    steps += stepper.step_together(list(rng.normal(size=(2, 5))))
+    steps += stepper.step_together(list(rng.normal(size=(2, size))))
   stepper.close()
   cluster.reset()
   return steps
@@ -68,6 +78,18 @@ def cut_finely(monkeypatch):
 def check_many_parts(cluster, monkeypatch, expected):
   cut_finely(monkeypatch)
   assert train(cluster, 'shard', 'momentum') == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('optimizer', ['momentum', 'lamb'])
+def test_more_small_units_than_may_be_ahead_are_updated(
+  make_cluster, monkeypatch, optimizer
+):
+  cluster = make_cluster(1, 2)
+  cut = functools.partial(sharding.sharded, max_bytes=4)
+  monkeypatch.setattr(sharding, 'sharded', cut)
+  expected = train(cluster, 'step', optimizer, size=9)
+  assert train(cluster, 'shard', optimizer, size=9, part_bytes=4) == expected
 
 
 def find_accumulator(shard):
