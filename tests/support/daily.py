@@ -53,6 +53,11 @@ DAILY = {
       *('False-sync_sgd', 'True-bmuf', 'True-sync_sgd, by shard'),
     ),
   },
+  'exchange/rounds/units_model_test.py': {
+    'test_whatever_dies_all_units_go_on_and_none_counts_twice': (
+      *('1-2-3', '2-1-1'),
+    ),
+  },
   'exchange/rounds/shard_barrier_test.py': {
     'test_the_bits_are_those_of_the_barrier_of_a_step': ('2-adam', '1-lamb'),
   },

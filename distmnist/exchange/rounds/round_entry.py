@@ -35,9 +35,10 @@ from distmnist.transport import ps_state
 LIFE = 1 << 40
 # The keys of the table: the number of lives so far; the number of contributions
 # that have entered, R * global_step at the start of a round; the life in which
-# the updates have ended; that in which no more contributions enter; and from
-# FIRST_WORKER on the token with which each worker entered last.
-LIVES, NUM_IN, ENDED, FULL, FIRST_WORKER = range(5)
+# the updates have ended; that in which no more contributions enter; the last
+# one that a chief began to prepare; and from FIRST_WORKER on the token with
+# which each worker entered last.
+LIVES, NUM_IN, ENDED, FULL, TRIED, FIRST_WORKER = range(6)
 # Older than any token: an accumulator drops it.
 NEVER_IN = -1
 
@@ -168,9 +169,11 @@ class Entry:
     """
 
     def begin():
-      life = self._find(LIVES) + 1
-      step = self._global_step.read_value()
-      token = life * LIFE + step
+      # A chief may have been lost that had prepared a life and not begun it.
+      life = tf.reduce_max(self._find([LIVES, TRIED])) + 1
+      with tf.control_dependencies([self._set({TRIED: life})]):
+        step = self._global_step.read_value()
+        token = life * LIFE + step
       with tf.control_dependencies([prepare(token)]):
         begun = self._set({LIVES: life, NUM_IN: step * self._num_contributions})
       with tf.control_dependencies([begun]):

@@ -14,9 +14,10 @@ updated. The ps of a unit notes how far the unit is, by three numbers:
 A worker that has contributed waits until the `handed` of a unit is past its own
 token. What is noted decides; its queue of the unit only wakes it up to look
 again, so a queue never needs more than one entry, and one that is left over
-does no harm. So nothing has to be put right when a worker begins or is lost,
+does no harm. So no queue has to be put right when a worker begins or is lost,
 and a chief that takes over notes its first token for all units: whoever waits
-with an old one goes on.
+with an old one goes on. A chief that leaves lets all go that still wait in this
+life of the rounds.
 
 With R < N the others go on without a worker that is late. It first waits for
 the token of the round, and takes all there are; the units are then at the
@@ -30,12 +31,10 @@ from distmnist.exchange.rounds import round_entry, tokens
 from distmnist.transport import ps_state
 
 _NEVER = -1
-# In one wait: by what is left over from an earlier round, by what lets a worker
-# go that has to wait after all, and by the update that it waits for. (Without a
-# bound it would be a tf.while_loop, in which each look is a function call.)
+# In one wait: by what is left over from an earlier round, by a new center, and
+# by the update that it waits for. (Without a bound it would be a tf.while_loop,
+# in which each look is a function call.)
 _MOST_WAKES = 3
-# Past all tokens: a worker for which a ps has noted it waits for no unit there.
-_LET_GO = 1 << 62
 
 
 class UnitTokens(tokens.Tokens):
@@ -93,21 +92,24 @@ class UnitTokens(tokens.Tokens):
 
   def make_for_others(self, token):
     # Units first: whoever has the token finds them at least where it is.
-    held = self.units.hold(self._workers)
-    with tf.control_dependencies([held]):
-      handed = self.units.hand_out_all(token)
-    with tf.control_dependencies([handed]):
+    with tf.control_dependencies([self.units.hand_out_all(token)]):
       return super().make_for_others(token)
 
   def release(self):
-    with tf.control_dependencies([self.units.let_go(self._workers)]):
+    with tf.control_dependencies([self._release_units(self._workers)]):
       return super().release()
 
   def reset(self, token):
-    return [self.units.hold(self._workers), self.units.reset(token)]
+    return [self.units.reset(token, self._workers)]
 
   def offer_own(self):
-    return tf.group(super().offer_own(), self.units.let_go([self._worker]))
+    return tf.group(super().offer_own(), self._release_units([self._worker]))
+
+  def _release_units(self, workers):
+    """Returns the op after which `workers` wait for no unit in this life."""
+    with tf.device(self._device):
+      life = self._entry.read_token() // round_entry.LIFE
+      return self.units.let_go(workers, (life + 1) * round_entry.LIFE)
 
   def close(self):
     return tf.group(super().close(), self.units.close())
@@ -156,10 +158,11 @@ class Units:
       ops: list of ops after which it begins to look.
     """
     place, queue = self._devices[unit], self._queues[unit][worker]
-    keys = [_handed(unit), _let_go(worker)]
 
     def look():
-      noted = tf.reduce_max(self._find(place, keys))
+      # Each look has keys of its own, or TensorFlow might look but once.
+      keys = tf.constant([_handed(unit), _let_go(worker)], tf.int64)
+      noted = tf.reduce_max(self._find(place, tf.identity(keys)))
       return noted < tf.identity(goal)
 
     woken = ops
@@ -245,12 +248,17 @@ class Units:
 
     return self._on_each(build)
 
-  def let_go(self, workers):
-    """Returns the op after which `workers` wait for no unit, until `hold`."""
+  def let_go(self, workers, token):
+    """Returns the op after which `workers` wait for no unit, until `hold`.
+
+    Args:
+      workers: iterable of int.
+      token: int64 scalar tensor; with a `goal` past it they wait.
+    """
 
     def build(place, units):
       keys = [_let_go(i) for i in workers]
-      noted = self._tables[place].insert(keys, [_LET_GO] * len(keys))
+      noted = self._tables[place].insert(keys, tf.fill([len(keys)], token))
       with tf.control_dependencies([noted]):
         return self.wake(units, workers)
 
@@ -265,11 +273,12 @@ class Units:
       )
     )
 
-  def reset(self, token):
+  def reset(self, token, workers):
     """Returns the op that sets all units to where a center begins.
 
     Args:
       token: int64 scalar tensor, the first one of that center.
+      workers: iterable of int, of which none is let go any more.
     """
 
     def build(place, units):
@@ -277,12 +286,12 @@ class Units:
       first = tf.identity(token)
       step = round_entry.step_of(first)
       return tf.group(
-        self._note(place, _begun, step),
-        self._note(place, _applied, step),
-        self._note(place, _handed, first),
+        self._note(place, _begun, step), self._note(place, _applied, step)
       )
 
-    return self._on_each(build)
+    ready = [self._on_each(build), self.hand_out_all(token)]
+    with tf.control_dependencies(ready):
+      return self.hold(workers)
 
   def close(self):
     """Returns the op that closes all queues, if they are open."""

@@ -21,8 +21,9 @@ _MOST_WAKES = 2
 class Worker:
   """What a worker does, and what ps 0 keeps of it: `holds` and `queue`.
 
-  `does` is 'step'; 'dead'; 'looked' of one that comes back; 'empty' or 'note'
-  of a chief that takes over. `left` are the units that it has not been at,
+  `does` is 'step'; 'dead'; 'looked' of one that comes back; 'empty', 'note' or
+  'prepared' of a chief that takes over; 'wrong' of one that computes with what
+  is not yet updated. `left` are the units that it has not been at,
   `past` those that it has pulled, at `pulled` or later, and `asleep` those that
   must wake it and have done so `woken` times in this step.
   """
@@ -62,6 +63,7 @@ class State:
   units: tuple
   untaken: frozenset
   life: int = 1
+  tried: int = 1
   step: int = 0
   num_deaths: int = 0
 
@@ -98,15 +100,18 @@ def _set(items, index, value):
 class Model:
   """Rounds of N workers and some units, whose states are all visited."""
 
-  def __init__(self, num_workers, num_units, looks=True, notes=True):
+  def __init__(
+    self, num_workers, num_units, looks=True, notes=True, tries=True
+  ):
     """
     Args:
       looks: bool, whether one that is woken looks at what is noted.
       notes: bool, whether a chief that takes over notes that for all units.
+      tries: bool, whether it gives its life a number that no other had.
     """
     self.all = frozenset(range(num_units))
     self.num_workers = num_workers
-    self.looks, self.notes = looks, notes
+    self.looks, self.notes, self.tries = looks, notes, tries
 
   def make_first(self):
     worker = Worker(left=self.all)
@@ -197,8 +202,12 @@ class Model:
 
   def _dead(self, state, i, worker):
     if i == 0:
-      token = (state.life + 1) * _LIFE + state.step
-      yield state.put(0, does='empty', token=token, left=self.all)
+      tried = max(state.life, state.tried * self.tries) + 1
+      begun = dataclasses.replace(state, tried=tried)
+      token = tried * _LIFE + state.step
+      yield begun.put(0, does='empty', token=token, left=self.all)
+    elif state.workers[0].does == 'prepared':
+      pass  # No process begins between two ops of ps 0.
     elif worker.queue:
       token = max(state.token, *worker.queue)
       yield state.put(i, does='looked', token=token, queue=())
@@ -230,12 +239,15 @@ class Model:
         noted = noted.put_unit(u, handed=worker.token, wakes=wakes)
       yield noted
     if not worker.left:
-      begun = state.put(i, does='step', left=self.all, holds=_HAS_TOKEN)
-      yield dataclasses.replace(
-        begun.give_out(range(1, self.num_workers), worker.token),
-        life=state.life + 1,
-        untaken=self.all,
-      )
+      given = state.put(i, does='prepared')
+      yield given.give_out(range(1, self.num_workers), worker.token)
+
+  def _prepared(self, state, i, worker):
+    yield dataclasses.replace(
+      state.put(i, does='step', left=self.all, holds=_HAS_TOKEN),
+      life=worker.token // _LIFE,
+      untaken=self.all,
+    )
 
   def is_wrong(self, state):
     """Whether one counts twice, or computes with what is not yet updated.
@@ -292,6 +304,12 @@ def test_so_it_is_with_two_deaths():
 def test_one_that_is_woken_and_does_not_look_computes_with_what_is_old():
   wrong, _ = Model(2, 1, looks=False).find_fault(3, 0)
   assert 'wrong' in [w.does for w in wrong.workers]
+
+
+@pytest.mark.slow
+def test_two_chiefs_that_prepare_the_same_life_leave_one_waiting():
+  stall, _ = Model(2, 1, tries=False).find_fault(2, 2)
+  assert stall.num_deaths == 2
 
 
 def test_without_a_note_of_its_life_a_chief_leaves_others_waiting():
