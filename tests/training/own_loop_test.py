@@ -502,9 +502,13 @@ def test_what_a_worker_has_of_its_own_outlives_a_lost_ps(
   with runs.Launch(
     tmp_path, shape, flags, ['--max_restarts=5', '--module=mine']
   ) as run:
+    logs = [run.logs_dir / f'worker_{worker}.log' for worker in (0, 1)]
+    # A worker that has not yet begun has no session to lose.
+    assert run.wait_until(
+      lambda: all('\nkept ' in log.read_text() for log in logs)
+    )
     assert run.wait_until(lambda: find_step(logdir) >= 200)
     assert run.signal('ps 0', signal.SIGKILL)
-    logs = [run.logs_dir / f'worker_{worker}.log' for worker in (0, 1)]
     assert run.wait_until(
       lambda: all('\nkept ' in read_after_loss(log) for log in logs)
     )
