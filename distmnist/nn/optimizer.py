@@ -5,15 +5,17 @@ Whatever the optimizer, these come one after the other, each if it is asked for:
   on the worker       1. accumulation: the mean over the slices of a batch
   compute_gradients   2. the sum of repeated rows, of each slice
                       3. clipping by the global norm
-  on its way          4. what is not finite goes as zeros
-                         (transport/nonfinite.py)
-  beside the weights  5. weight decay
-  apply_gradients     6. the trust ratio of a layer
-                      7. the rate, as the schedule has it
-                      8. the formula (formulas.py), on a whole variable by a
-                         fused kernel, on rows of a table by itself
+  on its way          4. what is not finite goes as zeros, each message by
+                         itself (transport/wire.py, nonfinite.py)
+  where rules wait    5. the mean of the workers' gradients (exchange/rounds)
+  beside the weights  6. weight decay, by the rate as the schedule has it
+  apply_gradients     7. the trust ratio of a layer
+                      8. the formula (formulas.py) with that rate, on a whole
+                         variable by a fused kernel, on rows of a table by
+                         itself
 
-A worker's own copy has no way, and so no step 4.
+A worker's own copy has no way, and so no steps 4 and 5. lars and lamb have 6
+and 7 within their formula.
 """
 
 import contextlib

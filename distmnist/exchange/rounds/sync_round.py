@@ -221,7 +221,7 @@ class Round:
         own_token, contribution.apply
       )
     if self._by_unit:
-      self.tokens.begin_wait(own_token, staleness)
+      self.tokens.set_goal(own_token, staleness)
     return staleness
 
   def build_is_whole(self):

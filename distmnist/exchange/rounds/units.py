@@ -56,8 +56,8 @@ class UnitTokens(tokens.Tokens):
     self._late_wait = self._goal = None
     self.units = Units(cluster.num_workers, unit_devices)
 
-  def begin_wait(self, own_token, staleness):
-    """Call before `wait` and `take`.
+  def set_goal(self, own_token, staleness):
+    """Says what this step waits for; call before `wait` and `take`.
 
     Args:
       own_token: int64 scalar tensor, the one with which this worker gives.

@@ -51,7 +51,7 @@ def wait(run):
 
     def begin(unit, worker, step):
       def build(tokens):
-        tokens.begin_wait(make_token(step), None)
+        tokens.set_goal(make_token(step), None)
         return tokens.wait(unit, [tf.no_op()])
 
       return threads.submit(run, build, worker)
