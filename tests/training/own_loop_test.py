@@ -505,7 +505,7 @@ def test_what_a_worker_has_of_its_own_outlives_a_lost_ps(
     logs = [run.logs_dir / f'worker_{worker}.log' for worker in (0, 1)]
     # A worker that has not yet begun has no session to lose.
     assert run.wait_until(
-      lambda: all('\nkept ' in log.read_text() for log in logs)
+      lambda: all(log.exists() and '\nkept ' in log.read_text() for log in logs)
     )
     assert run.wait_until(lambda: find_step(logdir) >= 200)
     assert run.signal('ps 0', signal.SIGKILL)
