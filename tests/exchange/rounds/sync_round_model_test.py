@@ -17,6 +17,8 @@ import dataclasses
 
 import pytest
 
+from tests.support import state_search
+
 _LIFE = 100
 _NUM_PS = 2
 _ALL_PS = frozenset(range(_NUM_PS))
@@ -226,23 +228,14 @@ def find_fault(num_workers, num_threads, num_steps, num_deaths, has_notes=True):
   first = State(
     (Worker(),) * num_workers, (Updates(),) * num_threads, has_notes=has_notes
   )
-  seen, new = {first}, [first]
-  while new:
-    found = []
-    for state in new:
-      if state.step >= num_steps:
-        continue
-      after = list(_find_next(state, num_threads))
-      if not after or _is_wrong(state):
-        return state, len(seen)
-      if state.num_deaths < num_deaths:
-        after += _find_deaths(state)
-      for each in after:
-        if each not in seen:
-          seen.add(each)
-          found.append(each)
-    new = found
-  return None, len(seen)
+  return state_search.find_fault(
+    first,
+    lambda state: _find_next(state, num_threads),
+    _find_deaths,
+    _is_wrong,
+    num_steps,
+    num_deaths,
+  )
 
 
 @pytest.mark.parametrize(

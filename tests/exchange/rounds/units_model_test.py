@@ -11,6 +11,8 @@ import dataclasses
 
 import pytest
 
+from tests.support import state_search
+
 _LIFE = 100
 _HAS_TOKEN, _WAITS = 1, 0
 # As units._MOST_WAKES, without what lets a worker go.
@@ -260,26 +262,14 @@ class Model:
 
   def find_fault(self, num_steps, num_deaths):
     """Returns (a state at fault or None, how many were seen)."""
-    first = self.make_first()
-    seen, new = {first}, [first]
-    while new:
-      found = []
-      for state in new:
-        if self.is_wrong(state):
-          return state, len(seen)
-        if state.step >= num_steps:
-          continue
-        after = list(self.find_next(state))
-        if not after:
-          return state, len(seen)
-        if state.num_deaths < num_deaths:
-          after += self.find_deaths(state)
-        for each in after:
-          if each not in seen:
-            seen.add(each)
-            found.append(each)
-      new = found
-    return None, len(seen)
+    return state_search.find_fault(
+      self.make_first(),
+      self.find_next,
+      self.find_deaths,
+      self.is_wrong,
+      num_steps,
+      num_deaths,
+    )
 
 
 @pytest.mark.parametrize(
