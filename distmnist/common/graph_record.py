@@ -79,14 +79,12 @@ def of(graph):
   if not found:
     found.append(GraphRecord(graph))
   elif found[0].graph is not graph:
-    fields = {
-      field.name: getattr(found[0], field.name)
-      for field in dataclasses.fields(GraphRecord)
+    copies = {
+      name: value.copy()
+      for name, value in vars(found[0]).items()
+      if isinstance(value, (list, dict))
     }
-    copied = {
-      n: x.copy() for n, x in fields.items() if isinstance(x, (list, dict))
-    }
-    found[:] = [GraphRecord(**{**fields, **copied, 'graph': graph})]
+    found[0] = dataclasses.replace(found[0], graph=graph, **copies)
   return found[0]
 
 

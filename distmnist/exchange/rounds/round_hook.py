@@ -369,7 +369,7 @@ def build_new_center(the_round):
     with tf.control_dependencies(ready):
       # With R <= N there is no spare token: this keeps the workers in step.
       if num_spare > 0:
-        return the_round.tokens.make([num_spare], token, if_open=True)
+        return the_round.tokens.make([num_spare], token, may_be_closed=True)
       return tf.no_op()
 
   with tf.control_dependencies([released]):

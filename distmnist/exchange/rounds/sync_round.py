@@ -17,7 +17,7 @@ exchange/rounds/round_entry.py. A worker that died in mid-push had contributed
 to some accumulators: the ps of each records this (contributions.py), and its
 successor contributes to the others.
 
-What is applied at once, and has one token, is a unit. A round is of one unit,
+What is applied at once, and waited for, is a unit. A round is of one unit,
 or of many: then each shard, or several small ones that travel as one message,
 is updated and pulled as soon as its own contributions are in (units.py).
 

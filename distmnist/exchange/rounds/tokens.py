@@ -9,8 +9,7 @@ with the current one. Between the end of a round and its tokens, a slow worker
 may thus begin with a token that it is then given again; what it contributes
 with that one is dropped, as it is in the round already (round_entry.py).
 
-Where each shard has its own update, each has tokens of its own besides:
-units.py.
+Where each shard has its own update, a worker waits for each besides: units.py.
 """
 
 import tensorflow.compat.v1 as tf
@@ -21,6 +20,39 @@ from distmnist.transport import ps_state
 # A chief that is asked to stop gets this many tokens at a time: each step left
 # in its session.run takes one.
 NUM_OFFERED, OFFER_SECS = 16, 0.1
+
+
+def put_if_empty(queues, value, is_open=True):
+  """Returns the op that puts `value` into each of `queues` that has none.
+
+  Args:
+    queues: list of tf.FIFOQueue on the current device.
+    value: scalar tensor or bool; the queues are looked at once it is there.
+    is_open: bool or bool scalar tensor; if not, nothing is put.
+  """
+  value = tf.convert_to_tensor(value)
+  with tf.control_dependencies([value]):
+    sizes = tf.stack([queue.size() for queue in queues])
+  numbers = tf.unstack(tf.cast(is_open & tf.equal(sizes, 0), tf.int32))
+  return tf.group(
+    *(
+      queue.enqueue_many([tf.fill([number], value)])
+      for queue, number in zip(queues, numbers, strict=True)
+    )
+  )
+
+
+def if_open(queues, build):
+  """Returns an op that runs the ops of `build` unless `queues` are closed.
+
+  They are all closed at once.
+  """
+  return tf.cond(queues[0].is_closed(), tf.no_op, lambda: tf.group(*build()))
+
+
+def close(queues):
+  """Returns the op that closes `queues`, unless a chief has done so."""
+  return if_open(queues, lambda: [queue.close() for queue in queues])
 
 
 class TokenTable:
@@ -134,14 +166,14 @@ class Tokens:
     """Returns the op that puts the tokens due at the end of a round."""
     return self.make()
 
-  def make(self, num_each=None, token=None, if_open=False):
+  def make(self, num_each=None, token=None, may_be_closed=False):
     """Returns the op that puts `num_each` tokens into the queues.
 
     Args:
       num_each: list of int; by default what is due at the end of a round.
       token: int64 scalar tensor; by default the current one.
-      if_open: whether closed queues are left alone: a chief that was lost at
-        its end has closed them, and the next one finds nothing to do.
+      may_be_closed: whether closed queues are left alone: a chief that was
+        lost at its end has closed them, and the next one finds nothing to do.
     """
     num_each = self.num_each if num_each is None else num_each
     with tf.device(self._device):
@@ -154,27 +186,22 @@ class Tokens:
           if number
         ]
 
-      return self._if_open(put) if if_open else tf.group(*put())
-
-  def _if_open(self, build):
-    """Returns an op that runs the ops of `build` unless the queues are closed.
-
-    They are all closed at once.
-    """
-    return tf.cond(self.own.is_closed(), tf.no_op, lambda: tf.group(*build()))
+      if may_be_closed:
+        return if_open(self._queues, put)
+      return tf.group(*put())
 
   def make_for_others(self, token):
     """Returns the op that makes a round's tokens for all but this worker."""
     num_each = list(self.num_each)
     num_each[self._index] -= 1
-    return self.make(num_each, token, if_open=True)
+    return self.make(num_each, token, may_be_closed=True)
 
   def release(self):
     """Returns the op that lets all waiting workers go on, if queues are open.
 
     Nothing more is applied, or not until each has begun a new session.
     """
-    return self.make(if_open=True)
+    return self.make(may_be_closed=True)
 
   def rejoin(self):
     """Returns ops after which a worker that begins waits as the others do."""
@@ -207,7 +234,7 @@ class Tokens:
   def close(self):
     """Returns the op that closes the queues, unless a chief has done so."""
     with tf.device(self._device):
-      return self._if_open(lambda: [queue.close() for queue in self._queues])
+      return close(self._queues)
 
 
 class NewestTokens(Tokens):
@@ -237,13 +264,7 @@ class NewestTokens(Tokens):
   def end_round(self):
     # The round must be counted before it is known who still has a token.
     with tf.device(self._device):
-      token = self._entry.read_token()
-      put = []
-      for queue in self._queues:
-        with tf.control_dependencies([token]):
-          is_due = tf.cast(tf.equal(queue.size(), 0), tf.int32)
-        put.append(queue.enqueue_many([tf.fill([is_due], token)]))
-      return tf.group(*put)
+      return put_if_empty(self._queues, self._entry.read_token())
 
 
 def make(cluster, num_contributions, entry, device):

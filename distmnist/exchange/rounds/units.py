@@ -1,4 +1,4 @@
-"""Tokens of a round whose shards are updated one by one.
+"""A round whose shards are updated, and waited for, one by one.
 
 A unit is what travels as one message: a large shard, or several small ones of
 one ps. As soon as R gradients of a unit are in, it is updated, and each worker
@@ -38,7 +38,7 @@ _MOST_WAKES = 3
 
 
 class UnitTokens(tokens.Tokens):
-  """The tokens of all units, besides those of the round; for R <= N.
+  """The tokens of a round, and the waits for its units; for R <= N.
 
   Attributes: those of tokens.Tokens, and
     units: Units.
@@ -160,10 +160,9 @@ class Units:
     place, queue = self._devices[unit], self._queues[unit][worker]
 
     def look():
-      # Each look has keys of its own, or TensorFlow might look but once.
-      keys = tf.constant([_handed(unit), _let_go(worker)], tf.int64)
-      noted = tf.reduce_max(self._find(place, tf.identity(keys)))
-      return noted < tf.identity(goal)
+      # Keys of its own, made here: or TensorFlow might look but once.
+      noted = self._find(place, [_handed(unit), _let_go(worker)])
+      return tf.reduce_max(noted) < goal
 
     woken = ops
     with tf.device(place):
@@ -185,14 +184,7 @@ class Units:
     queues = [self._queues[unit][i] for unit in units for i in workers]
     with tf.device(self._devices[units[0]]):
       is_open = tf.logical_not(queues[0].is_closed())
-      sizes = tf.stack([queue.size() for queue in queues])
-      numbers = tf.unstack(tf.cast(is_open & tf.equal(sizes, 0), tf.int32))
-      return tf.group(
-        *(
-          queue.enqueue_many([tf.fill([number], True)])
-          for queue, number in zip(queues, numbers, strict=True)
-        )
-      )
+      return tokens.put_if_empty(queues, True, is_open)
 
   def begin(self, unit, token):
     """Returns whether a unit has to be updated in a round, bool.
@@ -298,11 +290,8 @@ class Units:
 
     def build(place, units):
       del place
-      queues = [queue for unit in units for queue in self._queues[unit]]
-      return tf.cond(
-        queues[0].is_closed(),
-        tf.no_op,
-        lambda: tf.group(*(queue.close() for queue in queues)),
+      return tokens.close(
+        [queue for unit in units for queue in self._queues[unit]]
       )
 
     return self._on_each(build)
