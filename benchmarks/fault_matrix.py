@@ -75,21 +75,32 @@ def do_cell(seed, index, cell, keep=None):
 def find_broken(run, cell):
   """Returns what a run that is over should not have done, a list of str."""
   broken = []
-  times = sorted(t for log in run.logs.values() for t, _ in log.lines)
-  longest = max(
-    (
-      b - a
-      for a, b in itertools.pairwise(times)
-      # Until its tasks begin, a launch has no line of theirs.
-      if not any(a < begin < b for begin in run.begins_again)
-    ),
-    default=0,
-  )
+  longest = find_longest_silence(run)
   if longest > SILENT_SECS + run.mute_secs:
     broken.append(f'{longest:.0f} s without a line of any task')
   if type(run) in (fault_phases.PhaseRun, fault_phases.HostsPhaseRun):
     broken += fault_checker.check(run.read_history())
   return broken
+
+
+def find_longest_silence(run):
+  """Returns for how many seconds no task wrote a line, though one could.
+
+  Until its tasks begin, a launch has no line of theirs; nor have tasks on hosts
+  of their own that are all being restarted, as each loads TensorFlow.
+  """
+  lines = sorted(
+    (time, name, text)
+    for name, log in run.logs.items()
+    for time, text in log.lines
+  )
+  last, longest = dict.fromkeys(run.logs, '--- '), 0
+  for (begin, name, text), (end, *_) in itertools.pairwise(lines):
+    last[name] = text
+    is_new = any(begin < again < end for again in run.begins_again)
+    if not is_new and not all(x.startswith('--- ') for x in last.values()):
+      longest = max(longest, end - begin)
+  return longest
 
 
 def measure(args):

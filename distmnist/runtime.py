@@ -9,6 +9,8 @@ import ctypes
 import os
 import platform
 import sys
+import threading
+import time
 
 from distmnist.common import output
 
@@ -26,6 +28,8 @@ os.environ.setdefault(
   'grpc.initial_reconnect_backoff_ms=100,grpc.max_reconnect_backoff_ms=300,'
   'grpc.minimal_stack=1',
 )
+# The import takes some seconds, and as many minutes on a machine that is full.
+_IMPORT_LINE_SECS = 20.0
 # gRPC would send the traffic of the cluster through an HTTP proxy. What else in
 # this process uses one, such as a problem that streams its data, keeps it;
 # gRPC's own variable for this, no_grpc_proxy, has no word for all hosts.
@@ -87,17 +91,37 @@ def _import_quietly():
   """
   output.fill_gaps()
   kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+  is_done = threading.Event()
+  teller = threading.Thread(target=_tell_of_import, args=(kept, is_done))
+  teller.start()
   os.dup2(nowhere, 2)
   try:
     with _without('keras.src'):
       import tensorflow.compat.v1 as tf  # noqa: PLC0415
   finally:
+    is_done.set()
+    teller.join()  # A fork server forks after this.
     os.dup2(kept, 2)
     os.close(kept)
     os.close(nowhere)
   tf.logging.set_verbosity(tf.logging.FATAL)
   # Only eager mode goes: with resource variables a read has a definite time.
   tf.disable_eager_execution()
+
+
+def _tell_of_import(stderr, is_done):
+  """Says now and then that the import goes on: a full machine, a slow disk.
+
+  Args:
+    stderr: int, the descriptor to write to.
+    is_done: threading.Event.
+  """
+  begin = time.monotonic()
+  while not is_done.wait(_IMPORT_LINE_SECS):
+    secs = time.monotonic() - begin
+    line = f'TensorFlow has been loading for {secs:.0f} s\n'
+    with contextlib.suppress(OSError):
+      os.write(stderr, line.encode())
 
 
 @contextlib.contextmanager

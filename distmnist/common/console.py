@@ -1,6 +1,7 @@
 """Lines for people: plain in a log, redrawn in place on a terminal."""
 
 import logging
+import math
 import random
 import sys
 import threading
@@ -49,10 +50,17 @@ class Wait:
   says how long it has been.
   """
 
+  _last_look = -math.inf
+
+  @staticmethod
+  def secs_since_look():
+    """Returns for how many seconds no wait of this process was asked about."""
+    return time.monotonic() - Wait._last_look
+
   def __init__(self, limit_secs):
     """
     Args:
-      limit_secs: float, seconds from now.
+      limit_secs: float, seconds from now; may be infinite.
     """
     self._limit_secs = limit_secs
     self._start = time.monotonic()
@@ -65,12 +73,13 @@ class Wait:
     Args:
       what: str, the end of 'waiting ...'.
     """
-    now = time.monotonic()
+    now = Wait._last_look = time.monotonic()
     if now - self._start >= self._limit_secs:
       return True
     if now >= self._next_line:
       secs = now - self._start
-      how_long = f' ({secs:.0f} of {self._limit_secs:.0f} s)'
+      of = '' if math.isinf(self._limit_secs) else f' of {self._limit_secs:.0f}'
+      how_long = f' ({secs:.0f}{of} s)'
       _log.info(f'waiting {what}{how_long if self._has_logged else ""}')
       self._has_logged = True
       self._next_line = now + 5

@@ -8,6 +8,7 @@ still; it ends at once, and saves nothing.
 """
 
 import logging
+import math
 import os
 import pathlib
 import socket
@@ -17,7 +18,7 @@ import time
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import heartbeat_table, polling, stop_request
-from distmnist.common import cli
+from distmnist.common import cli, console
 from distmnist.lifecycle import table_calls
 
 _log = logging.getLogger(__name__)
@@ -166,9 +167,11 @@ class Heartbeats:
 
   def wait_for_beat(self, name, deadline):
     """Returns whether task `name` is seen to beat within a few seconds."""
+    wait = console.Wait(math.inf)  # The looks are counted.
     for _ in range(round(self._secs_to_see / _BEAT_LOOK_SECS)):
       if name in self._have_beaten:
         break
+      wait.is_over(f'to see whether {name} is alive')
       self._stop.wait(_BEAT_LOOK_SECS)
       self.ask(self.read_beats, deadline)
     return name in self._have_beaten

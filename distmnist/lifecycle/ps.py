@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import queue
 import time
 
@@ -87,6 +88,8 @@ class _WorkerLiveness:
     self._cluster = cluster
     self._watchdog, self._stalls = watchdog, stalls
     self._first_time = self._last_sign = time.monotonic()
+    # Until a worker beats. One whose port answers may load its data for hours.
+    self._next_line = self._first_time + stalls.warn_secs
     self._said = {}
 
   def check(self, workers):
@@ -111,8 +114,14 @@ class _WorkerLiveness:
           f'{name} at {workers[name]}: no sign of life for {secs:.0f} s'
         )
     if any(s is not None and s < warn_secs for s in silent_secs.values()):
-      self._last_sign = now
+      self._last_sign, self._next_line = now, math.inf
       return False
+    if now >= self._next_line:
+      self._next_line = now + warn_secs
+      _log.info(
+        f'no worker has checked in for {now - self._first_time:.0f} s: '
+        f'{errors.list_tasks(workers)}'
+      )
     # No worker beats, or the table cannot be read: probe the ports.
     answering = workers.keys() - probing.find_silent(workers).keys()
     if any(silent_secs[name] is None for name in answering):

@@ -23,7 +23,7 @@ from absl import flags
 
 from distmnist import tf_internals
 from distmnist.cluster import deadlines, incarnations, repeated_runs
-from distmnist.common import cli
+from distmnist.common import cli, console
 from distmnist.common.names import PACKAGE_DIR
 from distmnist.data import streamed
 
@@ -56,6 +56,8 @@ _PASS_ON = (
   repeated_runs.__file__,
   tf_internals.__file__,
 )
+# A wait that goes on is asked about more often.
+_LOOK_SECS = 5.0
 # After this long a task tells the others what it is doing.
 TELL_SECS = 2.0
 # Lines that wait to be written; more are dropped.
@@ -70,7 +72,8 @@ class _Stage(NamedTuple):
   Attributes:
     begin: float, by time.monotonic().
     what: str, or None for a step.
-    own_limit_secs: float, until then it gives its own lines.
+    own_limit_secs: float, until then it ends by itself; it gives its own lines
+      as long as its console.Wait is asked about.
     waits_for_others: bool, whether other workers may hold it up.
     may_fail: bool, whether it is given up in the end.
     describe_wait: callable() -> str, what a step waits for, or None.
@@ -161,8 +164,9 @@ class Stalls:
 
     Args:
       what: str, such as 'the start of a session'.
-      own_limit_secs: float, for what has a limit and lines of its own: it is
-        watched if it goes on after that.
+      own_limit_secs: float, for what has a limit and a console.Wait of its own:
+        it is given up later by as much, and there are lines only while it does
+        not ask about that wait, as it hangs in something else.
       waits_for_others: bool, whether other workers may hold it up.
       may_fail: bool, False for work whose length nobody can tell, such as a
         user's `load`: there are lines, and no end.
@@ -220,9 +224,13 @@ class Stalls:
       stages = self._find_stages()
       next_secs = {x: next_secs.get(x, self.warn_secs) for x in stages}
       for stage in stages:
-        secs = time.monotonic() - stage.begin - stage.own_limit_secs
-        limit = self.fail_secs if stage.may_fail else math.inf
+        secs = time.monotonic() - stage.begin
+        limit = math.inf
+        if stage.may_fail:
+          limit = stage.own_limit_secs + self.fail_secs
         if secs < min(next_secs[stage], limit):
+          continue
+        if stage.own_limit_secs and _gives_own_lines() and secs < limit:
           continue
         text = self._describe(stage)
         if stage not in self._find_stages():
@@ -311,6 +319,10 @@ def from_flags(stop, metrics):
     metrics: own_metrics.OwnMetrics.
   """
   return Stalls(_STALL_WARN_SECS.value, _STALL_FAIL_SECS.value, stop, metrics)
+
+
+def _gives_own_lines():
+  return console.Wait.secs_since_look() < _LOOK_SECS
 
 
 def _read_frames():

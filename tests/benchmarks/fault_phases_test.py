@@ -5,6 +5,7 @@ import errno
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -32,6 +33,28 @@ for name in sys.argv[2:]:
     attempt(name, lambda: open(path).read())
 print(time.monotonic() - start)
 """
+
+
+class Run:
+  """Stands for a PhaseRun with the lines of two tasks."""
+
+  begins_again = (50,)
+
+  def __init__(self, **lines):
+    self.logs = {
+      name: types.SimpleNamespace(lines=found) for name, found in lines.items()
+    }
+
+
+def test_silence_counts_once_a_task_has_begun_and_not_while_all_are_loaded():
+  works = [(0, 'step 1'), (3, 'step 2')]
+  find = matrix.find_longest_silence
+  assert find(Run(a=works, b=[(1, 'step 1'), (9, 'step 2')])) == 6
+  loaded = [*works, (4, '--- restart 1 ---'), (40, 'step 3')]
+  both = [(0, 'step 1'), (5, '--- restart 1 ---'), (41, 'step 3')]
+  assert find(Run(a=loaded, b=both)) == 3
+  assert find(Run(a=loaded, b=[(0, 'step 1')])) == 36  # It could say something.
+  assert find(Run(a=[(49, 'done'), (60, 'step 1')], b=[])) == 0
 
 
 def role_of(task):

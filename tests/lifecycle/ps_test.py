@@ -102,6 +102,28 @@ def test_a_last_save_that_fails_is_not_called_a_stop_in_order():
     raise saving.SaveError('no room')
 
 
+def test_a_ps_that_no_worker_has_checked_in_with_says_so(monkeypatch):
+  silent, lines = dict.fromkeys(['worker 0']), []
+  console.print_logs(lines.append)
+  monkeypatch.setattr(ps.probing, 'find_silent', lambda workers: {})
+  liveness = ps._WorkerLiveness(
+    PS,
+    types.SimpleNamespace(secs_silent=silent.get),
+    types.SimpleNamespace(warn_secs=0.2, fail_secs=60),
+  )
+  deadline = time.monotonic() + 60
+  while len(lines) < 2 and time.monotonic() < deadline:
+    assert not liveness.check({'worker 0': 'x:2'})
+  assert lines == ['no worker has checked in for 0 s: worker 0 at x:2'] * 2
+  silent['worker 0'] = 0.1
+  assert not liveness.check({'worker 0': 'x:2'})
+  silent['worker 0'] = None  # The table cannot be read just now.
+  end = time.monotonic() + 0.5
+  while time.monotonic() < end:
+    liveness.check({'worker 0': 'x:2'})
+  assert len(lines) == 2
+
+
 @pytest.mark.slow
 def test_a_ps_without_workers_leaves(tasks, make_real_cluster):
   cluster = make_real_cluster(1, 1)

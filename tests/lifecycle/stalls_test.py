@@ -199,6 +199,22 @@ def test_what_has_a_limit_of_its_own_is_watched_after_it(make):
   assert time.monotonic() - begin >= 0.6
 
 
+def test_lines_of_a_wait_of_its_own_are_no_reason_for_more(make, monkeypatch):
+  watched, _, lines, said = make(0.05)
+  wait = console.Wait(60)
+  watched.busy('the wait for each ps', own_limit_secs=60)
+  end = time.monotonic() + 1
+  while time.monotonic() < end:
+    wait.is_over('for ps 0')
+  assert lines in ([], ['waiting for ps 0'])
+  said.clear()
+  monkeypatch.setattr(stalls, '_LOOK_SECS', 0.1)  # It hangs in something else.
+  assert said.wait(DEADLINE_SECS)
+  assert re.fullmatch(
+    r'the wait for each ps .* has taken \d+ s so far.*', lines[-1]
+  )
+
+
 def test_what_may_take_as_long_as_it_likes_has_lines_and_no_end(make):
   watched, stop, lines, said = make(0.05, 0.1)
   watched.busy('the loading of the data', may_fail=False)
