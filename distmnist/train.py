@@ -170,7 +170,7 @@ def run_worker(task, console, start, at_end):
       problem_errors.explained(),
     ):
       while not session.should_stop():
-        session.run([])  # exchange/steps/fused_steps.py says what is fetched.
+        session.run([])  # In order: docs/life_of_a_step.md.
     task.history.write('end')
     loop.tell_chief()
   if end.is_late:

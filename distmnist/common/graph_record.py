@@ -30,10 +30,10 @@ class GraphRecord:
     pulls: list of ops by which a worker copies the center, as its session
       begins; exchange/locked_center.py.
     not_pushed, not_pulled: lists of shards that do not travel in a step;
-      exchange/model_variables.py.
+      exchange/center/center.py.
     messages: list of (name, device) of the queues that count messages which
       were not finite; transport/nonfinite.py.
-    averages: list of transport/center_average.CenterAverage.
+    averages: list of transport/weight_averages.WeightAverages.
     row_counts: {name: int64 scalar tensor}; tables/row_counts.py.
     gradients_apart: list of (table_rows.Rows, gradients);
       tables/tables_apart.py.

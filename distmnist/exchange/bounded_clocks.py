@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
 from distmnist.exchange.center import ps_lock
-from distmnist.exchange.rounds import round_state
+from distmnist.exchange.rounds import round_waits
 from distmnist.transport import strategy
 
 # The clock of a worker that has left; no other waits for it.
@@ -154,7 +154,7 @@ class ClocksHook(strategy.CenterHook):
     if self._session is None:
       return ''
     try:
-      clocks, permits = round_state.read(
+      clocks, permits = round_waits.read(
         self._session.sess_str,
         self._session.graph,
         tf_internals.get_config(self._session),

@@ -26,7 +26,6 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.logdir import other_names
 from distmnist.nn import (
-  clipping,
   formulas,
   gradient_accumulation,
   sparse_updates,
@@ -34,6 +33,7 @@ from distmnist.nn import (
 )
 from distmnist.nn import weight_decay as weight_decay_lib
 from distmnist.transport import gradients as gradients_lib
+from distmnist.transport import sums
 
 # The rows of tables that are apart (tables/tables_apart.py) count
 # other updates than the rest of the model.
@@ -106,7 +106,7 @@ class Optimizer(tf.train.Optimizer):
       self._compute_whole, loss, *args, **kwargs
     )
     if self._clip_norm is not None:
-      pairs = clipping.clip(pairs, self._clip_norm)
+      pairs = clip(pairs, self._clip_norm)
     if self._is_rate_read_first:
       pairs = [(_wait(gradient, self._rate), v) for gradient, v in pairs]
     return pairs
@@ -351,3 +351,34 @@ def _make_initializer(slot, variable):
     return slot.begin(value)
 
   return initialize
+
+
+def clip(pairs, norm):
+  """Scales gradients down to a global L2 norm: Pascanu et al. 2013, 1211.5063.
+
+  Args:
+    pairs: list of (gradient, variable); the gradient is a tensor or None.
+    norm: float.
+
+  Returns:
+    A list like `pairs`.
+  """
+  gradients, variables = zip(*pairs, strict=True)
+  if not any(tf.is_tensor(gradient) for gradient in gradients):
+    return pairs
+  clipped, _ = tf.clip_by_global_norm(gradients, norm, _find_norm(gradients))
+  return list(zip(clipped, variables, strict=True))
+
+
+def _find_norm(gradients):
+  """Returns the norm of all `gradients`, which may be of several dtypes."""
+  of_dtype = {}
+  for gradient in gradients:
+    if gradient is not None:
+      with tf.device(gradient.device):
+        gradient = sums.widen(gradient)
+      of_dtype.setdefault(gradient.dtype, []).append(gradient)
+  norms = [tf.global_norm(some) for some in of_dtype.values()]
+  if len(norms) == 1:
+    return norms[0]
+  return tf.global_norm([tf.cast(norm, tf.float32) for norm in norms])

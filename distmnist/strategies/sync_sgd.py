@@ -1,4 +1,4 @@
-"""Synchronous SGD with backup workers, through SyncReplicasOptimizer.
+"""Synchronous SGD with backup workers, by a round of all for each update.
 
 Chen et al. 2016, arXiv 1604.00981. Each update takes the first R gradients of
 its step and drops later ones:
@@ -19,7 +19,9 @@ Variables, slots, gradient accumulators and token queues live on the ps. A
 worker pushes its gradients and waits for a token, which a thread of the chief
 hands out after each update. With R = N all wait for a dead worker to return.
 
-With --sync_barrier=shard they wait by shard: exchange/rounds/shard_barrier.py.
+With --sync_barrier=step TensorFlow's SyncReplicasOptimizer does this with a
+round of ours: exchange/rounds/sync_replicas.py. With --sync_barrier=shard they
+wait by shard: exchange/rounds/shard_barrier.py, docs/life_of_a_step.md.
 """
 
 import tensorflow.compat.v1 as tf

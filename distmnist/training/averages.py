@@ -3,7 +3,7 @@
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.transport import center_average
+from distmnist.transport import weight_averages
 
 _EMA_DECAY = flags.DEFINE_float(
   'ema_decay',
@@ -23,7 +23,7 @@ flags.register_validator(
 
 
 def make(center, global_step):
-  """Returns the center_average.CenterAverage of --ema_decay, or None.
+  """Returns the weight_averages.WeightAverages of --ema_decay, or None.
 
   Must be called before a strategy's `minimize`.
 
@@ -35,7 +35,7 @@ def make(center, global_step):
     return None
   trained = tf.trainable_variables()
   shards = [v for v in center if any(v is x for x in trained)]
-  return center_average.CenterAverage(shards, _EMA_DECAY.value, global_step)
+  return weight_averages.WeightAverages(shards, _EMA_DECAY.value, global_step)
 
 
 def name_all(variables):
@@ -65,4 +65,4 @@ def put_in_place(values):
 
 
 def _name(weight):
-  return f'{weight}/{center_average.NAME}'
+  return f'{weight}/{weight_averages.NAME}'

@@ -196,7 +196,7 @@ class WorkerTask:
       if not any(v is other for other in self._all_local)
     ]
     own_state.keep_tables_and_queues(tf.get_default_graph())
-    center = worker_loop.Center(task, strategy)
+    state = worker_loop.RuleState(task, strategy)
     others = shutdown.Others(cluster, task.server, task.watchdog.secs_silent)
     last = own_step_hook.OwnStepHook(
       self._train_op,
@@ -205,7 +205,7 @@ class WorkerTask:
     )
     saves = None
     if cluster.is_chief:
-      saves = save_hook.make(task, folder, last, center, others)
+      saves = save_hook.make(task, folder, last, state, others)
     stop = stop_hook.StopHook(
       *(last, self.global_step, last_step, task.stop),
       *(others.is_stop_for_all, strategy.request_stop),
@@ -215,16 +215,16 @@ class WorkerTask:
       *(task, others, strategy, lambda: last_step, saves), is_own_loop=True
     )
     hooks = worker_loop.order_hooks(
-      liveness=center.make_liveness(),
+      liveness=state.make_liveness(),
       steps=last,
-      rule=center.hooks,
+      rule=state.hooks,
       stop=stop,
       own=list(own_hooks),
       save=saves,
       end=end,
     )
     scaffold = session_lib.ClusterScaffold(
-      *(task, folder.restart, center.saver, center.hooks, kept),
+      *(task, folder.restart, state.saver, state.hooks, kept),
       before_restore=saves.end_beside if saves else lambda: None,
     )
     first = session_lib.make_session(task, scaffold, hooks)

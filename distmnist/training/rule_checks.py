@@ -18,25 +18,23 @@ _FIELDS = {
 }
 
 
-def open_scope(strategy):
-  """Returns `strategy.scope()`.
+def check_scope(strategy, scope):
+  """Checks and returns what `strategy.scope` returned.
 
   Raises:
     cli.UsageError: it is no context.
   """
-  scope = strategy.scope()
   if not isinstance(scope, contextlib.AbstractContextManager):
     _refuse(strategy, 'scope', 'a context manager', scope)
   return scope
 
 
-def make_hooks(strategy, stop):
-  """Returns `strategy.hooks(stop)`, a list of SessionRunHook.
+def check_hooks(strategy, hooks):
+  """Checks what `strategy.hooks` returned; returns it as a list.
 
   Raises:
-    cli.UsageError: it is something else.
+    cli.UsageError: it is no list of SessionRunHook.
   """
-  hooks = strategy.hooks(stop)
   if not isinstance(hooks, (list, tuple)):
     _refuse(strategy, 'hooks', 'a list of SessionRunHooks', hooks)
   for hook in hooks:

@@ -1,4 +1,8 @@
-"""The graph of a training step: the model's loss, under an update rule."""
+"""The graph of a training step: the model's loss, under an update rule.
+
+`build_step_of` has its parts in order. The loss of a batch is the mean over its
+slices (--gradient_accumulation) and over the towers, one for each GPU.
+"""
 
 import contextlib
 import functools
@@ -6,16 +10,17 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.data import initial_values
+from distmnist.data import initial_values, metric_total, seeds
 from distmnist.exchange.copies import local_copies
 from distmnist.nn import (
   batch_norm,
+  gradient_accumulation,
   optimizer_checks,
   optimizers,
   sparse_updates,
 )
 from distmnist.tables import key_shard, sparse_table, tables_apart
-from distmnist.training import averages, losses, rule_checks
+from distmnist.training import averages, rule_checks
 from distmnist.training.batches import dispatcher
 from distmnist.training.problems import table_checks, variable_checks
 from distmnist.transport import model_state, sharding
@@ -88,7 +93,7 @@ def build_step(
   return build_step_of(
     cluster,
     strategy,
-    lambda state: losses.build_slices(cluster, problem, slices, state),
+    lambda state: _build_slices(cluster, problem, slices, state),
     epochs_per_update,
     dealing,
     len(slices) * len(cluster.tower_devices),
@@ -184,7 +189,11 @@ def _check_is_marked(strategy, table, average):
 def _open_center(cluster, strategy):
   """The scope in which a model gets its variables from the rule."""
   sharded = sharding.sharded_by_flags(cluster.num_ps, strategy.max_shard_bytes)
-  with sharded, rule_checks.open_scope(strategy), _open_variables():
+  with (
+    sharded,
+    rule_checks.check_scope(strategy, strategy.scope()),
+    _open_variables(),
+  ):
     yield
 
 
@@ -202,3 +211,132 @@ def _open_variables():
     return initial_values.draw_by_name(getter, *args, **kwargs)
 
   return tf.variable_scope(tf.get_variable_scope(), custom_getter=get)
+
+
+def _build_slices(cluster, problem, slices, state):
+  """Builds the model once per slice; each starts when the previous one ends.
+
+  Args:
+    cluster, problem, slices: see `build_step`.
+    state: model_state.ModelState.
+
+  Returns:
+    (loss, metrics), of the whole batch; see Step.
+  """
+  if len(slices) == 1:
+    return _build_towers(cluster, problem, slices[0].batch)
+  losses, means = [], []
+  for i, part in enumerate(slices):
+    seeds.set_place(part.place)
+    if i:
+      state.begin_slice()
+      # Batch norm moves its averages in the order of the slices.
+      updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+      gradient_accumulation.wait(part.gate, updates)
+    with (
+      tf.name_scope(f'slice_{i}'),
+      tf.variable_scope(tf.get_variable_scope(), reuse=i > 0),
+    ):
+      loss, mean = _build_towers(cluster, problem, part.batch)
+    losses.append(loss)
+    means.append(mean)
+  gates = [part.gate for part in slices]
+  return gradient_accumulation.build_mean(losses, gates), _average_each(means)
+
+
+def _build_towers(cluster, problem, batch):
+  """Builds the model once per device; each takes its part of the batch.
+
+  All read the same variables, which are pulled once; the gradient of their mean
+  loss is pushed once.
+
+  Returns:
+    (loss, metrics), of the whole batch; see Step.
+  """
+  devices, losses, means = cluster.tower_devices, [], []
+  parts = [batch]
+  if len(devices) > 1:
+    with tf.device(cluster.cpu_device):
+      parts = _cut(batch, len(devices))
+  for i, device in enumerate(devices):
+    with contextlib.ExitStack() as stack:
+      if i:
+        # The variables exist by now. The first tower has no tf.device: it would
+        # put them on that device and not on the ps.
+        stack.enter_context(tf.device(device))
+        stack.enter_context(tf.name_scope(f'tower_{i}'))
+        stack.enter_context(
+          tf.variable_scope(tf.get_variable_scope(), reuse=True)
+        )
+      x, y = parts[i]
+      outputs, penalty = _build_outputs(problem, x)
+      loss, _ = problem.loss(y, outputs)
+      _take_losses()  # What loss() added to them is in its result.
+      losses.append(loss + penalty if penalty is not None else loss)
+      found = problem.metrics(y, outputs)
+      means.append({name: _take_mean(found[name]) for name in found})
+  if len(devices) == 1:
+    return losses[0], means[0]
+  return _average(losses), _average_each(means)
+
+
+def _build_outputs(problem, x):
+  """Builds the model for training.
+
+  Returns:
+    (outputs, penalty): the model's outputs, and what regularizers and
+    tf.losses.add_loss add to the loss, a float32 scalar, or None without any.
+  """
+  with tf.variable_scope(tf.get_variable_scope(), custom_getter=_penalise):
+    outputs = problem.build(x, is_training=True)
+  penalties = _take_losses()
+  if not penalties:
+    return outputs, None
+  return outputs, tf.add_n([tf.cast(p, tf.float32) for p in penalties])
+
+
+def _take_losses():
+  """Returns the losses in the graph's collections, and empties them.
+
+  So each counts once, even if loss() adds up what the collections hold.
+  """
+  taken = []
+  for name in tf.GraphKeys.LOSSES, tf.GraphKeys.REGULARIZATION_LOSSES:
+    taken += tf.get_collection(name)
+    tf.get_default_graph().clear_collection(name)
+  return taken
+
+
+def _penalise(getter, name, *args, **kwargs):
+  """Applies a regularizer to the value that the model computes with.
+
+  That value has a gradient; the center's variable has none under any strategy.
+  """
+  regularizer = kwargs.pop('regularizer', None)
+  given = getter(name, *args, **kwargs)
+  if regularizer:
+    tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, regularizer(given))
+  return given
+
+
+def _take_mean(metric):
+  if isinstance(metric, metric_total.Total):
+    return metric.value
+  return tf.reduce_mean(metric)
+
+
+def _average(tensors):
+  return tf.add_n(tensors) / len(tensors)
+
+
+def _average_each(means):
+  """Returns {name: mean} of a list of {name: tensor}."""
+  return {name: _average([mean[name] for mean in means]) for name in means[0]}
+
+
+def _cut(batch, num_parts):
+  """Returns the list of the parts of a nest of tensors [n, ...]."""
+  cut = [tf.split(tensor, num_parts) for tensor in tf.nest.flatten(batch)]
+  return [
+    tf.nest.pack_sequence_as(batch, part) for part in zip(*cut, strict=True)
+  ]

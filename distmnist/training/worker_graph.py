@@ -1,4 +1,4 @@
-"""The graph of a worker (its batches, the model, the rule) and its checks."""
+"""The graph of a worker, its checks, and what is fed to and fetched from it."""
 
 import logging
 from typing import Any, NamedTuple
@@ -8,10 +8,12 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.data import input_pipeline, seeds, step_rows
 from distmnist.exchange import traffic as traffic_lib
-from distmnist.exchange.steps import graph_warmup
+from distmnist.exchange.steps import fused_steps, graph_warmup
 from distmnist.nn import batch_norm
+from distmnist.tables import row_counts
 from distmnist.training import idle_flags
 from distmnist.training import step as step_lib
+from distmnist.training.batches import batch_source
 from distmnist.training.problems import table_checks
 from distmnist.transport import sharding
 
@@ -72,6 +74,49 @@ def build(task, choice, train_split, seed):
   _describe(task, choice, step)
   [batches] = step_rows.get_all()
   return WorkerGraph(step, warmup, batches.fed, train_split)
+
+
+def make_source(task, plan, graph, history, seed):
+  """Returns the batch_source.BatchSource of this worker."""
+  return batch_source.BatchSource(
+    plan.dealing,
+    graph.examples,
+    seed,
+    task.cluster.task_index,
+    graph.fed,
+    history,
+  )
+
+
+def make_steps(source, graph, has_summaries):
+  """Returns what runs a worker's steps, and the metrics that never change.
+
+  Args:
+    source: batch_source.BatchSource.
+    graph: WorkerGraph.
+    has_summaries: bool, whether to fetch the metrics of a step too.
+
+  Returns:
+    fused_steps.Steps with the metrics of a step, and {name: int} of those
+    metrics that are the same in every step.
+  """
+  step, update = graph.step, graph.step.update
+  metrics = {
+    'global_step': update.train_op,
+    'cost': step.loss,
+    'staleness': update.staleness,
+    'bytes_pulled': update.bytes_pulled,
+    'bytes_pushed': update.bytes_pushed,
+    **row_counts.find(),
+  }
+  last_step_tensors = step.metrics if has_summaries else {}
+  steps = fused_steps.make(
+    {n: x for n, x in metrics.items() if tf.is_tensor(x)},
+    source,
+    last_step_tensors,
+    graph.warmup,
+  )
+  return steps, {n: x for n, x in metrics.items() if isinstance(x, int)}
 
 
 def _describe(task, choice, step):

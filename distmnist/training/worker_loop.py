@@ -18,7 +18,7 @@ from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import report, worker_records
 from distmnist.tables import table_saver, tables_apart
 from distmnist.training import chief as chief_lib
-from distmnist.training import divergence, rule_checks, worker_steps
+from distmnist.training import divergence, rule_checks, worker_graph
 from distmnist.training.hooks import (
   batch_hook,
   end_hook,
@@ -75,8 +75,9 @@ ORDER = {
   ),
   'rule': Place(
     'start, before, after, end',
-    'may set the variables and the global step, which those that follow read; '
-    'at the end releases waiting workers before the chief waits for them',
+    'may set the variables and the global step, which those that follow read '
+    '(amid the steps, only without a ps); at the end releases waiting workers '
+    'before the chief waits for them',
   ),
   'stop': Place(
     'start, after, end',
@@ -85,7 +86,8 @@ ORDER = {
   ),
   'batches': Place(
     'start, after',
-    'takes the next batches unless the loop is to end; a checkpoint has them',
+    'takes the next batches unless the loop is to end, as a checkpoint has '
+    'them (in lock-step each worker knows its own)',
   ),
   'telemetry': Place(
     'start, before, after, end',
@@ -103,7 +105,8 @@ ORDER = {
   ),
   'end': Place(
     'start, after, end',
-    'waits for other workers when nothing else is left to do',
+    'waits for other workers when nothing else is left to do and a stop is '
+    'requested',
   ),
 }
 
@@ -159,22 +162,22 @@ class WorkerLoop:
     """
     task, choice, folder = self._task, self._choice, self._folder
     cluster, step, strategy = task.cluster, self._graph.step, choice.strategy
-    center = Center(task, strategy)
+    state = RuleState(task, strategy)
     self._others = others = shutdown.Others(
       cluster, task.server, task.watchdog.secs_silent
     )
     self._stats = report.WorkerStats(
       cluster.task_index, life=task.watchdog.life, start=time.time()
     )
-    source = worker_steps.make_source(
+    source = worker_graph.make_source(
       task, choice.plan, self._graph, task.history, seed
     )
-    steps, constants = worker_steps.make_steps(
+    steps, constants = worker_graph.make_steps(
       source, self._graph, bool(folder.summary_dir)
     )
     saves = self._chief = None
     if cluster.is_chief:
-      saves = save_hook.make(task, folder, steps, center, others)
+      saves = save_hook.make(task, folder, steps, state, others)
       self._chief = chief_lib.Chief(
         *(task, choice, step.center + step.averages, judges, folder),
         *(steps, others, saves),
@@ -190,10 +193,10 @@ class WorkerLoop:
       self._chief and self._chief.read_last,
     )
     self.hooks = order_hooks(
-      liveness=center.make_liveness(),
+      liveness=state.make_liveness(),
       startup=startup_hook.make(choice, self._graph, task, others),
       steps=steps,
-      rule=center.hooks,
+      rule=state.hooks,
       stop=stop,
       batches=batch_hook.BatchHook(
         *(source, step.table, steps, strategy),
@@ -207,10 +210,10 @@ class WorkerLoop:
     self.scaffold = session_lib.ClusterScaffold(
       task,
       folder.restart,
-      center.saver,
+      state.saver,
       [
         step.table.hook(folder.restart),
-        *center.hooks,
+        *state.hooks,
         *([self._chief] if self._chief else []),
       ],
       kept=step.own_local,
@@ -289,7 +292,7 @@ class WorkerLoop:
       self._chief.report(self._stats, self._end.workers, self._progress, start)
 
 
-class Center:
+class RuleState:
   """What a rule keeps on the ps: its hooks, and what saves and restores it.
 
   Attributes:
@@ -304,7 +307,7 @@ class Center:
       strategy: strategy.Strategy, whose step is built in the default graph.
     """
     self._task, self._strategy = task, strategy
-    self.hooks = rule_checks.make_hooks(strategy, task.stop)
+    self.hooks = rule_checks.check_hooks(strategy, strategy.hooks(task.stop))
     # If workers wait for each other, all saved rows are from one step.
     is_of_one_step = (
       strategy.max_staleness == 0 and not tables_apart.is_wanted()

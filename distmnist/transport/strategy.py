@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.transport import center_average
+from distmnist.transport import weight_averages
 
 _COMMUNICATION_PERIOD = flags.DEFINE_integer(
   'communication_period',
@@ -162,7 +162,7 @@ class Strategy:
       has_moved: bool scalar tensor, whether the push has moved the center; None
         for yes.
     """
-    done = center_average.follow(ops, has_moved)
+    done = weight_averages.move_after(ops, has_moved)
     return [*done, self._build_mark(ops)] if self._build_mark else done
 
   def pause(self, session):

@@ -88,6 +88,19 @@ def test_what_a_page_links_to_and_names_is_there(page):
     assert any(p.exists() for p in found), path
 
 
+def test_each_part_of_a_step_is_where_its_page_says():
+  page = (REPO / 'docs' / 'life_of_a_step.md').read_text()
+  rows = re.findall(r'^\| \d+ \|.*\| (.*?) \| (.*?) \|$', page, re.M)
+  assert len(rows) == 16
+  for names, files in rows:
+    code = ''.join(
+      (REPO / 'distmnist' / path).read_text()
+      for path in re.findall(r'`(.*?)`', files)
+    )
+    for name in re.findall(r'`(?:\w+\.)?(\w+)`', names):
+      assert re.search(rf'^ *(def |class |){name}\b[ (:=]', code, re.M), name
+
+
 def test_the_reference_names_every_flag():
   defined = {
     name

@@ -1,4 +1,4 @@
-"""clipping: gradients by their global norm."""
+"""clip of optimizer: gradients by their global norm."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf

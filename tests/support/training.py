@@ -6,7 +6,7 @@ from distmnist.lifecycle import liveness, lost_workers
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import history as history_lib
 from distmnist.logdir import restart
-from distmnist.training import flag_checks, worker_graph, worker_steps
+from distmnist.training import flag_checks, worker_graph
 from distmnist.training.hooks import batch_hook, stop_hook
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_checks, problem_data
@@ -71,8 +71,8 @@ def train(member, server=None):
 def _make_steps(task, choice, graph):
   """Returns a fused_steps.Steps, and the hooks by which it runs and ends."""
   history = history_lib.from_flags(None, task.cluster.task_index, life=1)
-  source = worker_steps.make_source(task, choice.plan, graph, history, _SEED)
-  steps, _ = worker_steps.make_steps(source, graph, has_summaries=False)
+  source = worker_graph.make_source(task, choice.plan, graph, history, _SEED)
+  steps, _ = worker_graph.make_steps(source, graph, has_summaries=False)
   stop = stop_hook.StopHook(
     steps,
     graph.step.global_step,

@@ -31,7 +31,6 @@ from distmnist.training import (
   flag_checks,
   worker_graph,
   worker_loop,
-  worker_steps,
 )
 from distmnist.training.hooks import batch_hook, stop_hook
 from distmnist.training.problems import problem as problem_lib
@@ -154,12 +153,12 @@ def train(member, server=None):
   graph = worker_graph.build(task, choice, splits[0], SEED)
   step, found = graph.step, {}
   history = history_lib.History(None)
-  source = worker_steps.make_source(task, choice.plan, graph, history, SEED)
-  steps, _ = worker_steps.make_steps(source, graph, has_summaries=False)
-  center = worker_loop.Center(task, strategy)
+  source = worker_graph.make_source(task, choice.plan, graph, history, SEED)
+  steps, _ = worker_graph.make_steps(source, graph, has_summaries=False)
+  state = worker_loop.RuleState(task, strategy)
   scaffold = session_lib.ClusterScaffold(
-    *(task, restart.Restart(None, 'auto', last_step), center.saver),
-    [step.table.hook(), *center.hooks],
+    *(task, restart.Restart(None, 'auto', last_step), state.saver),
+    [step.table.hook(), *state.hooks],
   )
 
   def read(session):
@@ -170,9 +169,9 @@ def train(member, server=None):
     member, task.watchdog, task.stalls.warn_secs
   )
   hooks = [
-    center.make_liveness(),
+    state.make_liveness(),
     steps,
-    *center.hooks,
+    *state.hooks,
     stop_hook.StopHook(
       *(steps, step.global_step, step.table.find_end, task.stop),
       lambda: False,

@@ -13,7 +13,7 @@ from distmnist.logdir import checkpoints
 from distmnist.training import averages, flag_checks, worker_graph
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
-from distmnist.transport import center_average
+from distmnist.transport import weight_averages
 from tests.strategies.battery_test import each_strategy
 from tests.support import in_process, problems
 from tests.training.worker_loop_test import train  # noqa: F401  A fixture.
@@ -154,19 +154,19 @@ def test_they_are_saved_and_a_run_that_goes_on_moves_them_on(train, tmp_path):  
   train(*words, '--train_steps=3', f'--logdir={tmp_path}/parts')
   train(*words, '--train_steps=7', f'--logdir={tmp_path}/parts')
   whole, parts = read(tmp_path / 'whole'), read(tmp_path / 'parts')
-  kept = [name for name in whole if name.endswith(center_average.NAME)]
+  kept = [name for name in whole if name.endswith(weight_averages.NAME)]
   assert len(kept) == 2
   for name in kept:
     np.testing.assert_allclose(parts[name], whole[name], rtol=1e-6)
-    weight = name.removesuffix(f'/{center_average.NAME}')
+    weight = name.removesuffix(f'/{weight_averages.NAME}')
     assert np.any(whole[name] != whole[weight])
 
 
 @pytest.mark.slow
 def test_a_checkpoint_without_them_is_named(train, tmp_path):  # noqa: F811
   train(f'--logdir={tmp_path}')
-  assert not any(center_average.NAME in name for name in read(tmp_path))
-  with pytest.raises(cli.RunError, match=f'has no .*{center_average.NAME}'):
+  assert not any(weight_averages.NAME in name for name in read(tmp_path))
+  with pytest.raises(cli.RunError, match=f'has no .*{weight_averages.NAME}'):
     train('--train_steps=6', '--ema_decay=0.5', f'--logdir={tmp_path}')
 
 
@@ -175,7 +175,7 @@ def test_they_take_the_place_of_the_weights_where_a_model_is_judged(set_flags):
   with tf.Graph().as_default():
     weight = tf.get_variable('w', [2])
     count = tf.get_variable('n', [], trainable=False)
-    average = f'w/{center_average.NAME}'
+    average = f'w/{weight_averages.NAME}'
     assert averages.name_all([weight, count]) == {average: weight, 'n': count}
     values = {'w': 1, average: 2, 'n': 3}
     assert averages.put_in_place(values) == {'w': 2, average: 2, 'n': 3}

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.nn import gradient_accumulation, optimizers
 from distmnist.strategies import agn, bmuf, dc_asgd, easgd, sagn, sync_sgd
-from distmnist.transport import center_average, model_state, sharding, sums
+from distmnist.transport import model_state, sharding, sums, weight_averages
 from tests.support import stepper as stepper_lib
 
 RATE = 1e-5
@@ -163,7 +163,7 @@ def test_the_average_of_weights_reaches_them(tf_session, dtype, num_shards):
   with sharding.sharded(num_shards):
     tf.get_variable('w', [2, 2], dtype, initializer=tf.zeros_initializer())
   shards = tf.trainable_variables()
-  average = center_average.CenterAverage(shards, 0.999, step)
+  average = weight_averages.WeightAverages(shards, 0.999, step)
   assert [v.dtype.base_dtype for v in average.variables] == [dtype] * len(
     shards
   )

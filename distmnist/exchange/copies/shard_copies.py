@@ -2,7 +2,7 @@
 
 The step that pushes a part of a gradient also pulls that part of the center as
 soon as it is updated, so a link is used both ways at once and the next step
-begins with what it needs. Variables IN_PLACE (model_variables.py) stay put.
+begins with what it needs. Variables IN_PLACE (center.py) stay put.
 """
 
 import tensorflow.compat.v1 as tf

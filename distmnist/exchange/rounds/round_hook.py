@@ -29,7 +29,7 @@ import tensorflow.compat.v1 as tf
 from distmnist import tf_internals
 from distmnist.cluster import errors
 from distmnist.exchange import graph_copy
-from distmnist.exchange.rounds import round_entry, round_state
+from distmnist.exchange.rounds import round_entry, round_waits
 from distmnist.exchange.rounds import tokens as tokens_lib
 from distmnist.tables import sparse_sum
 from distmnist.transport import strategy
@@ -159,7 +159,7 @@ class RoundHook(strategy.CenterHook):
     """Returns a description of the wait in this round, a str."""
     if self._session is None:
       return ''
-    text = round_state.describe(self._round, self._session.sess_str)
+    text = round_waits.describe(self._round, self._session.sess_str)
     if self._updates is not None:
       text += f'; {self._updates.describe()}'
     return text

@@ -132,7 +132,7 @@ class ShardBarrier:
       for number, u in enumerate(units)
     ]
     with tf.device(device):
-      applied = the_round.state.build_update([all_applied, *handed])
+      applied = the_round.state_means.build_update([all_applied, *handed])
       with tf.control_dependencies(applied):
         count = self._global_step.assign_add(1, read_value=False)
     the_round.end_update([count])

@@ -84,7 +84,7 @@ class SyncReplicas:
       self._replicas_to_aggregate,
       self._cluster.task_index,
       [(*total, v) for total, (_, v) in zip(of_rows, sparse, strict=True)],
-      self._round.state,
+      self._round.state_means,
     )
     optimizer = tf.train.SyncReplicasOptimizer(
       applier, self._replicas_to_aggregate, self._cluster.num_workers

@@ -1,5 +1,7 @@
 """Synchronous aggregation: R workers contribute, the chief applies the mean.
 
+In order: docs/life_of_a_round.md.
+
 SyncReplicasOptimizer does this for the gradients of one step. A Round does it
 for any tensors, even in a branch that is taken every T steps: accumulators on
 the ps take the mean of the first R contributions to a round and drop late ones;
@@ -42,7 +44,7 @@ from distmnist.exchange.rounds import (
   units,
 )
 from distmnist.exchange.rounds import tokens as tokens_lib
-from distmnist.transport import center_average, nonfinite, wire
+from distmnist.transport import nonfinite, weight_averages, wire
 
 # In a session.run of the chief, which has several rounds of a small model.
 _ROUNDS_PER_RUN, _UNITS_PER_RUN = 5, 20
@@ -78,8 +80,9 @@ class Round:
       session.run: they follow each other on the ps, so the workers need not
       wait for the chief to ask.
     accumulators: list of (tf.ConditionalAccumulator, device), those given and
-      then those of `state`.
-    state: state_means.StateMeans; what updates the center runs its update, too.
+      then those of `state_means`.
+    state_means: state_means.StateMeans, empty unless the model updates
+      variables itself; what updates the center runs its update, too.
     pushed: list of ops by which this worker contributes, one for each
       accumulator; known after `push_and_wait`, and only in lock-step or with
       many units.
@@ -109,9 +112,9 @@ class Round:
     self.cluster = cluster
     self.num_contributions = num_contributions
     self.global_step = global_step
-    self.state = state_means.make(cluster)
+    self.state_means = state_means.make(cluster)
     self._num_given = len(accumulators)
-    self.accumulators = accumulators + self.state.accumulators
+    self.accumulators = accumulators + self.state_means.accumulators
     self.token = token
     self._by_unit = by_unit
     self.entry = round_entry.Entry(
@@ -126,7 +129,7 @@ class Round:
       self.tokens = tokens_lib.make(*of_tokens)
     self.token_table = tokens_lib.TokenTable(cluster, device)
     self.parts = (parts or [[i] for i in range(len(accumulators))]) + [
-      [len(accumulators) + i] for i in range(len(self.state.accumulators))
+      [len(accumulators) + i] for i in range(len(self.state_means.accumulators))
     ]
     self.given = None
     if num_contributions <= cluster.num_workers:
@@ -153,7 +156,7 @@ class Round:
         mean = given.take_grad(self.num_contributions)
         means.append(nonfinite.check_mean(mean, self.cluster.task_index))
     with tf.device(self.global_step.device):
-      applied = self.state.build_update([apply(means)])
+      applied = self.state_means.build_update([apply(means)])
       with tf.control_dependencies(applied):
         count = self.global_step.assign_add(1, read_value=False)
     self.end_update([count])
@@ -163,7 +166,7 @@ class Round:
 
     They carry the new step, and must not be sent before all is applied.
     """
-    with tf.control_dependencies(center_average.follow(ops)):
+    with tf.control_dependencies(weight_averages.move_after(ops)):
       self.update_op = self.tokens.end_round()
 
   def push_and_wait(self, pairs, own_token=None, mark_done=list):
@@ -187,7 +190,7 @@ class Round:
     with tf.device(device):
       own_token = tf.identity(own_token)
 
-    tensors = [tensor for tensor, _ in pairs] + self.state.push()
+    tensors = [tensor for tensor, _ in pairs] + self.state_means.push()
     staleness = self._contribute(tensors, own_token)
     new_token = self.token_table.wait_for_token(
       self.tokens.take, mark_done(self.pushed)
@@ -198,7 +201,7 @@ class Round:
         round_entry.step_of(new_token), self.global_step.read_value()
       )
       staleness = round_entry.correct(staleness, own_token, new_token)
-      pulled = self.state.end_step(is_on_ps=self.token.device == device)
+      pulled = self.state_means.end_step(is_on_ps=self.token.device == device)
     if self.token.device != device:
       new_token, new_step, staleness = wire.bring_scalars(
         [new_token, new_step, staleness]
@@ -251,7 +254,7 @@ class Round:
       pull: op by which the worker pulls the center, or None; for a worker
         whose copy may be older than the token that it begins with.
     """
-    return round_hook.RoundHook(self, stop, self.state.join_pull(pull))
+    return round_hook.RoundHook(self, stop, self.state_means.join_pull(pull))
 
 
 def make_round(cluster, num_contributions, global_step, copies):

@@ -87,7 +87,7 @@ class SaveHook(tf.train.SessionRunHook):
     Args:
       steps: fused_steps.Steps, with the `global_step` after each.
       global_step: int64 scalar variable.
-      center: worker_loop.Center, or any object with its `is_whole` and a
+      center: worker_loop.RuleState, or any object with its `is_whole` and a
         `saver`: tf.train.Saver, or any object with its `save` and
         `goes_beside`: bool, whether a save may include steps made meanwhile.
       writer: saving.CheckpointWriter, or None: then there is nothing to save,

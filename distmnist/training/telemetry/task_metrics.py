@@ -8,7 +8,7 @@ import secrets
 import signal
 
 from distmnist.common import owner
-from distmnist.exchange.rounds import round_state
+from distmnist.exchange.rounds import round_waits
 from distmnist.logdir import logdirs
 from distmnist.storage import urls
 from distmnist.training.telemetry import summaries, worker_metrics
@@ -43,7 +43,7 @@ def kept(task, every_secs):
       stack.enter_context(stop_file.Watch(logdir, stop))
       sinks.append(stack.enter_context(contextlib.closing(Curves(logdir))))
       if cluster.job_name == 'ps':
-        waiting = round_state.WaitingWorkers(cluster, task.server)
+        waiting = round_waits.WaitingWorkers(cluster, task.server)
         stack.enter_context(contextlib.closing(waiting))
         collect = _Serving(waiting).collect
     life = task.watchdog.life if task.watchdog else secrets.token_hex(8)

@@ -1,4 +1,4 @@
-"""round_state: what a wait is made of, read while all stand still."""
+"""round_waits: what a wait is made of, read while all stand still."""
 
 import contextlib
 import re
@@ -6,7 +6,7 @@ import re
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import round_state, tokens
+from distmnist.exchange.rounds import round_waits, tokens
 from tests.support import rounds
 
 make = rounds.make
@@ -35,14 +35,14 @@ def test_a_wait_is_read_from_outside_or_said_not_to_be(make, monkeypatch):
   def fail(*_):
     raise tf.errors.UnavailableError(None, None, '')
 
-  monkeypatch.setattr(round_state.deadlines, 'call', fail)
+  monkeypatch.setattr(round_waits.deadlines, 'call', fail)
   rule = run.stepper.workers[0].rule
-  text = round_state.describe(rule.round, rule.raw_session.sess_str)
+  text = round_waits.describe(rule.round, rule.raw_session.sess_str)
   assert text == 'the round cannot be read (UnavailableError)'
 
 
 def test_accumulators_that_differ_are_told():
-  line = round_state.format_state(
+  line = round_waits.format_state(
     {
       'step': 2880,
       'life': 4,
@@ -64,7 +64,7 @@ def test_accumulators_that_differ_are_told():
 def test_those_without_a_token_wait(make_cluster):
   shared = make_cluster(1, 2)
   ps, worker = shared.ps(0), shared.worker(1)
-  seen = round_state.WaitingWorkers(ps, shared.ps_servers[0])
+  seen = round_waits.WaitingWorkers(ps, shared.ps_servers[0])
   with contextlib.closing(seen), tf.Graph().as_default():
     assert seen.find() == []
     table = tokens.TokenTable(worker, '/job:ps/task:0')

@@ -1,9 +1,9 @@
-"""model_variables: which variables a model gets in place of the center's."""
+"""ModelVariables: which variables a model gets in place of the center's."""
 
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import model_variables
+from distmnist.exchange.center import center
 from distmnist.tables import sparse_table
 from distmnist.transport import sharding, variable_lists
 
@@ -14,7 +14,7 @@ class FakeRows:
     return f'rows of {name}'
 
 
-class Doubled(model_variables.ModelVariables):
+class Doubled(center.ModelVariables):
   """Its views are twice the values; it notes the end of the scope."""
 
   is_connected = False

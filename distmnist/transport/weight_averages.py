@@ -25,7 +25,7 @@ from distmnist.transport import sums, variable_lists
 NAME = 'ExponentialMovingAverage'
 
 
-class CenterAverage:
+class WeightAverages:
   """The averages of the default graph, and how a step moves them.
 
   Attributes:
@@ -50,11 +50,11 @@ class CenterAverage:
       self._totals = [_make_total(average) for average in self.variables]
     graph_record.of(tf.get_default_graph()).averages.append(self)
 
-  def follow(self, ops):
+  def move_after(self, ops):
     """Returns the op that moves the averages once `ops` have run."""
     self.is_moved = True
     moves = []
-    with tf.control_dependencies(ops), tf.name_scope('center_average'):
+    with tf.control_dependencies(ops), tf.name_scope('weight_averages'):
       with tf.device(self._global_step.device):
         t = tf.cast(self._global_step.read_value(), tf.float32)
         rate = 1 - tf.minimum(self._decay, (1 + t) / (10 + t))
@@ -73,7 +73,7 @@ class CenterAverage:
       return tf.group(*moves)
 
 
-def follow(ops, has_moved=None):
+def move_after(ops, has_moved=None):
   """Returns `ops`, which end an update, and the ops that then move averages.
 
   Where a rule calls this more than once for an update, the first call counts.
@@ -85,11 +85,11 @@ def follow(ops, has_moved=None):
   averages = graph_record.of(tf.get_default_graph()).averages
   found = [x for x in averages if not x.is_moved]
   if has_moved is None or not found:
-    return [*ops, *(average.follow(ops) for average in found)]
+    return [*ops, *(average.move_after(ops) for average in found)]
   with tf.control_dependencies(ops):
     move = tf.cond(
       tf.identity(has_moved),
-      lambda: tf.group(*(average.follow([]) for average in found)),
+      lambda: tf.group(*(average.move_after([]) for average in found)),
       tf.no_op,
     )
   return [*ops, move]
