@@ -2,7 +2,8 @@
 
 The hosts are network namespaces (network.py) that share the file system, like
 hosts that mount one. A task that ends with a code other than 0 is restarted,
-but code 1 ends the run.
+but code 1 ends the run; with the chief those that are done start again, as in
+a launch.
 """
 
 import signal
@@ -84,8 +85,9 @@ class HostsRun(fault_run.Run):
     elif all(code == 0 for code in codes.values()):
       self._code = 0
     else:
+      is_chief_lost = bool(codes['worker 0'])  # None runs.
       for name, code in codes.items():
-        if code:
+        if code or (code == 0 and is_chief_lost):
           self._start_task(name)
 
   def drop_packets(self, names, share):

@@ -94,11 +94,14 @@ def find_longest_silence(run):
     for name, log in run.logs.items()
     for time, text in log.lines
   )
-  last, longest = dict.fromkeys(run.logs, '--- '), 0
+  loading, longest = set(run.logs), 0
   for (begin, name, text), (end, *_) in itertools.pairwise(lines):
-    last[name] = text
+    if text.startswith('--- '):
+      loading.add(name)
+    elif not text.startswith('TensorFlow has been loading'):
+      loading.discard(name)
     is_new = any(begin < again < end for again in run.begins_again)
-    if not is_new and not all(x.startswith('--- ') for x in last.values()):
+    if not is_new and loading != set(run.logs):
       longest = max(longest, end - begin)
   return longest
 

@@ -64,8 +64,13 @@ class Wait:
     """
     self._limit_secs = limit_secs
     self._start = time.monotonic()
+    self._end = self._start + limit_secs
     self._next_line = self._start + 1
     self._has_logged = False
+
+  def renew(self):
+    """Begins the limit anew: what is awaited is seen to be at work."""
+    self._end = time.monotonic() + self._limit_secs
 
   def is_over(self, what):
     """Whether the time is up; meant to be asked repeatedly.
@@ -74,11 +79,12 @@ class Wait:
       what: str, the end of 'waiting ...'.
     """
     now = Wait._last_look = time.monotonic()
-    if now - self._start >= self._limit_secs:
+    if now >= self._end:
       return True
     if now >= self._next_line:
       secs = now - self._start
-      of = '' if math.isinf(self._limit_secs) else f' of {self._limit_secs:.0f}'
+      most = self._end - self._start
+      of = '' if math.isinf(most) else f' of {most:.0f}'
       how_long = f' ({secs:.0f}{of} s)'
       _log.info(f'waiting {what}{how_long if self._has_logged else ""}')
       self._has_logged = True

@@ -24,13 +24,14 @@ variables; shutdown.py has the messages between tasks at the end.
 """
 
 import contextlib
+import os
 import time
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import deadlines, errors, probing
 from distmnist.common import cli, console
-from distmnist.common.names import CHIEF
+from distmnist.common.names import ATTEMPT, CHIEF
 from distmnist.lifecycle import center_flags, shutdown
 from distmnist.lifecycle import first_values as first_values_lib
 
@@ -137,7 +138,11 @@ class ClusterScaffold(tf.train.Scaffold):
     """
     if not self._cluster.num_ps:
       return False
-    if self._restart.is_finished():
+    restart = self._restart
+    has_begun = restart.find() and not restart.is_of_other_run
+    # Its first checkpoint was written when all workers were there. One that was
+    # done with what is lost now may have ended for good.
+    if restart.is_finished() or (ATTEMPT in os.environ and has_begun):
       return True
     wait = console.Wait(self._cluster.start_timeout_secs)
     with self._opened() as session:
@@ -223,7 +228,9 @@ class ClusterScaffold(tf.train.Scaffold):
     )
 
   def _wait_for_variables(self):
-    """Waits for the chief, for up to start_timeout_secs.
+    """Waits for the chief, as long as it beats, and then start_timeout_secs.
+
+    It may restore for minutes, from a store that is slow.
 
     Raises:
       cli.RunError: the center is still not whole.
@@ -234,6 +241,9 @@ class ClusterScaffold(tf.train.Scaffold):
     wait = console.Wait(limit_secs)
 
     def pause(secs):
+      if self._task.watchdog.is_beating(CHIEF):
+        wait.renew()
+        self._task.stalls.goes_on()
       if wait.is_over(f'for {chief} to initialise the variables'):
         raise shutdown.choose_absence_error(self._is_first)(
           f'{chief} did not initialise the variables within {limit_secs:g} s: '

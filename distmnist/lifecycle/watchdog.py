@@ -53,6 +53,11 @@ class Watchdog:
     """Returns how long task `name` has been silent; see Heartbeats."""
     return self._heartbeats.secs_silent(name)
 
+  def is_beating(self, name):
+    """Whether task `name` is known to have beaten within some seconds."""
+    secs = self.secs_silent(name)
+    return secs is not None and secs <= heartbeats.SILENT_SECS
+
   def may_be_replaced(self):
     """Whether another process may have taken our place; see Heartbeats."""
     return self._heartbeats.may_be_replaced()
@@ -86,12 +91,14 @@ class Watchdog:
     self._heartbeats.is_closed.set()
 
   def _look(self):
+    has_begun = self._stalls.num_steps > 0
     if (
       self._cluster.job_name == 'ps'
+      or not has_begun  # Who waits for the chief asks whether it is alive.
       or self._stalls.secs() > stalls_lib.TELL_SECS
     ):
       self._heartbeats.read_beats()
-    if not self._stalls.num_steps:
+    if not has_begun:
       self._check_in.look_for_chief()
 
   def find_quiet(self, job_name):

@@ -95,6 +95,20 @@ def test_each_line_of_a_wait_says_something_new(clock):
   ]
 
 
+def test_a_wait_that_is_renewed_has_its_whole_time_again(clock):
+  lines = []
+  console.print_logs(lines.append)
+  wait = console.Wait(12)
+  clock.now += 10
+  assert not wait.is_over('for worker 0')
+  wait.renew()
+  clock.now += 11
+  assert not wait.is_over('for worker 0')
+  assert lines == ['waiting for worker 0', 'waiting for worker 0 (21 of 22 s)']
+  clock.now += 1
+  assert wait.is_over('for worker 0')
+
+
 def test_zero_seconds_are_a_line_a_step(clock):
   lines = console.Console(every_secs=0, stream=io.StringIO())
   lines.progress('x', 0.5)

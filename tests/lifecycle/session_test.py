@@ -20,6 +20,7 @@ from tests.support.runner import (
   read_report,
   steps_of,
   wait_for_line,
+  wait_for_step,
 )
 
 
@@ -369,3 +370,50 @@ def test_a_ps_that_is_lost_again_and_again_is_not_waited_for_without_end(
     )
     with pytest.raises(cli.PassingError, match='within 1 s: see its log'):
       scaffold.finalize()
+
+
+@pytest.mark.slow
+def test_a_chief_that_restores_for_long_is_waited_for_as_long_as_it_beats(
+  make_cluster,
+):
+  cluster = make_cluster(1, 2)
+  member = dataclasses.replace(cluster.worker(1), start_timeout_secs=1)
+  task = in_process.make_task(member, cluster.servers[1])
+  end = time.monotonic() + 4
+  task.watchdog.is_beating = lambda name: time.monotonic() < end
+  with tf.Graph().as_default():
+    tf.train.get_or_create_global_step()
+    scaffold = session_lib.ClusterScaffold(
+      task, restart.Restart(None, 'auto', 1), tf.train.Saver(), []
+    )
+    with pytest.raises(cli.PassingError, match='did not initialise the var'):
+      scaffold.finalize()
+  assert time.monotonic() - end > 0.9
+
+
+@pytest.mark.slow
+def test_a_chief_that_is_back_makes_what_is_lost_without_who_is_done(
+  tasks, make_real_cluster, tmp_path
+):
+  cluster = make_real_cluster(1, 2)
+  flags = (
+    *SMALL,
+    *('--train_steps=2000', '--save_steps=50', '--log_secs=0'),
+    *('--start_timeout_secs=30', '--end_timeout_secs=1'),
+    f'--logdir={tmp_path / "run"}',
+  )
+  [ps], [chief, other] = cluster.start_all(*flags)
+  wait_for_line(other, 'step ')
+  wait_for_step(chief, 60)  # Past a save.
+  tasks.suspend(chief)
+  assert tasks.wait(other) == [0], other.output  # It does the rest.
+  for lost in chief, ps:
+    tasks.signal(lost, signal.SIGKILL)
+  tasks.wait(chief, ps)
+  again = [
+    cluster.start(job, 0, *flags, DISTMNIST_ATTEMPT='2')
+    for job in ('ps', 'worker')
+  ]
+  assert tasks.wait(*again) == [0, 0], again[1].output
+  assert 'restored ' in again[1].output
+  assert read_report(tmp_path / 'run')['global_step'] == 2000

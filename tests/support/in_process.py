@@ -156,6 +156,9 @@ class NoWatchdog:
   def secs_silent(self, name):
     return 0.0
 
+  def is_beating(self, name):
+    return False
+
   def find_quiet(self, job_name):
     return {}
 
