@@ -290,9 +290,10 @@ class Leave:
       return
     # The others must not contribute to the round again. Where all share one
     # queue, another worker may take the token: keep offering tokens until this
-    # one has left the wait.
-    while not self.has_left.wait(tokens_lib.OFFER_SECS):
-      session.run(self._offer_op)
+    # one has left the wait, or its session is lost or closed.
+    with contextlib.suppress(tf.errors.OpError, RuntimeError):
+      while not self.has_left.wait(tokens_lib.OFFER_SECS):
+        session.run(self._offer_op)
 
   def finish_round(self, session, end_updates):
     """Ends the chief's updates, between two of them if possible.

@@ -1,6 +1,6 @@
 """Leave: what ends the updates, what the others wait for, and how long.
 
-With servers it is tested in tests/exchange/shards/shard_barrier_test.py.
+With servers it is tested in shard_barrier_test.py.
 """
 
 import threading
@@ -103,3 +103,14 @@ def test_a_worker_whose_step_ends_meanwhile_keeps_its_session(tf_session):
   fake.leave.has_left.set()
   thread.join(in_process.DEADLINE_SECS)
   assert fake.read('is_over') == [False]
+
+
+def test_a_chief_whose_session_is_closed_meanwhile_offers_no_more():
+  with tf.Graph().as_default():
+    session = tf.Session()
+    fake = Fake(session, is_chief=True)
+    thread = fake.start()
+    wait_for(lambda: fake.read('offers')[0] > 0)
+    session.close()
+    thread.join(in_process.DEADLINE_SECS)
+  assert not thread.is_alive()
