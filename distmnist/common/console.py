@@ -48,14 +48,12 @@ class Wait:
 
   After one second a line says what is awaited; from then on, one every 5 s also
   says how long it has been.
+
+  Attributes:
+    last_look: float, of the class: when one of this process was last asked.
   """
 
-  _last_look = -math.inf
-
-  @staticmethod
-  def secs_since_look():
-    """Returns for how many seconds no wait of this process was asked about."""
-    return time.monotonic() - Wait._last_look
+  last_look = -math.inf
 
   def __init__(self, limit_secs):
     """
@@ -78,7 +76,7 @@ class Wait:
     Args:
       what: str, the end of 'waiting ...'.
     """
-    now = Wait._last_look = time.monotonic()
+    now = Wait.last_look = time.monotonic()
     if now >= self._end:
       return True
     if now >= self._next_line:

@@ -12,7 +12,7 @@ import os
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import graph_record
+from distmnist import graph_record
 
 
 def derive(*parts):
@@ -29,7 +29,7 @@ def set_seed(seed, worker=0):
     worker: int, the worker, for random ops from outside this module.
   """
   tf.set_random_seed(derive('ops', seed, worker) % 2**31)
-  graph_record.of(tf.get_default_graph()).seed = seed
+  graph_record.current().seed = seed
 
 
 def set_place(place):
@@ -38,7 +38,7 @@ def set_place(place):
   Args:
     place: int64 scalar tensor, different for each batch.
   """
-  graph_record.of(tf.get_default_graph()).place = place
+  graph_record.current().place = place
 
 
 def make_key(name):
@@ -56,7 +56,7 @@ def find_place():
 
   Where no batches are dealt, it is a random number each time.
   """
-  place = graph_record.of(tf.get_default_graph()).place
+  place = graph_record.current().place
   if place is not None:
     return place
   return tf.random.uniform([], maxval=2**31, dtype=tf.int64)
@@ -101,7 +101,7 @@ def derive_first(name):
 
 
 def _find_seed():
-  record = graph_record.of(tf.get_default_graph())
+  record = graph_record.current()
   if record.seed is None:
     graph_seed = tf.get_default_graph().seed
     if graph_seed is None:  # Nobody asked for repeatable numbers.

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import graph_record
+from distmnist import graph_record
 
 
 class StepRows(NamedTuple):
@@ -24,13 +24,13 @@ def build(batch_size):
   """Builds the StepRows of the default graph, on the current device."""
   fed = tf.placeholder(tf.int64, [None, 1 + batch_size], 'batches')
   rows = StepRows(fed, find_row(fed, 0))
-  graph_record.of(tf.get_default_graph()).step_rows.append(rows)
+  graph_record.current().step_rows.append(rows)
   return rows
 
 
 def get_all():
   """Returns the StepRows of the default graph, a list."""
-  return list(graph_record.of(tf.get_default_graph()).step_rows)
+  return list(graph_record.current().step_rows)
 
 
 def find_row(fed, number):

@@ -10,7 +10,7 @@ which releases the lock.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import graph_record
+from distmnist import graph_record
 from distmnist.exchange.center import ps_lock
 from distmnist.transport import strategy, variable_lists
 
@@ -153,7 +153,7 @@ class AtomicCenter:
 
     (new_step,), parts = self._run_locked(read)
     pull = self._take(new_step, parts, [])
-    graph_record.of(tf.get_default_graph()).pulls.append(pull)
+    graph_record.current().pulls.append(pull)
     return _PullHook(pull)
 
 

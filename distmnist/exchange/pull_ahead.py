@@ -9,7 +9,7 @@ that is older by one of its own steps and by the others' steps in that time.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.common import graph_record
+from distmnist import graph_record
 from distmnist.exchange.center import center
 from distmnist.exchange.copies import shard_copies
 from distmnist.exchange.rounds import sync_round
@@ -69,7 +69,7 @@ class AheadCopies(shard_copies.ShardCopies):
       self._cluster, global_step, 'pulled_step'
     )
     # A graph warm-up makes the copies stale, and this step with them.
-    graph_record.of(tf.get_default_graph()).copies.append(self._step)
+    graph_record.current().copies.append(self._step)
     self._next_step = super().read_step(global_step)
     return self._step.value()
 

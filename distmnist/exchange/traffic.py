@@ -4,7 +4,7 @@ import dataclasses
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import graph_record
+from distmnist import graph_record
 from distmnist.tables import sparse_table
 from distmnist.transport import variable_lists
 from distmnist.transport import wire as wire_lib
@@ -123,7 +123,7 @@ def compute_traffic(cluster, strategy_, update, variables):
     if cluster.num_workers == 1:
       pulled = pushed = 0
     return Traffic(pulled, pushed, cluster.num_workers, [])
-  record = graph_record.of(tf.get_default_graph())
+  record = graph_record.current()
   of_ps = _count_of_ps(cluster, variables, record.not_pulled)
   pushed_of_ps = _count_of_ps(cluster, variables, record.not_pushed)
   # What bypasses the ps has a worker at both ends.

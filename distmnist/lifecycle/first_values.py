@@ -10,8 +10,9 @@ import logging
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import graph_record
 from distmnist.cluster import errors
-from distmnist.common import cli, graph_record
+from distmnist.common import cli
 from distmnist.lifecycle import restorable
 from distmnist.logdir import (
   checkpoint_reads,
@@ -43,7 +44,7 @@ class FirstValues:
     self._initializers = tf.global_variables_initializer()
     # What a checkpoint may lack, or have under another name.
     self._optional = [
-      *graph_record.of(tf.get_default_graph()).optional,
+      *graph_record.current().optional,
       *other_names.choose(tf.global_variables()),
     ]
     self._needed = [

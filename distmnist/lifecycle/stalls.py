@@ -322,7 +322,7 @@ def from_flags(stop, metrics):
 
 
 def _gives_own_lines():
-  return console.Wait.secs_since_look() < _LOOK_SECS
+  return time.monotonic() - console.Wait.last_look < _LOOK_SECS
 
 
 def _read_frames():

@@ -1,8 +1,6 @@
 """Variables that a checkpoint may have under another name than their own."""
 
-import tensorflow.compat.v1 as tf
-
-from distmnist.common import graph_record
+from distmnist import graph_record
 from distmnist.logdir import checkpoint_files, checkpoints
 
 
@@ -13,9 +11,7 @@ def add(variable, find):
     variable: tf.Variable, whole.
     find: callable(names in a checkpoint) -> the name there, or None.
   """
-  graph_record.of(tf.get_default_graph()).other_names.append(
-    (variable.op.name, find)
-  )
+  graph_record.current().other_names.append((variable.op.name, find))
 
 
 def choose(variables):
@@ -58,4 +54,4 @@ def _find_name(variable, saved):
 
 
 def _find_all():
-  return dict(graph_record.of(tf.get_default_graph()).other_names)
+  return dict(graph_record.current().other_names)

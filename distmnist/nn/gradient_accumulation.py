@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import tf_internals
-from distmnist.common import graph_record
+from distmnist import graph_record, tf_internals
 from distmnist.transport import sums
 
 
@@ -42,7 +41,7 @@ def build_mean(losses, gates):
   """
   mean = tf.add_n(losses) / len(losses)
   sliced = SlicedLoss(mean, losses, gates)
-  graph_record.of(tf.get_default_graph()).sliced_losses.append(sliced)
+  graph_record.current().sliced_losses.append(sliced)
   return mean
 
 
@@ -61,7 +60,7 @@ def compute_mean(compute_gradients, loss, *args, **kwargs):
       mean of slices.
     *args, **kwargs: what `compute_gradients` takes besides.
   """
-  known = graph_record.of(tf.get_default_graph()).sliced_losses
+  known = graph_record.current().sliced_losses
   sliced = next((each for each in known if each.mean is loss), None)
   if sliced is None:
     return compute_gradients(loss, *args, **kwargs)

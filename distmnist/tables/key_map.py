@@ -9,7 +9,8 @@ import uuid
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import cli, graph_record
+from distmnist import graph_record
+from distmnist.common import cli
 from distmnist.tables import key_hash, new_rows
 from distmnist.transport import ps_state
 
@@ -39,7 +40,7 @@ class KeyMap:
     with tf.name_scope('key_map'), self.placed():
       self._map = ps_state.Table(self._find_name())
       self.filled = self._build_fill()
-    graph_record.of(tf.get_default_graph()).key_maps.append(self)
+    graph_record.current().key_maps.append(self)
 
   def placed(self):
     """Returns the context of ops that are placed where the rows are."""

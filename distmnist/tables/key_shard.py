@@ -18,8 +18,7 @@ worker dies in the meantime, whereas a dying worker would open a lock
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import tf_internals
-from distmnist.common import graph_record
+from distmnist import graph_record, tf_internals
 from distmnist.tables import (
   count_min_sketch,
   free_rows,
@@ -78,7 +77,7 @@ class KeyShard(key_map.KeyMap):
     # A batch of one entry, or of none: then the function is not called.
     self._missing = missing[tf.newaxis][: tf.minimum(tf.size(missing), 1)]
     self._made = tf.identity(tf.placeholder(tf.int64, [None, None]))
-    graph_record.of(tf.get_default_graph()).open_shards.append(self)
+    graph_record.current().open_shards.append(self)
     made = tf.reshape(self._made, [-1])
     return tf.tensor_scatter_nd_update(found, at, made)
 
@@ -167,7 +166,7 @@ def connect_all(begin_slots):
       -> list of (tf.Variable beside the shard, what its new rows begin with).
       The variables must be made by now.
   """
-  record = graph_record.of(tf.get_default_graph())
+  record = graph_record.current()
   for shard in record.open_shards:
     shard.connect(begin_slots)
   record.open_shards = []

@@ -8,8 +8,7 @@ does not: an evaluation and a served model look up only the rows that exist.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import tf_internals
-from distmnist.common import graph_record
+from distmnist import graph_record, tf_internals
 from distmnist.data import seeds
 from distmnist.tables import (
   key_hash,
@@ -62,7 +61,7 @@ class PlainTable:
 
 
 def _get_plain(rows, start, name):
-  known = graph_record.of(tf.get_default_graph()).plain_tables
+  known = graph_record.current().plain_tables
   for table in known:
     if table.rows is rows:
       return table

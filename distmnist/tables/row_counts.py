@@ -6,7 +6,8 @@ they are fetched with the loss.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import graph_record, names
+from distmnist import graph_record
+from distmnist.common import names
 from distmnist.tables import sparse_table
 
 _KEY_BYTES = 8
@@ -41,12 +42,12 @@ def note(exchanges, wire, cpu_device):
       numbers[f'{names.ROWS_OF_PS}{ps}'] = tf.add_n(counts)
     for name, counts in bytes_of.items():
       numbers[f'{names.ROW_BYTES_OF}{name}'] = tf.add_n(counts)
-  graph_record.of(tf.get_default_graph()).row_counts = numbers
+  graph_record.current().row_counts = numbers
 
 
 def find():
   """Returns {name: int64 scalar tensor} of the default graph, {} if none."""
-  return graph_record.of(tf.get_default_graph()).row_counts
+  return graph_record.current().row_counts
 
 
 def choose(values):

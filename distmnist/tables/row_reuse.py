@@ -15,7 +15,7 @@ import weakref
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import graph_record
+from distmnist import graph_record
 from distmnist.tables import new_rows
 from distmnist.transport import ps_state
 
@@ -108,7 +108,7 @@ class RowReuse:
     with tf.control_dependencies([held]):
       held = build_fence()
     ended = self._least_age.assign(self._unseen_steps)
-    graph_record.of(tf.get_default_graph()).row_holds.append((held, ended))
+    graph_record.current().row_holds.append((held, ended))
 
 
 @contextlib.contextmanager

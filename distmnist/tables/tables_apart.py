@@ -14,7 +14,7 @@ No copy of a row is kept, so rules with copies of the model can train tables.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.common import graph_record
+from distmnist import graph_record
 
 _TABLE_STRATEGY = flags.DEFINE_enum(
   'table_strategy',
@@ -38,9 +38,7 @@ def keep(rows, gradients):
     rows: table_rows.Rows.
     gradients: list of tensors like `rows.views`.
   """
-  graph_record.of(tf.get_default_graph()).gradients_apart.append(
-    (rows, gradients)
-  )
+  graph_record.current().gradients_apart.append((rows, gradients))
 
 
 def add_to(update, make_optimizer):
@@ -50,9 +48,7 @@ def add_to(update, make_optimizer):
     update: strategy.Update of all that is in no table.
     make_optimizer: see strategy.Strategy.minimize.
   """
-  for rows, gradients in graph_record.of(
-    tf.get_default_graph()
-  ).gradients_apart:
+  for rows, gradients in graph_record.current().gradients_apart:
     with tf.name_scope('tables_apart'):
       pairs = rows.push(gradients)
       with tf.device(update.train_op.device):

@@ -13,7 +13,8 @@ replaced, has cleared them.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.common import graph_record, partial_names
+from distmnist import graph_record
+from distmnist.common import partial_names
 from distmnist.tables import shard_slices
 from distmnist.transport import ps_state
 
@@ -94,14 +95,12 @@ def add(shards):
   if flags.FLAGS[_SAVE_TABLES.name].value != 'touched':
     return
   for shard in shard_slices.choose_large(shards, partial_names.SLICE_BYTES):
-    graph_record.of(tf.get_default_graph()).touched_rows.append(
-      TouchedRows(shard)
-    )
+    graph_record.current().touched_rows.append(TouchedRows(shard))
 
 
 def get_all():
   """Returns the TouchedRows of the default graph, a list."""
-  return list(graph_record.of(tf.get_default_graph()).touched_rows)
+  return list(graph_record.current().touched_rows)
 
 
 def build_clear_all():

@@ -6,8 +6,7 @@ the initializers are zeros, and the values are fed when they run.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import tf_internals
-from distmnist.common import graph_record
+from distmnist import graph_record, tf_internals
 
 
 def give(name, load):
@@ -17,12 +16,12 @@ def give(name, load):
     name: str, of the whole variable, however many shards it has.
     load: callable() -> array of the variable's shape and dtype.
   """
-  graph_record.of(tf.get_default_graph()).initial_values.append((name, load))
+  graph_record.current().initial_values.append((name, load))
 
 
 def make_feed():
   """Returns what to feed when the variables of the graph are initialised."""
-  values = dict(graph_record.of(tf.get_default_graph()).initial_values)
+  values = dict(graph_record.current().initial_values)
   feed = {}
   for variable in tf.global_variables() if values else ():
     cut = tf_internals.get_slice(variable)

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import graph_record
+from distmnist import graph_record
 from distmnist.transport import packing, sums
 
 
@@ -74,7 +74,7 @@ class ModelState:
 
   def activate(self):
     """Makes models built in the default graph from now on use this object."""
-    graph_record.of(tf.get_default_graph()).model_state = self
+    graph_record.current().model_state = self
 
   def copy(self, variable):
     """Returns the worker's copy of `variable`, or `variable` without a ps."""
@@ -273,7 +273,7 @@ def read(variable):
 
   In a training graph that is the worker's copy, elsewhere the variable.
   """
-  found = graph_record.of(tf.get_default_graph()).model_state
+  found = graph_record.current().model_state
   return found.read(variable) if found else tf.convert_to_tensor(variable)
 
 
@@ -282,11 +282,11 @@ def change(variable, value):
 
   Does nothing outside a training graph.
   """
-  if state := graph_record.of(tf.get_default_graph()).model_state:
+  if state := graph_record.current().model_state:
     state.change(variable, value)
 
 
 def take_changes():
   """Returns the Changes of the default graph, see ModelState.take_changes."""
-  found = graph_record.of(tf.get_default_graph()).model_state
+  found = graph_record.current().model_state
   return found.take_changes() if found else []

@@ -15,7 +15,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import graph_record
+from distmnist import graph_record
 from distmnist.transport import sums
 
 _log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ def check_mean(mean, worker):
 
 def _note_queue(device, worker):
   """Returns (name, device) of a queue that counts messages on `device`."""
-  noted = graph_record.of(tf.get_default_graph()).messages
+  noted = graph_record.current().messages
   name = f'nonfinite/{worker}/{len(noted)}'
   place = _find_cpu(device)
   noted.append((name, place))
@@ -118,7 +118,7 @@ class Counter:
   def build(self):
     """Builds what counts them, once the graph of a step is complete."""
     self._drain = []
-    for name, device in graph_record.of(tf.get_default_graph()).messages:
+    for name, device in graph_record.current().messages:
       with tf.device(device):
         queue = _build_queue(name)
         self._drain.append(tf.size(queue.dequeue_many(queue.size())))

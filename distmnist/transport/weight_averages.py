@@ -19,7 +19,7 @@ not. Without a ps each worker has its own a.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import graph_record
+from distmnist import graph_record
 from distmnist.transport import sums, variable_lists
 
 NAME = 'ExponentialMovingAverage'
@@ -48,7 +48,7 @@ class WeightAverages:
     with tf.name_scope(None):
       self.variables = [_make_average(shard) for shard in shards]
       self._totals = [_make_total(average) for average in self.variables]
-    graph_record.of(tf.get_default_graph()).averages.append(self)
+    graph_record.current().averages.append(self)
 
   def move_after(self, ops):
     """Returns the op that moves the averages once `ops` have run."""
@@ -82,7 +82,7 @@ def move_after(ops, has_moved=None):
     ops: list of ops.
     has_moved: bool scalar tensor, whether the center was moved; None for yes.
   """
-  averages = graph_record.of(tf.get_default_graph()).averages
+  averages = graph_record.current().averages
   found = [x for x in averages if not x.is_moved]
   if has_moved is None or not found:
     return [*ops, *(average.move_after(ops) for average in found)]

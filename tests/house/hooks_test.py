@@ -17,7 +17,7 @@ SOURCES = {
 }
 # The record of a graph, and two kinds of variables of tf.get_variable.
 COLLECTIONS = {
-  'common/graph_record.py',
+  'graph_record.py',
   'tables/sparse_table.py',
   'transport/variable_lists.py',
 }

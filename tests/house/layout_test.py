@@ -23,6 +23,7 @@ TOP = {
   'evaluate',
   'export',
   'forward',
+  'graph_record',
   'launch',
   'logs',
   'plan',

@@ -5,8 +5,9 @@ import types
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist import graph_record
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import console, graph_record
+from distmnist.common import console
 from distmnist.lifecycle import first_values
 from distmnist.nn import layers
 from distmnist.transport import strategy
@@ -34,7 +35,7 @@ class Start:
     self.needed = tf.Variable(7.0, name='needed', use_resource=True)
     self.saver_of_needed = tf.train.Saver()
     self.optional = tf.Variable(5.0, name='optional', use_resource=True)
-    graph_record.of(tf.get_default_graph()).optional.append(self.optional)
+    graph_record.current().optional.append(self.optional)
     self.lines, self.told, self.num_starts = [], Told(), 0
     task = in_process.make_task(cluster_lib.Cluster())
     console.print_logs(self.lines.append)

@@ -15,8 +15,8 @@ import typing
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import graph_record
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import graph_record
 from distmnist.exchange.steps import fused_steps
 from distmnist.nn import optimizers
 from distmnist.transport import sharding

@@ -168,7 +168,7 @@ def test_the_average_of_weights_reaches_them(tf_session, dtype, num_shards):
     shards
   )
   with tf.control_dependencies([step.assign_add(1)]):
-    move = average.follow([tf.no_op()])
+    move = average.move_after([tf.no_op()])
   tf_session.run(tf.global_variables_initializer())
   tf_session.run([v.assign(tf.ones(v.shape, dtype)) for v in shards])
   left = 1.0

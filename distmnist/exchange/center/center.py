@@ -10,8 +10,7 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import tf_internals
-from distmnist.common import graph_record
+from distmnist import graph_record, tf_internals
 from distmnist.tables import sparse_table, table_rows, tables_apart
 from distmnist.transport import gradients as gradients_lib
 from distmnist.transport import variable_lists
@@ -102,9 +101,9 @@ class ModelVariables:
     if self._pulls_unmoved:
       self._pulled_only = unmoved
     for shard in unmoved:
-      graph_record.of(tf.get_default_graph()).not_pushed.append(shard)
+      graph_record.current().not_pushed.append(shard)
       if not self._pulls_unmoved:
-        graph_record.of(tf.get_default_graph()).not_pulled.append(shard)
+        graph_record.current().not_pulled.append(shard)
 
   @property
   def views(self):

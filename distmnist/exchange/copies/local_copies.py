@@ -11,7 +11,7 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import graph_record
+from distmnist import graph_record
 from distmnist.exchange.center import center as center_lib
 from distmnist.transport import sums, variable_lists
 
@@ -196,13 +196,13 @@ def _make_local(initial_value, name):
     name=name,
     use_resource=True,
   )
-  graph_record.of(tf.get_default_graph()).copies.append(variable)
+  graph_record.current().copies.append(variable)
   return variable
 
 
 def get_all():
   """Returns the local variables of the rule in the default graph, a list."""
-  return list(graph_record.of(tf.get_default_graph()).copies)
+  return list(graph_record.current().copies)
 
 
 @contextlib.contextmanager

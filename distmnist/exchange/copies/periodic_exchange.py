@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import graph_record
+from distmnist import graph_record
 from distmnist.transport import strategy, wire
 
 
@@ -63,7 +63,7 @@ def every(period, step, exchange, known_step):
     outputs = [tf.identity(result) for result in (*results, is_due)]
     with tf.control_dependencies([is_due]):
       without = [*map(tf.convert_to_tensor, do_nothing()), tf.constant(False)]
-  graph_record.of(tf.get_default_graph()).exchanges.append(
+  graph_record.current().exchanges.append(
     Exchange(period, step, outputs, without)
   )
   return tuple(outputs)
@@ -71,7 +71,7 @@ def every(period, step, exchange, known_step):
 
 def get_all():
   """Returns the Exchanges of the default graph, a list."""
-  return list(graph_record.of(tf.get_default_graph()).exchanges)
+  return list(graph_record.current().exchanges)
 
 
 def build_update(copies, period, step, exchange, known_step):

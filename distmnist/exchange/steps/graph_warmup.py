@@ -18,8 +18,7 @@ weights alone, is made to wait for the batch.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import tf_internals
-from distmnist.common import graph_record
+from distmnist import graph_record, tf_internals
 from distmnist.exchange.copies import local_copies
 
 
@@ -95,7 +94,7 @@ class Warmup:
     self._start, self._end = self.turn(True), self.turn(False)
     copies = local_copies.get_all()
     self._anew = tf.variables_initializer(copies)
-    self._pull = tf.group(*graph_record.of(tf.get_default_graph()).pulls)
+    self._pull = tf.group(*graph_record.current().pulls)
 
   def run(self, session, runs):
     """Warms up the graphs of a new session.

@@ -6,7 +6,7 @@ what next. The term dispatcher comes from tf.data service.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import graph_record
+from distmnist import graph_record
 from distmnist.exchange.center import ps_lock
 from distmnist.training.batches import batch_table
 from distmnist.transport import strategy
@@ -46,7 +46,7 @@ class Table:
         name=batch_table.NAME,
         use_resource=True,
       )
-    graph_record.of(tf.get_default_graph()).optional.append(self.variable)
+    graph_record.current().optional.append(self.variable)
     # Read the table first: a push counted in between then also appears as held
     # by a worker. The other way round it would be missing from both.
     with tf.device(self._device):

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import graph_record
+from distmnist import graph_record
 from distmnist.exchange.steps import graph_warmup
 from distmnist.nn import optimizers
 from distmnist.strategies import async_sgd, downpour
@@ -63,9 +63,9 @@ def test_each_kind_of_run_is_run_and_the_copies_are_pulled_late(
 ):
   center = tf.get_variable('w', initializer=1.0)
   copy = tf.get_local_variable('copy', initializer=-1.0)
-  graph_record.of(tf.get_default_graph()).copies.append(copy)
+  graph_record.current().copies.append(copy)
   pull = copy.assign(center.read_value()).op
-  graph_record.of(tf.get_default_graph()).pulls.append(pull)
+  graph_record.current().pulls.append(pull)
   steps = Steps(warmup, center.assign_add)
   warmup.build()
   start(tf_session)

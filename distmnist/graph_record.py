@@ -7,6 +7,8 @@ on to the layers that they call: so a graph keeps the record itself.
 import dataclasses
 from typing import Any
 
+import tensorflow.compat.v1 as tf
+
 # The graph collection that has the record.
 _COLLECTION = 'distmnist/graph'
 
@@ -67,6 +69,11 @@ class GraphRecord:
   key_maps: list = dataclasses.field(default_factory=list)
   plain_tables: list = dataclasses.field(default_factory=list)
   touched_rows: list = dataclasses.field(default_factory=list)
+
+
+def current():
+  """Returns the GraphRecord of the default graph."""
+  return of(tf.get_default_graph())
 
 
 def of(graph):
