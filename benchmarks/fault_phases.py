@@ -268,14 +268,15 @@ def _kill(run, task, rng):
 
 
 def _suspend(run, task, rng):
-  pids, start = run.find_pids(), time.time()
+  start = time.time()
   if not run.signal(task, signal.SIGSTOP):
     return False
+  pid = run.find_pids().get(task)
   run.suspended.add(task)
 
   def wake():
     # The same process, and not one that has its place now.
-    if run.find_pids().get(task) == pids[task]:
+    if run.find_pids().get(task) == pid:
       run.signal(task, signal.SIGCONT)
     run.suspended.discard(task)
     run.frozen.append((task, start, time.time()))
