@@ -79,6 +79,8 @@ def main():
     print('one process: nothing moves')
     return
   print(traffic.format())
+  for line in traffic.notes:
+    print(line)
   with problem_errors.explained():
     rows = traffic.has_tables and table_batches.measure(
       cluster, problem, flags.FLAGS.batch_size

@@ -140,27 +140,22 @@ class Cluster:
     jobs = {'ps': list(self.ps_hosts), 'worker': list(self.worker_hosts)}
     return tf.train.ClusterSpec({job: h for job, h in jobs.items() if h})
 
-  def with_collectives(self, config):
-    """Returns `config` plus, without a ps, the leader of collective ops.
-
-    These ops need it in the configs of both the server and the session.
-    """
-    result = tf.ConfigProto()
-    result.CopyFrom(config)
-    if self.is_distributed and not self.num_ps:
-      leader = '/job:worker/replica:0/task:0'
-      result.experimental.collective_group_leader = leader
-    return result
-
-  def session_config(self, server_config):
+  def session_config(self, server_config, with_workers=False):
     """Returns `server_config` with device filters, for this task's sessions.
 
     The filters keep the other workers out of the session, so that none of
-    them can hold it up. Collective ops find each other all the same.
+    them can hold it up.
+
+    Args:
+      server_config: tf.ConfigProto.
+      with_workers: bool, whether to let them in, as a step without a ps has ops
+        on them. All must then be there before the session is made.
     """
-    config = self.with_collectives(server_config)
+    config = tf.ConfigProto()
+    config.CopyFrom(server_config)
     if self.is_distributed:
-      config.device_filters.extend(['/job:ps', self.task_device])
+      workers = '/job:worker' if with_workers else self.task_device
+      config.device_filters.extend(['/job:ps', workers])
     return config
 
 

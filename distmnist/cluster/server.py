@@ -81,7 +81,7 @@ def make_server(cluster, config):
       cluster.spec(),
       cluster.job_name,
       cluster.task_index,
-      config=cluster.with_collectives(config),
+      config=config,
     )
   except tf.errors.OpError as error:
     raise cli.RunError(

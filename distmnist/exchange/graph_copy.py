@@ -89,6 +89,7 @@ class Copier:
     self._first = first
     self._batches = batches
     self._parts = {}
+    self._latest = {}
 
   def build_chain(self, left_out, name):
     """Builds steps that run one after the other.
@@ -101,7 +102,7 @@ class Copier:
       List of Step; the first one is the given step itself if it leaves
       nothing out.
     """
-    chain = []
+    chain, self._latest = [], {}
     for number, exchanges in enumerate(left_out):
       if chain or exchanges:
         before = chain[-1] if chain else None
@@ -155,7 +156,7 @@ class Copier:
     if before:
       with tf.name_scope(name):
         ends = _Ends(before)
-      for op in found[len(wanted) :]:
+      for op, first_name in zip(found[len(wanted) :], names, strict=True):
         # A variable or a queue belongs to no single step.
         are_states = [x.dtype == tf.resource for x in op.inputs]
         is_first = all(are_states) and not op.control_inputs
@@ -163,13 +164,25 @@ class Copier:
         # call: a variable is then read there as soon as the call may begin,
         # whichever of its other inputs are still missing.
         if is_first or (any(are_states) and op.type in _CALLS):
-          tf_internals.add_control_inputs(op, ends.find(op))
+          # What another worker sends, it sends in the order of the steps: to
+          # tell it of the end of each would be a message more.
+          if op.type == 'QueueDequeueV2' and _is_elsewhere(op, self._first):
+            others = [self._find_latest(first_name)]
+          else:
+            others = ends.find(op)
+          tf_internals.add_control_inputs(op, others)
+    self._latest = dict(zip(names, found[len(wanted) :], strict=True))
     step, copies = self._first, iter(found)
     return Step(
       {n: _shape(next(copies), x) for n, x in step.tensors.items()},
       {n: _shape(next(copies), x) for n, x in step.last_step_tensors.items()},
       None if step.count is None else next(copies),
     )
+
+  def _find_latest(self, name):
+    """Returns an op of the step before, by its name in the first step."""
+    op = self._latest.get(name)
+    return op or tf.get_default_graph().get_operation_by_name(name)
 
   def _cut_out(self, left_out):
     """Returns the step without some of its exchanges.
@@ -210,6 +223,13 @@ class Copier:
       if has_state and node.op not in _CALLS:
         shared |= {output.name: output for output in outputs}
     return part, wanted, shared
+
+
+def _is_elsewhere(op, step):
+  """Whether an op is on another worker than the one that makes the steps."""
+  places = op.device, step.tensors['global_step'].device
+  there, here = (tf.DeviceSpec.from_string(place) for place in places)
+  return there.job == 'worker' == here.job and there.task != here.task
 
 
 def find_origins(op):

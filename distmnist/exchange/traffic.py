@@ -20,6 +20,7 @@ class Traffic:
     share_of_ps: list of float, each ps's share of the bytes; empty without a
       ps. The sum is below 1 where workers exchange with each other.
     has_tables: bool, whether there are sparse tables, whose rows come on top.
+    notes: list of str, lines for people on how it moves.
     order: str. apart: a worker pulls and pushes in turn, while others may do
       the opposite. in_turn: all pull, and then all push. at_once: each pulls
       while it pushes.
@@ -31,14 +32,15 @@ class Traffic:
   share_of_ps: list
   has_tables: bool = False
   order: str = 'apart'
+  notes: list = dataclasses.field(default_factory=list)
 
   def compute_step_secs(self, bytes_per_sec):
     """Returns the least seconds of a step in which nothing else takes time.
 
     A link carries B in each direction at the same time, and a ps carries its
     share of all workers' bytes. A push needs the loss, and the loss needs the
-    whole pull, unless a rule pulls for the next step. In a ring both directions
-    are used at once.
+    whole pull, unless a rule pulls for the next step. Without a ps both
+    directions are used at once.
 
     Args:
       bytes_per_sec: float, B, of the link of each host.
@@ -122,7 +124,10 @@ def compute_traffic(cluster, strategy_, update, variables):
     pulled, pushed = update.bytes_pulled, update.bytes_pushed
     if cluster.num_workers == 1:
       pulled = pushed = 0
-    return Traffic(pulled, pushed, cluster.num_workers, [])
+    return Traffic(
+      *(pulled, pushed, cluster.num_workers, []),
+      notes=strategy_.describe_exchange(),
+    )
   record = graph_record.current()
   of_ps = _count_of_ps(cluster, variables, record.not_pulled)
   pushed_of_ps = _count_of_ps(cluster, variables, record.not_pushed)

@@ -37,7 +37,7 @@ from distmnist.lifecycle import first_values as first_values_lib
 
 # Pause before the next try to make a session: MonitoredSession itself has none.
 _RETRY_SECS = 0.25
-# How long a worker without a ps looks for the one that has left the ring.
+# How long a worker without a ps looks for the one that has left.
 _GONE_SECS = 2.0
 # A ps that answers does so within this time, even on a busy machine.
 _ANSWER_SECS = 1.0
@@ -194,15 +194,14 @@ class ClusterScaffold(tf.train.Scaffold):
   def _fail_without_others(self):
     """Fails, as training without a ps cannot go on when a worker is lost.
 
-    Its variables would be out of step with those of the others, and an
-    aborted collective op stays aborted until TensorFlow is restarted.
+    Its variables might be a step ahead of those of the others, or behind them.
 
     Raises:
       cli.LostError: always.
     """
     others = self._cluster.addresses('worker')
     del others[self._cluster.name]
-    # One that fails leaves the ring a moment before its server goes.
+    # One that fails leaves the others a moment before its server goes.
     deadline, gone = time.monotonic() + _GONE_SECS, {}
     while not gone and time.monotonic() < deadline:
       gone = probing.find_silent(others)

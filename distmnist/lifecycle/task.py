@@ -48,7 +48,9 @@ class Task:
   @functools.cached_property
   def session_config(self):
     """The tf.ConfigProto of this task's sessions."""
-    return self.cluster.session_config(self.server_config)
+    return self.cluster.session_config(
+      self.server_config, with_workers=not self.cluster.num_ps
+    )
 
   def log_role(self):
     """Says which task this is, unless the command line does."""

@@ -1,31 +1,34 @@
-"""Ring all-reduce: synchronous SGD with no ps, on TensorFlow's collectives.
+"""All-reduce: synchronous SGD with no ps.
 
-Patarasuk and Yuan 2009, JPDC 69(2), for the ring. Every worker i of n holds
-all variables x, and all take the same step:
+Every worker i of n holds all variables x, and all take the same step:
 
   g = (1/n) sum_i g^i(x);  x <- Opt(x, g)
 
-g^i is the gradient of worker i's batch. The mean is taken by reduce-scatter
-and all-gather: a worker sends and receives 2 (n - 1) messages of |x| / n. All
-get the same bits, so that x stays equal everywhere, bit for bit. The gradients
-travel in buckets (exchange/ring/buckets.py), the last layers first, while those
-of the earlier layers are computed.
+g^i is the gradient of worker i's batch. A short vector goes from each worker to
+each; of a long one each worker adds up a chunk for all, so that a worker sends,
+and gets, 2 (n - 1) / n |x| as in a ring, but in two hops instead of 2 (n - 1)
+(exchange/ring/all_reduce.py, with its sources). All get the same bits, so that
+x stays equal everywhere, bit for bit. The gradients travel in buckets
+(exchange/ring/buckets.py), the last layers first, while those of the earlier
+layers are computed.
 
 Variables, slots and the global_step live on each worker; before the first step
 the chief, which may have restored them, broadcasts its own. Every step waits
 for every worker, and so all of them wait while the chief saves or validates.
 
-With a --wire_dtype of 16 bits each worker casts its gradients before the ring,
-which then adds and divides in that dtype; what overflows counts as zeros.
-Gradients of float64 stay what they are, in buckets of their own.
+With a --wire_dtype of 16 bits each worker casts its gradients before they
+travel; they are added up in float32, and their mean is rounded once to 16 bits,
+also where it does not travel again. Gradients of float64 stay what they are, in
+buckets of their own.
 
-If a worker dies (kill -9, a diverged cost), all must end: the ring is broken,
-and TensorFlow cannot mend it. Within seconds the others exit with one line and
-code 3, which means a lost task; restarted tasks resume from the checkpoint.
-Workers agree to stop: one that wants to stop votes in the next step, and all
-stop after it. So one SIGTERM ends all workers at the same step, with a
-checkpoint. One that leaves a loop of its own takes part in one more step of the
-others, with zeros for its gradient, and votes in that.
+If a worker dies (kill -9, a diverged cost), all must end, as nobody has its
+part of the step. Within seconds the others exit with one line and code 3, which
+means a lost task; restarted tasks resume from the checkpoint. Workers agree to
+stop: one that wants to stop votes in the next step, and all stop after it. So
+one SIGTERM ends all workers at the same step, with a checkpoint. One that
+leaves a loop of its own takes part in one more step of the others, with zeros
+for its gradient, and votes in that. One whose input ends within a step does so
+in that step, but adds up nothing for the others: its chunks stay as they were.
 """
 
 import tensorflow.compat.v1 as tf
@@ -65,7 +68,8 @@ class RingAllreduce(strategy.Strategy):
   def __init__(self, cluster, bucket_bytes=0):
     super().__init__(cluster)
     self.batches_per_update = cluster.num_workers
-    self._votes = votes.Votes(cluster, ring_hook.STEP, bucket_bytes)
+    self._votes = votes.Votes(cluster, bucket_bytes)
+    self._bucket_bytes = bucket_bytes
 
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('ring_allreduce'):
@@ -76,16 +80,20 @@ class RingAllreduce(strategy.Strategy):
         loss, colocate_gradients_with_ops=has_towers
       )
       gradients, variables = zip(*gradients_lib.find_moved(pairs), strict=True)
-      n = self.cluster.num_workers
-      size = buckets.count_bytes(self.cluster, variables)
-      num_bytes = round(2 * (n - 1) / n * size)
-      if n > 1:
+      num_bytes = 0
+      if self.cluster.num_workers > 1:
+        num_bytes = buckets.count_sent(
+          self.cluster, variables, self._bucket_bytes
+        )
         gradients = self._votes.build_means(gradients, variables)
       apply = optimizer.apply_gradients(zip(gradients, variables, strict=True))
       with tf.control_dependencies([apply]):
         count = global_step.assign_add(1, read_value=False)
       train_op = strategy.read_after(global_step, self.mark_done([count]))
       return strategy.Update(train_op, staleness, num_bytes, num_bytes)
+
+  def describe_exchange(self):
+    return self._votes.describe() if self.cluster.num_workers > 1 else []
 
   def hooks(self, stop):
     self._votes.stop = stop

@@ -72,11 +72,6 @@ def explained(script):
       place = _locate_op(error.op, script)
     else:
       place = _locate(traceback.extract_tb(error.__traceback__), script)
-    if not place and 'Collective ops is aborted' in str(error):
-      raise cli.RunError(
-        'the input of another worker has ended amid this step, and without a '
-        'ps the others cannot go on: give all as many steps'
-      ) from error
     if not place:
       raise
     said = errors.explain(error) if is_of_op else user_calls.describe(error)

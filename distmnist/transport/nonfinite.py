@@ -6,8 +6,9 @@ checkpoint may save it. So the worker checks each message in the form in which
 it will be sent: one with a number that is not finite goes as zeros, which keeps
 the mean of a lock-step round well defined, and is counted. Each message
 (transport/wire.py) is checked on its own, so that none waits for the rest.
-The sum of finite messages of 16 bits may overflow, in a ring, or in a round
-where it is rounded again: such a mean is checked before it is applied.
+The sum of finite messages of 16 bits may overflow in a round where it is
+rounded again, and that of bfloat16 in any dtype: such a mean is checked before
+it is applied.
 """
 
 import logging
@@ -54,9 +55,9 @@ def guard(tensor, worker):
 def check_mean(mean, worker):
   """Returns a mean of 16 bits, or zeros if it is not finite; others as is.
 
-  In a ring all workers have the same bits, and decide alike. There is no
-  branch: where one follows collective ops, these may wait for ever after a
-  worker is killed (seen in 3 of 22 runs).
+  In an all-reduce all workers have the same bits, and decide alike. There is no
+  branch: where one followed TensorFlow's collectives, these might wait for ever
+  after a worker was killed (seen in 3 of 22 runs).
 
   Args:
     mean: float tensor.

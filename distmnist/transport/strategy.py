@@ -171,6 +171,13 @@ class Strategy:
   def resume(self, session):
     """Called when a paused worker goes on."""
 
+  def describe_exchange(self):
+    """Returns how the step moves its bytes, a list of lines (str) for `plan`.
+
+    Called after `minimize`.
+    """
+    return []
+
   def hooks(self, stop):
     """Returns the rule's SessionRunHooks; `stop` is the task's StopRequest.
 

@@ -119,24 +119,10 @@ def test_a_session_sees_the_ps_and_itself_alone():
   assert not cluster_lib.Cluster().session_config(given).device_filters
 
 
-@pytest.mark.parametrize(
-  'ps_hosts, worker_hosts, leader',
-  [(PS, WORKERS, ''), ((), WORKERS, '/job:worker/replica:0/task:0')],
-)
-def test_collectives_are_led_by_worker_0_where_there_is_no_ps(
-  ps_hosts, worker_hosts, leader
-):
-  cluster = cluster_lib.make_cluster(ps_hosts, worker_hosts, 'worker', 1)
-  given = tf.ConfigProto(intra_op_parallelism_threads=3)
-  for config in cluster.with_collectives(given), cluster.session_config(given):
-    assert config.experimental.collective_group_leader == leader
-    assert config.intra_op_parallelism_threads == 3
-  assert not given.experimental.collective_group_leader
-
-
-def test_one_process_has_no_collectives():
-  config = cluster_lib.Cluster().with_collectives(tf.ConfigProto())
-  assert config == tf.ConfigProto()
+def test_without_a_ps_a_session_sees_all_workers():
+  cluster = cluster_lib.make_cluster((), WORKERS, 'worker', 1)
+  config = cluster.session_config(tf.ConfigProto(), with_workers=True)
+  assert list(config.device_filters) == ['/job:ps', '/job:worker']
 
 
 def test_a_tower_a_gpu(set_flags):

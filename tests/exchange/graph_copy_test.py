@@ -31,6 +31,23 @@ def test_a_loop_that_reads_a_variable_is_copied(tf_session):
   assert tf_session.run(number) == 8
 
 
+def test_what_another_worker_sends_is_taken_in_turn(tf_session):
+  here, there = (f'/job:worker/task:{i}/device:CPU:0' for i in (0, 1))
+  with tf.device(there):
+    queue = tf.FIFOQueue(2, tf.int64, (), shared_name='there')
+    taken = queue.dequeue()
+  with tf.device(here):
+    own = tf.FIFOQueue(2, tf.int64, (), shared_name='here').dequeue()
+    step = graph_copy.Step({'global_step': taken + own}, {}, None)
+  steps = graph_copy.Copier(step).build_chain([()] * 3, 'steps')
+  before = taken.op, own.op, steps[0].tensors['global_step'].op
+  for step in steps[1:]:
+    end = step.tensors['global_step'].op
+    ops = *(x.op for x in end.inputs), end
+    assert [op.control_inputs for op in ops] == [[before[0]], [before[2]], []]
+    before = ops
+
+
 def test_of_a_copy_the_original_is_found(tf_session):
   op = tf.no_op('step')
   # In a scope, as a run of several steps is.

@@ -108,7 +108,7 @@ def as_bits(values):
 @pytest.mark.parametrize(
   'dtype, expected', [('float16', 250.75), ('bfloat16', 251)]
 )
-def test_the_gradients_are_cast_for_the_ring(make_ring, dtype, expected):
+def test_the_gradients_are_cast_to_be_sent(make_ring, dtype, expected):
   inputs = np.array([[[1003, 0], [0, 1]]], np.float32)
   for found in train_toy(make_ring(2), inputs, wire_dtype=dtype):
     assert found[0]['w'].tolist() == [expected, 0.25]  # bfloat16: 1004.
@@ -252,23 +252,31 @@ def test_every_variable_and_op_is_on_the_own_task(tf_session, index):
     hook.begin()
   variables = tf.global_variables()
   assert {'w', 'w/Adam', 'global_step'} <= {v.op.name for v in variables}
-  own = f'/job:worker/task:{index}/device:CPU:0'
+  own, other = (
+    f'/job:worker/task:{i}/device:CPU:0' for i in (index, 1 - index)
+  )
   assert {v.device for v in variables} == {own}
+  # What it takes from the other worker is all that it has there.
   for op in tf.get_default_graph().get_operations():
-    if 'Collective' in op.type or op.type == 'PyFunc':
-      assert op.device == own
+    if op.type in ('PyFunc', 'QueueDequeueV2', 'QueueEnqueueV2'):
       assert op.name.startswith('ring_allreduce/')
+    if op.type in ('PyFunc', 'QueueEnqueueV2'):
+      assert op.device == own
+    elif op.type == 'QueueDequeueV2':
+      assert op.device == other
+    elif op.device != own:
+      assert op.type == 'FIFOQueueV2' or not op.device
 
 
 @pytest.mark.parametrize(
-  ('num_workers', 'num_bytes'), [(2, 400), (3, 533), (4, 600)]
+  ('num_workers', 'num_bytes'), [(2, 400), (3, 800), (4, 1200)]
 )
 def test_what_a_step_tells_of_itself(
   set_flags, tf_session, num_workers, num_bytes
 ):
   set_flags()
   rule, update, _ = build_toy(make_member(0, num_workers), 100)
-  # 2 (n - 1) / n of 400 bytes.
+  # 400 bytes to each other worker.
   assert update.bytes_pulled == update.bytes_pushed == num_bytes
   assert isinstance(update.bytes_pushed, int)
   assert rule.batches_per_update == num_workers
@@ -278,13 +286,13 @@ def test_what_a_step_tells_of_itself(
   assert tf.get_static_value(update.staleness) == 0
 
 
-def test_one_process_has_no_collective_op(set_flags, tf_session):
+def test_one_process_has_no_queue(set_flags, tf_session):
   set_flags()
   rule, update, x = build_toy(cluster_lib.Cluster(), 1)
   assert rule.hooks(Stop()) == []
   assert update.bytes_pulled == update.bytes_pushed == 0
   types = {op.type for op in tf.get_default_graph().get_operations()}
-  assert not any('Collective' in name for name in types)
+  assert not any('Queue' in name for name in types)
   tf_session.run(tf.global_variables_initializer())
   assert tf_session.run(update.train_op, {x: [1.0]}) == 1
   context = tf.train.SessionRunContext(None, None)

@@ -5,7 +5,6 @@ import distmnist.runtime  # noqa: F401  Before anything imports TensorFlow.
 # isort: split
 import contextlib
 import importlib.util
-import itertools
 import logging
 import os
 import pathlib
@@ -22,7 +21,6 @@ from distmnist import (
   train,  # noqa: F401  All its flags, for set_flags.
 )
 from distmnist.common import console, registry
-from distmnist.exchange.ring import collectives
 from tests.support import in_process, object_store, programs, runner, stepper
 from tests.support.paths import REPO
 
@@ -141,7 +139,7 @@ def _clusters():
 
 
 @pytest.fixture
-def make_cluster(_clusters, monkeypatch):
+def make_cluster(_clusters):
   """Returns make(num_ps, num_workers) -> in_process.InProcessCluster."""
   used = []
 
@@ -150,31 +148,12 @@ def make_cluster(_clusters, monkeypatch):
     if shape not in _clusters:
       _clusters[shape] = in_process.InProcessCluster(*shape)
     cluster = _clusters[shape]
-    if not num_ps:
-      _use_new_keys(monkeypatch)
     used.append(cluster)
     return cluster
 
   yield make
   for cluster in used:
     cluster.reset()
-
-
-_COLLECTIVES = {
-  name: getattr(collectives, name) for name in ('build_mean', 'build_broadcast')
-}
-_key_offsets = itertools.count(100, 100)
-
-
-def _use_new_keys(monkeypatch):
-  """A key of a collective op stands for one shape as long as a server lives."""
-  offset = next(_key_offsets)
-  for name, build in _COLLECTIVES.items():
-
-    def build_elsewhere(cluster, x, key, *args, _build=build, **kwargs):
-      return _build(cluster, x, offset + key, *args, **kwargs)
-
-    monkeypatch.setattr(collectives, name, build_elsewhere)
 
 
 @pytest.fixture

@@ -216,7 +216,7 @@ def start_server(member):
     member.spec(),
     member.job_name,
     member.task_index,
-    config=member.with_collectives(make_config()),
+    config=make_config(),
   )
 
 
@@ -246,7 +246,8 @@ class InProcessCluster:
     )
 
   def session_config(self, index):
-    return self.worker(index).session_config(make_config())
+    member = self.worker(index)
+    return member.session_config(make_config(), not member.num_ps)
 
   def make_session(self, index, hooks, logdir=None):
     """Returns the MonitoredSession that the program would make."""

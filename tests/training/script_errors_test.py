@@ -73,18 +73,6 @@ def test_what_many_scripts_do_comes_with_what_to_do_instead(said, hint):
     _explain(train)
 
 
-def test_a_ring_that_another_worker_left_says_so():
-  said = 'Collective ops is aborted by: Collective has timed out'
-
-  def run():
-    raise tf.errors.DeadlineExceededError(None, _OurOp(), said)
-
-  with pytest.raises(
-    cli.RunError, match='the input of another worker has ended'
-  ):
-    _explain(run)
-
-
 @pytest.mark.parametrize(
   ('error', 'device', 'said'),
   [

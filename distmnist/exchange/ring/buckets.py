@@ -4,16 +4,18 @@ A backward pass makes the gradients of the last layers first. They fill buckets
 in this order, and the all-reduce of a bucket begins as soon as its gradients
 are there, while those of earlier layers are computed, as in DDP (Li et al.
 2020, arXiv 2006.15704, section 3.2.3). Small gradients share a bucket, as a
-collective op costs more than they do.
+message costs more than they do.
 
 Which gradients share a bucket follows from the variables alone, so that all
-workers agree on it. Each bucket has its own key: it does not matter which
+workers agree on it. Each bucket has its own name: it does not matter which
 one is full first on which worker.
 """
 
+from typing import NamedTuple
+
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.ring import collectives
+from distmnist.exchange.ring import all_reduce
 from distmnist.transport import nonfinite, packing
 
 
@@ -36,18 +38,17 @@ def fill(sizes, bucket_bytes):
   return buckets
 
 
-def build_means(cluster, gradients, variables, more, key, bucket_bytes):
+def build_means(cluster, gradients, variables, more, bucket_bytes):
   """Builds the means over all workers, with the same bits on each.
 
-  A worker's bucket that is not finite goes as zeros. Where the sum of finite
-  ones is not, in 16 bits, the mean is zeros on all workers.
+  A worker's bucket that is not finite goes as zeros. Where the mean of finite
+  ones of 16 bits is not, as its sum is not, it is zeros on all workers.
 
   Args:
     cluster: cluster.Cluster.
     gradients: list of float tensors, those of the first layers first.
     variables: list of tf.Variable, with the shapes of `gradients`.
     more: float32 vector of a static shape that travels with the last bucket.
-    key: int; the collective ops of the buckets take the keys from here on.
     bucket_bytes: int, see fill.
 
   Returns:
@@ -55,15 +56,18 @@ def build_means(cluster, gradients, variables, more, key, bucket_bytes):
   """
   buckets = _fill_with(cluster, variables, bucket_bytes)
   means = [None] * len(variables)
-  for number, (dtype, indices) in enumerate(buckets):
+  for number, bucket in enumerate(buckets):
+    indices = bucket.indices
     parts = [gradients[i] for i in indices]
     like = [variables[i] for i in indices]
     if number == len(buckets) - 1:
       parts.append(more)
       like.append(more)
-    sent = packing.flatten(parts, dtype)
+    size = sum(x.shape.num_elements() for x in like)
+    # A gradient's shape may be known only as the step runs.
+    sent = tf.ensure_shape(packing.flatten(parts, bucket.dtype), [size])
     sent = nonfinite.guard(sent, cluster.task_index)
-    mean = collectives.build_mean(cluster, sent, key + number)
+    mean = all_reduce.build_mean(cluster, sent, _name(number), bucket.in_chunks)
     mean = nonfinite.check_mean(mean, cluster.task_index)
     found = packing.split_like(mean, like)
     for i, part in zip(indices, found, strict=False):
@@ -71,32 +75,52 @@ def build_means(cluster, gradients, variables, more, key, bucket_bytes):
   return means, found[-1]
 
 
-def build_leave(cluster, variables, more, key, bucket_bytes, timeout_secs):
+def build_leave(cluster, variables, more, bucket_bytes, has_failed):
   """Builds the part, in a step of the others, of a worker that makes no more.
 
   It gives zeros for gradients, and `more`.
 
   Args:
-    cluster, variables, more, key, bucket_bytes: see build_means.
-    timeout_secs: float, see collectives.build_mean.
+    cluster, variables, more, bucket_bytes: see build_means.
+    has_failed: bool, whether this worker's own part of that step has failed,
+      see all_reduce.build_farewell.
 
   Returns:
     the op.
   """
   buckets = _fill_with(cluster, variables, bucket_bytes)
   ops = []
-  for number, (dtype, indices) in enumerate(buckets):
-    size = sum(variables[i].shape.num_elements() for i in indices)
-    sent = tf.zeros([size], dtype)
+  for number, bucket in enumerate(buckets):
+    sent = tf.zeros([bucket.num_bytes // bucket.dtype.size], bucket.dtype)
     if number == len(buckets) - 1:
-      sent = tf.concat([sent, tf.cast(more, dtype)], 0)
-    mean = collectives.build_mean(cluster, sent, key + number, timeout_secs)
-    ops.append(mean.op)
+      sent = tf.concat([sent, tf.cast(more, bucket.dtype)], 0)
+    build = all_reduce.build_farewell if has_failed else all_reduce.build_mean
+    ops.append(build(cluster, sent, _name(number), bucket.in_chunks))
   return tf.group(ops)
 
 
+def _name(number):
+  return f'ring/{number}'
+
+
+class _Bucket(NamedTuple):
+  """What travels as one.
+
+  Attributes:
+    dtype: tf.DType on the wire.
+    indices: list of int, the variables whose gradients share it.
+    num_bytes: int, of these gradients.
+    in_chunks: bool, see all_reduce.build_mean.
+  """
+
+  dtype: tf.DType
+  indices: list
+  num_bytes: int
+  in_chunks: bool
+
+
 def _fill_with(cluster, variables, bucket_bytes):
-  """Returns the buckets, a list of (dtype on the wire, list of indices)."""
+  """Returns the buckets, a list of _Bucket."""
   groups = {}
   for i, variable in enumerate(variables):
     dtype = find_dtype(cluster, variable)
@@ -105,10 +129,11 @@ def _fill_with(cluster, variables, bucket_bytes):
   # The last bucket is one of the small ones: the votes travel with it.
   for (size, dtype), indices in sorted(groups.items(), reverse=True):
     sizes = [variables[i].shape.num_elements() * size for i in indices]
-    filled += [
-      (dtype, [indices[i] for i in bucket])
-      for bucket in fill(sizes, bucket_bytes)
-    ]
+    for bucket in fill(sizes, bucket_bytes):
+      num_bytes = sum(sizes[i] for i in bucket)
+      in_chunks = all_reduce.pays_to_cut(cluster.num_workers, num_bytes)
+      of_all = [indices[i] for i in bucket]
+      filled.append(_Bucket(dtype, of_all, num_bytes, in_chunks))
   return filled
 
 
@@ -121,8 +146,42 @@ def find_dtype(cluster, variable):
   return dtype if dtype == tf.float64 else tf.as_dtype(cluster.wire_dtype)
 
 
-def count_bytes(cluster, variables):
-  """Returns the bytes (int) of the gradients of `variables` on the wire."""
-  return sum(
-    v.shape.num_elements() * find_dtype(cluster, v).size for v in variables
-  )
+def count_sent(cluster, variables, bucket_bytes):
+  """Returns the bytes (int) of gradients that a worker sends in a step.
+
+  It gets as many.
+
+  Args:
+    cluster, variables, bucket_bytes: see build_means.
+  """
+  buckets = _fill_with(cluster, variables, bucket_bytes)
+  n = cluster.num_workers
+  return round(sum(all_reduce.count_sent(n, b.num_bytes) for b in buckets))
+
+
+def describe(cluster, variables, bucket_bytes):
+  """Returns in which way the buckets travel, and why, a list of lines (str).
+
+  Args:
+    cluster, variables, bucket_bytes: see build_means.
+  """
+  buckets = _fill_with(cluster, variables, bucket_bytes)
+  hop = f'{all_reduce.HOP_BYTES:,} bytes'
+  why = f'in two hops each would take at most {hop} less'
+  if cluster.num_workers == 2:
+    why = 'between two workers no way takes less'
+  ways = {
+    False: f'all send all, in one hop; {why}',
+    True: 'worker j adds up chunk j of all and sends the mean to all, in two '
+    f'hops; in one each would take over {hop} more',
+  }
+  sizes = {
+    in_chunks: [b.num_bytes for b in buckets if b.in_chunks == in_chunks]
+    for in_chunks in ways
+  }
+  return [
+    f'{len(found)} bucket{"s" if len(found) > 1 else ""} of {sum(found):,} '
+    f'bytes: {ways[in_chunks]}'
+    for in_chunks, found in sizes.items()
+    if found
+  ]

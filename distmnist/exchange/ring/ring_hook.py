@@ -8,11 +8,8 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import stop_request
 from distmnist.common import cli
-from distmnist.exchange.ring import collectives
+from distmnist.exchange.ring import all_reduce
 
-# The keys of the collective ops; the broadcast takes those from BROADCAST on,
-# one per dtype, and a step those from STEP on, one per bucket.
-END, BROADCAST, STEP = 1, 2, 100
 _END_TIMEOUT_SECS = 5.0
 
 _log = logging.getLogger(__name__)
@@ -34,36 +31,35 @@ class RingHook(tf.train.SessionRunHook):
     self._has_agreed = self._is_amid_step = False
 
   def begin(self):
-    cluster, variables = self._cluster, {}
-    for variable in tf.global_variables():
-      variables.setdefault(variable.dtype.base_dtype, []).append(variable)
+    cluster, variables = self._cluster, tf.global_variables()
     # The trailing slash re-enters the name scope of the step.
     with tf.name_scope('ring_allreduce/'), tf.device(cluster.cpu_device):
-      dtypes = sorted(variables, key=lambda dtype: dtype.name)
-      self._broadcast_op = [
-        collectives.build_broadcast(cluster, variables[dtype], BROADCAST + i)
-        for i, dtype in enumerate(dtypes)
-      ]
-      self._end_op = collectives.build_mean(
-        cluster, tf.zeros([1]), END, _END_TIMEOUT_SECS
+      own = tf.constant(all_reduce.fingerprint(variables), tf.int64)
+      self._fingerprints, self._end_op = (
+        tf.stack(all_reduce.build_all(cluster, own, name))
+        for name in ('ring/start', 'ring/end')
       )
-      self._leave_op = self._votes.build_leave(timeout_secs=0.0)
-      self._try_leave_op = self._votes.build_leave(
-        timeout_secs=_END_TIMEOUT_SECS
+      self._broadcast_op = all_reduce.build_broadcast(
+        cluster, variables, 'ring/variables'
       )
+      self._leave_op = self._votes.build_leave(has_failed=False)
+      self._leave_failed_op = self._votes.build_leave(has_failed=True)
 
   def after_create_session(self, session, coord):
+    # Nobody can be ready in no time.
+    options = _limit(max(1.0, self._cluster.start_timeout_secs))
     try:
-      session.run(self._broadcast_op)
+      fingerprints = session.run(self._fingerprints, options=options)
+      if len(set(fingerprints)) > 1:
+        raise cli.RunError(
+          'the workers do not have the same variables: check that all tasks '
+          'have the same flags'
+        )
+      session.run(self._broadcast_op, options=options)
     except tf.errors.DeadlineExceededError as error:
       raise cli.PassingError(
         'not all workers were ready for the first step within '
         f'{self._cluster.start_timeout_secs:g} s: see their logs'
-      ) from error
-    except tf.errors.InvalidArgumentError as error:
-      raise cli.RunError(
-        'the workers do not have the same variables: check that all tasks have '
-        'the same flags'
       ) from error
 
   def before_run(self, run_context):
@@ -82,11 +78,17 @@ class RingHook(tf.train.SessionRunHook):
       run_context.request_stop()
 
   def end(self, session):
-    """No worker leaves while another may still fetch from it."""
+    """No worker leaves while another may still take from it."""
+    options = _limit(_END_TIMEOUT_SECS)
     with contextlib.suppress(tf.errors.OpError):
       if self._is_amid_step:
-        # A failed step, of an input that has ended, fails on most others, too.
-        session.run(self._try_leave_op)
+        # An input has ended in it: the others wait for this worker's part.
+        session.run(self._leave_failed_op, options=options)
       elif not self._has_agreed:
         session.run(self._leave_op)
-      session.run(self._end_op)
+      session.run(self._end_op, options=options)
+
+
+def _limit(secs):
+  """Returns tf.RunOptions by which a session.run fails after `secs`."""
+  return tf.RunOptions(timeout_in_ms=round(1000 * secs))

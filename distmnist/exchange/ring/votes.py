@@ -22,15 +22,15 @@ class Votes:
     stop: stop_request.StopRequest, or None as long as there is none.
   """
 
-  def __init__(self, cluster, key, bucket_bytes):
+  def __init__(self, cluster, bucket_bytes):
     """
     Args:
       cluster: cluster.Cluster.
-      key, bucket_bytes: see buckets.build_means.
+      bucket_bytes: int, see buckets.fill.
     """
     self.mean, self.wants_stop, self.stop = None, False, None
     self._cluster = cluster
-    self._place = key, bucket_bytes
+    self._bucket_bytes = bucket_bytes
     self._variables = ()
 
   def build_means(self, gradients, variables):
@@ -41,20 +41,24 @@ class Votes:
       # If the votes are lost, a worker that wants to stop votes again.
       own = tf.ensure_shape(own, [3])
       means, self.mean = buckets.build_means(
-        *(self._cluster, gradients, variables, own), *self._place
+        self._cluster, gradients, variables, own, self._bucket_bytes
       )
     return means
 
-  def build_leave(self, timeout_secs):
+  def build_leave(self, has_failed):
     """Returns an op: a step in which this worker only votes that it has left.
 
     Args:
-      timeout_secs: float, see collectives.build_mean.
+      has_failed: bool, see buckets.build_leave.
     """
     own = tf.constant(_WANTS_STOP + _HAS_LEFT)
     return buckets.build_leave(
-      *(self._cluster, self._variables, own), *self._place, timeout_secs
+      self._cluster, self._variables, own, self._bucket_bytes, has_failed
     )
+
+  def describe(self):
+    """Returns in which way gradients travel, see buckets.describe."""
+    return buckets.describe(self._cluster, self._variables, self._bucket_bytes)
 
   def _vote(self):
     is_preempted = self.stop is not None and self.stop.is_requested

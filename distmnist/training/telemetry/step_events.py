@@ -3,7 +3,7 @@
 import re
 
 # Ops that only wait for other tasks, under a lock or for a round.
-_WAITS = re.compile(r'Dequeue|TakeGradient|MutexLock|Barrier|Collective|_Recv')
+_WAITS = re.compile(r'Dequeue|TakeGradient|MutexLock|Barrier|_Recv')
 _DEVICE = re.compile(r'/job:(\w+)/replica:\d+/task:(\d+)')
 _MESSAGE = re.compile(r'\[([\d.]+)([KMG]?)B\] .*?edge_\d+_(\S+) from (\S+) to')
 _SIZES = {'': 1, 'K': 2**10, 'M': 2**20, 'G': 2**30}

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.ring import buckets, ring_hook
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.exchange.ring import all_reduce, buckets
 from distmnist.logdir import report
 from distmnist.transport import nonfinite
 
@@ -45,9 +46,7 @@ def test_what_has_64_bits_keeps_them(make_cluster, wire_dtype):
     with tf.device(member.cpu_device):
       gradients = [tf.constant(given[index]), tf.constant([1.0, index])]
       more = tf.constant([float(index)])
-      means = buckets.build_means(
-        *(member, gradients, variables, more), *(ring_hook.STEP, 0)
-      )
+      means = buckets.build_means(member, gradients, variables, more, 0)
     config = cluster.session_config(index)
     with tf.Session(cluster.servers[index].target, config=config) as session:
       return session.run(means)
@@ -91,8 +90,7 @@ def test_on_no_worker_it_matters_which_bucket_is_full_first(
         tf.py_func(make, [step, i], tf.float32) for i in range(NUM_LAYERS)
       ]
       means, mean_of_more = buckets.build_means(
-        *(member, gradients, variables, tf.constant([more[index]])),
-        *(ring_hook.STEP, 1),
+        *(member, gradients, variables, tf.constant([more[index]]), 1)
       )
     config = cluster.session_config(index)
     target = cluster.servers[index].target
@@ -114,10 +112,12 @@ def test_on_no_worker_it_matters_which_bucket_is_full_first(
 @pytest.mark.parametrize(
   ('wire_dtype', 'sizes', 'expected'),
   [
-    # Each is finite in float16, their sum is not.
-    ('float16', [4e4, 4e4], 0.0),
+    # They are added up in float32.
+    ('float16', [4e4, 4e4], 4e4),
     ('float16', [8192.0, 40960.0], 24576.0),
     ('bfloat16', [40960.0, 40960.0], 40960.0),
+    # Each is finite, their sum is not.
+    ('bfloat16', [2.0**127, 2.0**127], 0.0),
   ],
 )
 def test_a_sum_that_is_not_finite_is_dropped_on_all_workers(
@@ -134,7 +134,7 @@ def test_a_sum_that_is_not_finite_is_dropped_on_all_workers(
     with tf.device(member.cpu_device):
       means, _ = buckets.build_means(
         *(member, [tf.constant([sizes[index], 1])], [variable]),
-        *(tf.zeros([1]), ring_hook.STEP, 0),
+        *(tf.zeros([1]), 0),
       )
       stats = report.WorkerStats(index)
       counter = nonfinite.Counter(stats)
@@ -153,8 +153,9 @@ def test_a_sum_that_is_not_finite_is_dropped_on_all_workers(
 @pytest.mark.slow
 @pytest.mark.parametrize('wire_dtype', ['float32', 'bfloat16'])
 @pytest.mark.parametrize('bucket_bytes', [0, 1])
+@pytest.mark.parametrize('has_failed', [False, True])
 def test_one_that_leaves_gives_zeros_in_a_step_of_the_others(
-  make_cluster, wire_dtype, bucket_bytes
+  make_cluster, wire_dtype, bucket_bytes, has_failed
 ):
   cluster = make_cluster(0, 2)
   cluster.reset()
@@ -162,18 +163,21 @@ def test_one_that_leaves_gives_zeros_in_a_step_of_the_others(
   def work(index):
     member = cluster.worker(index)
     member = dataclasses.replace(member, wire_dtype=wire_dtype)
-    place = ring_hook.STEP, bucket_bytes
     with tf.device(member.device_setter()):
       variables = [tf.get_variable(f'w{i}', [2, 2]) for i in range(3)]
     with tf.device(member.cpu_device):
       gradients = [tf.fill([2, 2], 2.0 * (i + 1)) for i in range(3)]
       votes = tf.constant([float(index), 1.0])
-      step = buckets.build_means(member, gradients, variables, votes, *place)
-      leave = buckets.build_leave(member, variables, votes, *place, 0.0)
+      step = buckets.build_means(
+        member, gradients, variables, votes, bucket_bytes
+      )
+      leave = buckets.build_leave(
+        member, variables, votes, bucket_bytes, has_failed
+      )
     config = cluster.session_config(index)
     with tf.Session(cluster.servers[index].target, config=config) as session:
-      # Again and again: the keys stand for the same shapes in both.
-      return [session.run(leave if index else step) for _ in range(3)]
+      times = range(1 if has_failed else 3)
+      return [session.run(leave if index else step) for _ in times]
 
   found, _ = cluster.run_workers(work)
   for means, votes in found:
@@ -181,3 +185,26 @@ def test_one_that_leaves_gives_zeros_in_a_step_of_the_others(
       np.full([2, 2], i + 1.0).tolist() for i in range(3)
     ]
     assert votes.tolist() == [0.5, 1.0]
+
+
+def make_member(num_workers):
+  hosts = tuple(f'w{i}:1' for i in range(num_workers))
+  return cluster_lib.make_cluster((), hosts, 'worker', 0)
+
+
+def test_what_travels_how_is_told_and_counted(monkeypatch):
+  monkeypatch.setattr(all_reduce, 'HOP_BYTES', 100)
+  with tf.Graph().as_default():
+    variables = [tf.get_variable(f'w{i}', [10**i]) for i in range(4)]
+    first, second = buckets.describe(make_member(3), variables, 100)
+    # The last layers come first.
+    assert first == (
+      '1 bucket of 44 bytes: all send all, in one hop; in two hops each would '
+      'take at most 100 bytes less'
+    )
+    assert second.startswith('2 buckets of 4,400 bytes: worker j adds up ')
+    sent = buckets.count_sent(make_member(3), variables, 100)
+    assert sent == 2 * 44 + round(4 / 3 * 4400)
+    [line] = buckets.describe(make_member(2), variables, 0)
+    assert line.endswith('one hop; between two workers no way takes less')
+    assert buckets.count_sent(make_member(2), variables, 0) == 4444

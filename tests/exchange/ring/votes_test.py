@@ -5,7 +5,7 @@ import types
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.ring import ring_hook, votes
+from distmnist.exchange.ring import votes
 
 ASKED = types.SimpleNamespace(is_requested=True)
 
@@ -20,7 +20,7 @@ ASKED = types.SimpleNamespace(is_requested=True)
   ],
 )
 def test_a_worker_votes_as_it_was_asked(wants_stop, stop, expected):
-  own = votes.Votes(None, 1, 0)
+  own = votes.Votes(None, 0)
   own.wants_stop, own.stop = wants_stop, stop
   assert own._vote().tolist() == expected
 
@@ -34,10 +34,10 @@ def test_all_hear_of_one_that_has_left(make_cluster):
     member = cluster.worker(index)
     with tf.device(member.device_setter()):
       variables = [tf.get_variable('w', [2])]
-    own = votes.Votes(member, ring_hook.STEP, 0)
+    own = votes.Votes(member, 0)
     own.wants_stop = True
     [mean] = own.build_means([tf.constant([2.0, 4.0])], variables)
-    leave = own.build_leave(0.0)
+    leave = own.build_leave(has_failed=False)
     config = cluster.session_config(index)
     with tf.Session(cluster.servers[index].target, config=config) as session:
       if index:
