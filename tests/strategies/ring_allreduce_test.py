@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
+from distmnist.exchange.ring import all_reduce
 from distmnist.nn import optimizers
 from distmnist.strategies import ring_allreduce
 from tests.support import in_process
@@ -237,6 +238,39 @@ def test_a_signal_to_one_stops_all_after_the_same_step(make_ring):
   signals = [stop.signal for _, stop in results]
   assert signals.count(signal.SIGTERM) >= 2
   assert all(stop.is_requested for _, stop in results)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('hop_bytes', [100, 0], ids=['all', 'chunks'])
+def test_an_input_that_ends_in_a_step_counts_as_zeros_and_ends_all(
+  make_ring, monkeypatch, hop_bytes
+):
+  monkeypatch.setattr(all_reduce, 'HOP_BYTES', hop_bytes)
+  cluster = make_ring(3)
+
+  def work(index):
+    member, steps = cluster.worker(index), []
+    with tf.device(member.device_setter()):
+      global_step = tf.train.get_or_create_global_step()
+      last = 2 if index == 1 else 9
+      numbers = tf.data.Dataset.range(last).make_one_shot_iterator().get_next()
+      w = tf.get_variable('w', [5], initializer=tf.zeros_initializer())
+      loss = tf.reduce_sum(w * tf.cast(numbers * 0 - 3, tf.float32))
+      rule = ring_allreduce.make(member)
+      update = rule.minimize(
+        loss, lambda: optimizers.make_optimizer('sgd', 1.0), global_step
+      )
+    values = read_all_after(update.train_op)
+    with cluster.make_session(index, rule.hooks(Stop())) as session:
+      while not session.should_stop():
+        steps.append(session.run([update.train_op, values])[1]['w'].tolist())
+    return steps
+
+  first, fewer, last = cluster.run_workers(work)
+  assert fewer == first[:2] == [[3.0] * 5, [6.0] * 5]
+  assert first == last and len(first) == 3
+  # Of five numbers and three votes worker 1 has those from the fourth on.
+  assert first[2] == [8.0] * 3 + [8.0 if hop_bytes else 6.0] * 2
 
 
 def make_member(index, num_workers):
