@@ -368,20 +368,29 @@ def test_all_tasks_leave_by_themselves(tasks, make_real_cluster, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('victim', [0, 1])
+@pytest.mark.parametrize(
+  'victim, num_workers, how',
+  [
+    # Several buckets.
+    *((i, 3, ['--bucket_mib=0.005']) for i in (0, 1)),
+    # In chunks that have owners.
+    (1, 4, ['--model=mlp']),
+  ],
+  ids=['0', '1', 'owner'],
+)
 def test_kill_9_ends_the_others_and_the_next_start_resumes(
-  tasks, make_real_cluster, tmp_path, victim
+  tasks, make_real_cluster, tmp_path, victim, num_workers, how
 ):
   logdir = tmp_path / 'run'
   flags = *SMALL, RING, '--log_secs=0', f'--logdir={logdir}', '--save_steps=10'
-  flags += ('--bucket_mib=0.005',)  # Several buckets.
-  cluster = make_real_cluster(0, 3)
+  flags += tuple(how)
+  cluster = make_real_cluster(0, num_workers)
   _, workers = cluster.start_all(*flags, '--train_steps=1000000')
   wait_for_line(workers[victim], 'step 3')
   wait_for_line(workers[0], 'step 12/')
   tasks.signal(workers[victim], signal.SIGKILL)
   left = [task for task in workers if task is not workers[victim]]
-  assert tasks.wait(*left, timeout_secs=30) == [3, 3]
+  assert tasks.wait(*left, timeout_secs=30) == [3] * len(left)
   lost = f'worker {victim} at {cluster.hosts["worker"][victim]}'
   for task in left:
     assert 'Traceback' not in task.output
@@ -395,14 +404,14 @@ def test_kill_9_ends_the_others_and_the_next_start_resumes(
 
   restored = saved_step(logdir)
   assert restored >= 10
-  cluster = make_real_cluster(0, 3)
+  cluster = make_real_cluster(0, num_workers)
   _, workers = cluster.start_all(*flags, f'--train_steps={restored + 20}')
-  assert tasks.wait(*workers) == [0] * 3
+  assert tasks.wait(*workers) == [0] * num_workers
   assert f'restored {logdir}/model.ckpt-{restored}\n' in workers[0].output
   for task in workers:
     assert steps_of(task)[0] == restored + 1
   lives = [row['lives'][-1] for row in read_report(logdir)['workers']]
-  assert [life['local_steps'] for life in lives] == [20] * 3
+  assert [life['local_steps'] for life in lives] == [20] * num_workers
 
 
 @pytest.mark.slow
