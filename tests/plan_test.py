@@ -50,11 +50,11 @@ def test_a_plan_names_shards_places_and_times(capsys, set_flags):
     (['--num_ps=2', '--num_workers=3'], 0.0508864),
     # The ps gets those of three, while it sends as many.
     (['--num_ps=1', '--num_workers=3'], 0.0763296),
-    # Without a ps what comes and what goes do so at the same time; of so few
-    # bytes each worker sends all to each.
+    # Without a ps what comes and what goes do so at the same time: 2 (n - 1) / n
+    # times the bytes of the model.
     (
       ['--num_ps=0', '--num_workers=3', '--strategy=ring_allreduce'],
-      0.0508864,
+      0.033924,
     ),
   ],
 )
@@ -77,7 +77,7 @@ def test_hosts_may_be_given_instead(capsys, set_flags):
     (['--strategy=agn', '--communication_period=10'], 31804, 31804),
     (['--strategy=downpour', '--n_fetch=2', '--n_push=5'], 159020, 63608),
     (['--strategy=sync_sgd', '--wire_dtype=bfloat16'], 159020, 159020),
-    (['--strategy=ring_allreduce', '--num_ps=0'], 636080, 636080),
+    (['--strategy=ring_allreduce', '--num_ps=0'], 424053, 424053),
   ],
 )
 def test_each_rule_moves_what_it_moves(
@@ -94,7 +94,10 @@ def test_it_is_told_in_which_way_a_mean_is_taken(capsys, set_flags):
   words = '--num_ps=0', '--num_workers=3', '--strategy=ring_allreduce'
   lines = run(capsys, set_flags, *words)
   [line] = [line for line in lines if 'bucket' in line]
-  assert line.startswith('1 bucket of 318,040 bytes: all send all, in one hop')
+  assert line.startswith(
+    '1 bucket of 318,040 bytes: worker j adds up chunk j of all and sends the '
+    'mean to all, in two hops'
+  )
 
 
 def test_one_process_moves_nothing(capsys, set_flags):

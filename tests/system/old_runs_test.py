@@ -37,10 +37,14 @@ def old_runs(tmp_path_factory):
 def test_it_is_restored_and_goes_on(case, old_runs):
   folder = old_runs / case
   logdir, words = folder / 'run', (folder / 'flags').read_text().split()
-  out, err = programs.run_forked(
-    *('launch', *words, f'--problem={folder / "problem.py"}'),
-    *('--train_steps=40', '--end_timeout_secs=60', f'--logdir={logdir}'),
+  done = programs.start_forked().run(
+    'launch',
+    [*words, '--train_steps=40', '--end_timeout_secs=60', f'--logdir={logdir}'],
+    folder,
+    timeout_secs=300,
   )
+  out, err = done['out'], done['err']
+  assert done['code'] == 0, out + err
   lines = (out + err).splitlines()
   assert f'restored {logdir}/model.ckpt-20' in lines
   assert sum(line.startswith('step 21/40 ') for line in lines) <= 1

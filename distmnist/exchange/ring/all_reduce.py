@@ -34,9 +34,9 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.transport import sums
 
-# What another hop is worth: on two cores it takes some 0.3 ms, in which a link
-# of 10 Gbit/s, or a socket within one machine, carries about this much.
-HOP_BYTES = 2**18
+# What another hop is worth. On two cores it takes some 0.3 ms, in which a link
+# of 2 Gbit/s carries about this much; a slower link would pay for more.
+HOP_BYTES = 2**16
 _CAPACITY = 2
 
 
