@@ -50,7 +50,7 @@ def test_a_plan_names_shards_places_and_times(capsys, set_flags):
     (['--num_ps=2', '--num_workers=3'], 0.0508864),
     # The ps gets those of three, while it sends as many.
     (['--num_ps=1', '--num_workers=3'], 0.0763296),
-    # Without a ps what comes and what goes do so at the same time: 2 (n - 1) / n
+    # Without a ps what comes and what goes do so at the same time: 2 (n - 1)/n
     # times the bytes of the model.
     (
       ['--num_ps=0', '--num_workers=3', '--strategy=ring_allreduce'],

@@ -236,6 +236,12 @@ DAILY = {
   'system/launches_test.py': {
     'test_launches_in_a_row_end_at_once': (),
   },
+  'system/old_runs_test.py': {
+    'test_it_is_restored_and_goes_on': (
+      *('agn', 'async_sgd_touched_rows', 'bmuf', 'dc_asgd', 'easgd'),
+      *('ring_allreduce', 'sync_sgd_by_shards', 'sync_sgd_tables'),
+    ),
+  },
   'system/new_rows_test.py': {
     'test_who_is_killed_leaves_each_key_its_row': ('ps-async_sgd',),
   },
