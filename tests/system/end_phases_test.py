@@ -109,7 +109,8 @@ def run(make_real_cluster, tasks, tmp_path):
 def check_report(logdir, not_heard_of=()):
   report = read_report(logdir)
   assert report['global_step'] == 8
-  assert report['workers_not_heard_of'] == [*not_heard_of]
+  if not_heard_of is not None:
+    assert report['workers_not_heard_of'] == [*not_heard_of]
   assert 0 < report['test_metrics']['loss'] < 2
   assert report['local_steps'] == 8
   return report
@@ -131,7 +132,10 @@ def test_what_is_killed_at_the_end_is_begun_again(run, phase, member):
   assert 'firewall' not in again.output
   if member != CHIEF and phase != 'evaluation':
     assert 'has ended at step 8' in again.output
-  check_report(run.logdir)
+  # The chief may have made all steps. If it was killed before its report, it
+  # had taken the message of the other worker, which keeps no record of none.
+  is_idle = member == CHIEF and 'step ' not in run.now[WORKER].output
+  check_report(run.logdir, not_heard_of=None if is_idle else [])
 
 
 @pytest.mark.slow
