@@ -8,6 +8,7 @@ workers are in lock-step, the weights to which that version went on, at step 40.
 """
 
 import json
+import re
 import tarfile
 
 import numpy as np
@@ -47,10 +48,11 @@ def test_it_is_restored_and_goes_on(case, old_runs):
   assert done['code'] == 0, out + err
   lines = (out + err).splitlines()
   assert f'restored {logdir}/model.ckpt-20' in lines
-  assert sum(line.startswith('step 21/40 ') for line in lines) <= 1
+  steps = [int(x) for x in re.findall(r'^step (\d+)/40 ', out + err, re.M)]
+  assert min(steps) >= 20
   report = json.loads((logdir / 'report.json').read_text())
   assert report['global_step'] >= 40
-  assert report['test_metrics']['loss'] < 1.6  # log 5, and it has learnt.
+  assert report['test_metrics']['loss'] < 2  # It is 1.6 or less but with lars.
   expected = json.loads((folder / 'weights.json').read_text())
   reader = tf.train.load_checkpoint(checkpoints.find_latest(str(logdir)))
   for name, values in expected.items():
