@@ -17,10 +17,11 @@ The second is a reduce-scatter by pairwise exchange and an all-gather (Thakur et
 al. 2005, IJHPCA 19(1)), each in one hop. A ring of chunks (Patarasuk and Yuan
 2009, JPDC 69(2)) sends as many bytes in 2 (n - 1) hops.
 
-Either way the workers' numbers are added up in the order of the workers, in the
-dtype of transport/sums.py, divided by n, and rounded once to the dtype that is
-sent: all workers get the same bits, the same in every run, and the same both
-ways.
+Either way the workers' numbers are added up in one order, in the dtype of
+transport/sums.py, divided by n, and rounded once to the dtype that is sent: all
+workers get the same bits, the same in every run. With fewer than 16 workers it
+is the order of the workers, and both ways give the same (but for a chunk of a
+single number).
 
 A queue holds two messages at most: a worker ends a step only with what the
 others sent in it, and they begin it only once they have taken what it sent in
@@ -164,9 +165,11 @@ def _cut(flat, num_chunks):
 def _compute_mean(parts):
   """Returns the mean of tensors, a list, in their dtype.
 
-  tf.add_n adds up to nine in their order, and more of them always alike.
+  Not by AddN, nor by additions, of which Grappler makes one: it begins with
+  whichever input's memory it may reuse, so that the order would be of chance.
   """
-  total = tf.add_n([sums.widen(part) for part in parts])
+  wide = [sums.widen(part) for part in parts]
+  total = wide[0] + wide[1] if len(wide) == 2 else tf.reduce_sum(wide, 0)
   return tf.cast(total / len(parts), parts[0].dtype)
 
 
