@@ -14,6 +14,8 @@ import time
 
 from distmnist.common import output
 
+# The import takes some seconds, and as many minutes on a machine that is full.
+_IMPORT_LINE_SECS = 20.0
 # 3 hides C++ errors during a recovery, which Python reports anyway.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 # Without this, Session.close() waits forever for a dead ps.
@@ -28,8 +30,6 @@ os.environ.setdefault(
   'grpc.initial_reconnect_backoff_ms=100,grpc.max_reconnect_backoff_ms=300,'
   'grpc.minimal_stack=1',
 )
-# The import takes some seconds, and as many minutes on a machine that is full.
-_IMPORT_LINE_SECS = 20.0
 # gRPC would send the traffic of the cluster through an HTTP proxy. What else in
 # this process uses one, such as a problem that streams its data, keeps it;
 # gRPC's own variable for this, no_grpc_proxy, has no word for all hosts.

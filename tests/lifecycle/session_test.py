@@ -351,23 +351,26 @@ def test_an_evaluator_follows_a_run(tasks, make_real_cluster, tmp_path):
   assert one.output.startswith('step 100  test accuracy 0.')
 
 
+def make_scaffold(cluster):
+  """Returns (ClusterScaffold, task) of worker 1, which waits for a second."""
+  member = dataclasses.replace(cluster.worker(1), start_timeout_secs=1)
+  task = in_process.make_task(member, cluster.servers[1])
+  tf.train.get_or_create_global_step()
+  return session_lib.ClusterScaffold(
+    task, restart.Restart(None, 'auto', 1), tf.train.Saver(), []
+  ), task
+
+
 @pytest.mark.slow
 def test_a_ps_that_is_lost_again_and_again_is_not_waited_for_without_end(
   make_cluster, monkeypatch
 ):
-  cluster = make_cluster(1, 2)
-  member = dataclasses.replace(cluster.worker(1), start_timeout_secs=1)
-  task = in_process.make_task(member, cluster.servers[1])
-
   def lose(*_):
     raise tf.errors.UnavailableError(None, None, 'it is gone')
 
   monkeypatch.setattr(deadlines, 'call_and_look', lose)
   with tf.Graph().as_default():
-    tf.train.get_or_create_global_step()
-    scaffold = session_lib.ClusterScaffold(
-      task, restart.Restart(None, 'auto', 1), tf.train.Saver(), []
-    )
+    scaffold, _ = make_scaffold(make_cluster(1, 2))
     with pytest.raises(cli.PassingError, match='within 1 s: see its log'):
       scaffold.finalize()
 
@@ -376,16 +379,10 @@ def test_a_ps_that_is_lost_again_and_again_is_not_waited_for_without_end(
 def test_a_chief_that_restores_for_long_is_waited_for_as_long_as_it_beats(
   make_cluster,
 ):
-  cluster = make_cluster(1, 2)
-  member = dataclasses.replace(cluster.worker(1), start_timeout_secs=1)
-  task = in_process.make_task(member, cluster.servers[1])
-  end = time.monotonic() + 4
-  task.watchdog.is_beating = lambda name: time.monotonic() < end
   with tf.Graph().as_default():
-    tf.train.get_or_create_global_step()
-    scaffold = session_lib.ClusterScaffold(
-      task, restart.Restart(None, 'auto', 1), tf.train.Saver(), []
-    )
+    scaffold, task = make_scaffold(make_cluster(1, 2))
+    end = time.monotonic() + 4
+    task.watchdog.is_beating = lambda name: time.monotonic() < end
     with pytest.raises(cli.PassingError, match='did not initialise the var'):
       scaffold.finalize()
   assert time.monotonic() - end > 0.9
