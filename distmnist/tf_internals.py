@@ -75,6 +75,16 @@ def drop_colocation(node):
   node.attr.pop('_class', None)
 
 
+@contextlib.contextmanager
+def growing(graph):
+  """Lets a final tf.Graph grow, within a `with`: its sessions grow with it."""
+  graph._unsafe_unfinalize()
+  try:
+    yield
+  finally:
+    graph.finalize()
+
+
 def find_forward(op):
   """Returns the tf.Operation whose gradient `op` is a part of, or None."""
   return op._original_op

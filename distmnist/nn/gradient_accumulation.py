@@ -39,7 +39,7 @@ def build_mean(losses, gates):
   Args:
     losses, gates: see SlicedLoss.
   """
-  mean = tf.add_n(losses) / len(losses)
+  mean = sums.build_mean(losses)
   sliced = SlicedLoss(mean, losses, gates)
   graph_record.current().sliced_losses.append(sliced)
   return mean

@@ -43,7 +43,9 @@ def build_norms(pairs):
   for device, there in sums.items():
     with tf.device(device):
       # One row per layer: the sums over its shards on this device.
-      sent[device] = tf.stack([tf.add_n(squares) for squares in there.values()])
+      sent[device] = tf.stack(
+        [exchange_sums.add_up(squares) for squares in there.values()]
+      )
   layers = {device: list(there) for device, there in sums.items()}
   norms = {device: _add_up(device, layers, sent) for device in sums}
   return {id(w): norms[w.device][_whole_name(w)] for _, w in pairs}
@@ -66,7 +68,7 @@ def _add_up(device, layers, sent):
         for name in shared:
           found[name].append(rows[names.index(name)])
     return {
-      name: tuple(tf.unstack(tf.sqrt(tf.add_n(rows))))
+      name: tuple(tf.unstack(tf.sqrt(exchange_sums.add_up(rows))))
       for name, rows in found.items()
     }
 

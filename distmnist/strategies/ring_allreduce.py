@@ -69,6 +69,8 @@ class RingAllreduce(strategy.Strategy):
     super().__init__(cluster)
     self.batches_per_update = cluster.num_workers
     self._votes = votes.Votes(cluster, bucket_bytes)
+    if cluster.num_workers > 1:
+      self.agreement = self._votes
     self._bucket_bytes = bucket_bytes
 
   def minimize(self, loss, make_optimizer, global_step):
@@ -97,7 +99,7 @@ class RingAllreduce(strategy.Strategy):
 
   def hooks(self, stop):
     self._votes.stop = stop
-    if self.cluster.num_workers == 1:
+    if self.agreement is None:
       return []
     return [ring_hook.RingHook(self.cluster, self._votes, stop)]
 

@@ -25,8 +25,8 @@ _log = logging.getLogger(__name__)
 _VALIDATION_STEPS = flags.DEFINE_integer(
   'validation_steps',
   0,
-  'Global steps from one evaluation on the validation split to the next; '
-  '0 means never. Each fetches to worker 0 all that a checkpoint holds.',
+  'Evaluations on the validation split at multiples of this many global '
+  'steps; 0 means never. Each fetches to worker 0 all that a checkpoint holds.',
   lower_bound=0,
 )
 _EARLY_STOPPING_PATIENCE = flags.DEFINE_integer(
@@ -42,6 +42,11 @@ _VALIDATE_AT_END = flags.DEFINE_bool(
   'Report the accuracy on the validation split too, if there is one: choose '
   'between trainings by it, and keep the test images for the one chosen.',
 )
+
+
+def period_from_flags():
+  """Returns --validation_steps, int, 0 for never."""
+  return _VALIDATION_STEPS.value
 
 
 def is_last(plan, path, step, is_of_other_run):

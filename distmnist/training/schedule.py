@@ -7,7 +7,7 @@ import math
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange.steps import fused_steps
+from distmnist.exchange.steps import run_length
 from distmnist.logdir import checkpoint_files
 from distmnist.training.batches import batch_table
 
@@ -186,7 +186,7 @@ def make_plan(cluster, strategy, num_images, unit='images'):
       or cluster.num_workers == strategy.pushes_per_step == 1,
       pushes_per_step=strategy.pushes_per_step,
       has_own_streams=has_own_streams,
-      steps_per_run=fused_steps.steps_per_run_from_flags(),
+      steps_per_run=run_length.find_lease_unit(),
       train_steps=_TRAIN_STEPS.value,
       epoch_steps=epoch_steps,
     ),

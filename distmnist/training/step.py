@@ -23,7 +23,7 @@ from distmnist.tables import key_shard, sparse_table, tables_apart
 from distmnist.training import averages, rule_checks
 from distmnist.training.batches import dispatcher
 from distmnist.training.problems import table_checks, variable_checks
-from distmnist.transport import model_state, sharding
+from distmnist.transport import model_state, sharding, sums
 from distmnist.transport import strategy as strategy_lib
 
 
@@ -277,7 +277,7 @@ def _build_towers(cluster, problem, batch):
       means.append({name: _take_mean(found[name]) for name in found})
   if len(devices) == 1:
     return losses[0], means[0]
-  return _average(losses), _average_each(means)
+  return sums.build_mean(losses), _average_each(means)
 
 
 def _build_outputs(problem, x):
@@ -292,7 +292,7 @@ def _build_outputs(problem, x):
   penalties = _take_losses()
   if not penalties:
     return outputs, None
-  return outputs, tf.add_n([tf.cast(p, tf.float32) for p in penalties])
+  return outputs, sums.add_up([tf.cast(p, tf.float32) for p in penalties])
 
 
 def _take_losses():
@@ -325,13 +325,11 @@ def _take_mean(metric):
   return tf.reduce_mean(metric)
 
 
-def _average(tensors):
-  return tf.add_n(tensors) / len(tensors)
-
-
 def _average_each(means):
   """Returns {name: mean} of a list of {name: tensor}."""
-  return {name: _average([mean[name] for mean in means]) for name in means[0]}
+  return {
+    name: sums.build_mean([mean[name] for mean in means]) for name in means[0]
+  }
 
 
 def _cut(batch, num_parts):

@@ -88,13 +88,14 @@ def make_source(task, plan, graph, history, seed):
   )
 
 
-def make_steps(source, graph, has_summaries):
+def make_steps(source, graph, has_summaries, pace):
   """Returns what runs a worker's steps, and the metrics that never change.
 
   Args:
     source: batch_source.BatchSource.
     graph: WorkerGraph.
     has_summaries: bool, whether to fetch the metrics of a step too.
+    pace: run_length.Pace.
 
   Returns:
     fused_steps.Steps with the metrics of a step, and {name: int} of those
@@ -115,6 +116,7 @@ def make_steps(source, graph, has_summaries):
     source,
     last_step_tensors,
     graph.warmup,
+    pace,
   )
   return steps, {n: x for n, x in metrics.items() if isinstance(x, int)}
 

@@ -2,12 +2,14 @@
 
 import contextlib
 import logging
+import math
 import time
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import server as server_lib
+from distmnist.exchange.steps import run_length
 from distmnist.lifecycle import (
   consistency,
   liveness,
@@ -173,7 +175,7 @@ class WorkerLoop:
       task, choice.plan, self._graph, task.history, seed
     )
     steps, constants = worker_graph.make_steps(
-      source, self._graph, bool(folder.summary_dir)
+      source, self._graph, bool(folder.summary_dir), self._make_pace()
     )
     saves = self._chief = None
     if cluster.is_chief:
@@ -220,6 +222,24 @@ class WorkerLoop:
       before_restore=saves.end_beside if saves else lambda: None,
     )
     server_lib.log_placement(tf.get_default_graph())
+
+  def _make_pace(self):
+    """Returns the run_length.Pace of a worker, for --steps_per_run=auto."""
+    cluster, strategy = self._task.cluster, self._choice.strategy
+    dealing = self._graph.step.table.dealing
+    global_periods, local_periods = [], []
+    if cluster.is_chief:
+      periods = save_hook.period_from_flags(), chief_lib.period_from_flags()
+      global_periods = [period for period in periods if period]
+    if self._folder.summary_dir:
+      local_periods = [worker_summaries.period_from_flags()]
+    marks = run_length.Marks(
+      global_periods,
+      local_periods,
+      max(1, math.ceil(cluster.num_workers / dealing.batches_per_update)),
+      has_traces=bool(self._choice.traced_steps),
+    )
+    return run_length.Pace(marks, strategy.agreement)
 
   def _make_stop_hook(self, steps, source, saves):
     task, choice = self._task, self._choice

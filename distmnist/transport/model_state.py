@@ -263,8 +263,7 @@ def _build_kept(new, copy):
 def _build_mean(values):
   """Returns the mean of the towers' values; of whole numbers, the first."""
   if len(values) > 1 and values[0].dtype.is_floating:
-    total = tf.add_n([sums.widen(value) for value in values])
-    return tf.cast(total / len(values), values[0].dtype)
+    return sums.build_mean(values)
   return values[0]
 
 

@@ -87,12 +87,14 @@ class Strategy:
       the others.
     takes_tables: bool, whether a model may have sparse tables
       (tables/sparse_table.py).
+    agreement: RunAgreement, where all workers must make as many steps at a
+      time; None where each makes its own (exchange/steps/run_length.py).
     refuses_tables_with: str, a flag with which it takes none after all, or ''.
   """
 
   batches_per_update = pull_period = push_period = 1
   share_with_ps = 1.0
-  max_staleness = None
+  max_staleness = agreement = None
   needs_ps = True
   has_center_optimizer = True
   is_lock_step = has_local_steps = overlaps_exchange = False
@@ -189,6 +191,23 @@ class Strategy:
   def request_stop(self, run_context):
     """Ends this worker's loop; a rule may want all workers to agree first."""
     run_context.request_stop()
+
+
+class RunAgreement:
+  """How many steps at a time workers make that must all make as many.
+
+  Attributes, the same on all workers:
+    secs: float, how long a step takes; 0 until it is known.
+    is_long: bool, whether the next run is a long one.
+  """
+
+  secs, is_long = 0.0, False
+
+  def forget(self):
+    """Begins anew, in a new session."""
+
+  def vote(self, secs, is_long):
+    """Says, in the run that begins, what this worker has for both."""
 
 
 class CenterHook(tf.train.SessionRunHook):

@@ -4,6 +4,10 @@ A sum of float16 overflows where its numbers do not, and one of bfloat16 stops
 while what is added is below half of its last bit. What is kept over several
 steps, workers or slices to be added to is kept in this dtype; what is made of
 it, a mean or a change, is then rounded to the dtype of the weights.
+
+Several tensors are added up in one order, so that a sum has the same bits in
+every run. tf.add_n begins with whichever input's memory it may reuse, which is
+of chance from three on, and Grappler makes one of a chain of additions.
 """
 
 import tensorflow.compat.v1 as tf
@@ -18,3 +22,14 @@ def choose_dtype(dtype):
 def widen(tensor):
   """Returns a tensor in the dtype in which it is to be added up, or squared."""
   return tf.cast(tensor, choose_dtype(tensor.dtype))
+
+
+def add_up(tensors):
+  """Returns the sum of a list of tensors of one shape, see `choose_dtype`."""
+  wide = [widen(tensor) for tensor in tensors]
+  return wide[0] + wide[1] if len(wide) == 2 else tf.reduce_sum(wide, 0)
+
+
+def build_mean(tensors):
+  """Returns the mean of a list of float tensors of one shape and dtype."""
+  return tf.cast(add_up(tensors) / len(tensors), tensors[0].dtype)

@@ -127,6 +127,8 @@ class Countdown:
   def left(self):
     return (self._last_step - self.step) * self._steps_of_all
 
+  until_end = left
+
   def make_feed(self, num_batches):
     del num_batches
     return {}

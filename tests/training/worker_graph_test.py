@@ -218,7 +218,7 @@ def test_what_differs_from_step_to_step_is_fetched(
     metrics={'accuracy': tf.constant(0.25)},
   )
   graph = types.SimpleNamespace(step=step, warmup=None)
-  steps, constants = worker_graph.make_steps(None, graph, has_summaries)
+  steps, constants = worker_graph.make_steps(None, graph, has_summaries, None)
   assert constants == {'bytes_pulled': 40, 'bytes_pushed': 20}
   context = types.SimpleNamespace(session=tf_session)
   fetches = steps.before_run(context).fetches

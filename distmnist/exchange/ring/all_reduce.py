@@ -78,11 +78,11 @@ def build_mean(cluster, flat, name, in_chunks):
     in_chunks: bool, whether chunks have owners; the same on all.
   """
   if not in_chunks:
-    return _compute_mean(build_all(cluster, flat, name))
+    return sums.build_mean(build_all(cluster, flat, name))
   chunks = _cut(flat, cluster.num_workers)
   own = chunks[cluster.task_index]
   parts = _exchange(cluster, chunks, [own] * len(chunks), _name_parts(name))
-  mean = _compute_mean(parts)
+  mean = sums.build_mean(parts)
   means = _exchange(cluster, [mean] * len(chunks), chunks, _name_means(name))
   return tf.concat(means, 0)
 
@@ -104,7 +104,7 @@ def build_farewell(cluster, flat, name, in_chunks):
     return tf.group(_send(cluster, [flat] * n, name))
   chunks = _cut(flat, n)
   own = chunks[cluster.task_index]
-  mean = _compute_mean([own] + [tf.zeros_like(own)] * (n - 1))
+  mean = sums.build_mean([own] + [tf.zeros_like(own)] * (n - 1))
   return tf.group(
     _send(cluster, chunks, _name_parts(name)),
     _send(cluster, [mean] * n, _name_means(name)),
@@ -160,17 +160,6 @@ def _cut(flat, num_chunks):
   """Returns `flat` cut into chunks, a list; the first may be one longer."""
   size, num_longer = divmod(flat.shape.num_elements(), num_chunks)
   return tf.split(flat, [size + (i < num_longer) for i in range(num_chunks)])
-
-
-def _compute_mean(parts):
-  """Returns the mean of tensors, a list, in their dtype.
-
-  Not by AddN, nor by additions, of which Grappler makes one: it begins with
-  whichever input's memory it may reuse, so that the order would be of chance.
-  """
-  wide = [sums.widen(part) for part in parts]
-  total = wide[0] + wide[1] if len(wide) == 2 else tf.reduce_sum(wide, 0)
-  return tf.cast(total / len(parts), parts[0].dtype)
 
 
 def _exchange(cluster, to_each, from_each, name):

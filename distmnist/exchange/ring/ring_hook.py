@@ -68,7 +68,7 @@ class RingHook(tf.train.SessionRunHook):
 
   def after_run(self, run_context, run_values):
     self._is_amid_step = False
-    wants_stop, is_preempted, has_left = run_values.results > 0
+    wants_stop, is_preempted, has_left = self._votes.note(run_values.results)
     if is_preempted:
       self._stop.request(signal.SIGTERM)
     if has_left:

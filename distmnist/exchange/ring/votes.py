@@ -1,23 +1,29 @@
 """What the workers of a ring tell each other along with their gradients.
 
 All must stop after the same step: one that wants to stop says so in its next
-step. The vote travels with the last bucket, so that it costs no message.
+step. Also all must make as many steps at a time: each says how long its steps
+take, and whether its next run may be a long one. The vote travels with the last
+bucket, so that it costs no message.
 """
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.ring import buckets
+from distmnist.transport import strategy
 
-_WANTS_STOP, _IS_PREEMPTED, _HAS_LEFT = np.eye(3, dtype=np.float32)
+_WANTS_STOP, _IS_PREEMPTED, _HAS_LEFT, _IS_SHORT, _MS = np.eye(
+  5, dtype=np.float32
+)
 
 
-class Votes:
+class Votes(strategy.RunAgreement):
   """This worker's vote, and the mean of all.
 
   Attributes:
-    mean: float32 [3] tensor: the fractions of the workers that want to stop,
-      that were asked to by a signal, and that have left a loop of their own.
+    mean: float32 [5] tensor: the fractions of the workers that want to stop,
+      that were asked to by a signal, that have left a loop of their own, and
+      whose next run must be a single step; the milliseconds of a step.
     wants_stop: bool, whether this worker wants to stop.
     stop: stop_request.StopRequest, or None as long as there is none.
   """
@@ -32,6 +38,7 @@ class Votes:
     self._cluster = cluster
     self._bucket_bytes = bucket_bytes
     self._variables = ()
+    self.forget()
 
   def build_means(self, gradients, variables):
     """Returns the workers' mean gradients; also sets `mean`."""
@@ -39,11 +46,28 @@ class Votes:
     with tf.device(self._cluster.cpu_device):
       own = tf.py_func(self._vote, [], tf.float32, name='votes')
       # If the votes are lost, a worker that wants to stop votes again.
-      own = tf.ensure_shape(own, [3])
+      own = tf.ensure_shape(own, [5])
       means, self.mean = buckets.build_means(
         self._cluster, gradients, variables, own, self._bucket_bytes
       )
     return means
+
+  def forget(self):
+    self.secs, self.is_long = 0.0, False
+    self._own = self.secs, self.is_long
+
+  def vote(self, secs, is_long):
+    self._own = secs, is_long
+
+  def note(self, mean):
+    """Notes what all have voted, the array `mean`.
+
+    Returns:
+      (wants_stop, is_preempted, has_left), bools: whether any worker is so.
+    """
+    *are, is_short, ms = mean
+    self.secs, self.is_long = float(ms) / 1000, is_short == 0
+    return [share > 0 for share in are]
 
   def build_leave(self, has_failed):
     """Returns an op: a step in which this worker only votes that it has left.
@@ -62,4 +86,10 @@ class Votes:
 
   def _vote(self):
     is_preempted = self.stop is not None and self.stop.is_requested
-    return _WANTS_STOP * self.wants_stop + _IS_PREEMPTED * is_preempted
+    secs, is_long = self._own
+    return (
+      _WANTS_STOP * self.wants_stop
+      + _IS_PREEMPTED * is_preempted
+      + _IS_SHORT * (not is_long)
+      + _MS * np.float32(1000 * secs)
+    )

@@ -7,6 +7,8 @@ neither changes what a rule computes:
 - With --steps_per_run=K the graph of a step is copied K - 1 times, and each
   copy begins when the step before it has ended. Every step pulls and pushes as
   before, but the hooks (stop, checkpoint, summary) run only after K steps.
+  With `auto`, K is chosen once the first steps were timed (run_length.py), and
+  only then are the copies made: the first step is as early as without any.
   Where a step ends on a ps, as an asynchronous one does, the next begins there
   without a message to the worker, which gets the metrics of all K at the end.
 - A rule that exchanges with the center only every T steps has copies of the
@@ -16,29 +18,23 @@ neither changes what a rule computes:
   that exchanges: the branch not taken sends and receives, too.
 """
 
+import logging
 import math
 
 import tensorflow.compat.v1 as tf
-from absl import flags
 
+from distmnist import tf_internals
 from distmnist.data import step_rows
 from distmnist.exchange import graph_copy
 from distmnist.exchange.copies import periodic_exchange
+from distmnist.exchange.steps import run_length
 from distmnist.transport import wire
 
 # Runs differ in which exchanges are due in them, and recur in a cycle of steps.
 # If it is longer than this, each step checks for itself what is due.
 _MAX_CYCLE = 10_000
-_STEPS_PER_RUN = flags.DEFINE_integer(
-  'steps_per_run',
-  1,
-  'Training steps in one session.run: more is faster where a step is short. '
-  'Checkpoints, summaries and signals wait for its end; the last steps of a '
-  'training are run one by one. Each step is a copy in the graph, so hundreds '
-  'take minutes to start.',
-  lower_bound=1,
-  upper_bound=1000,
-)
+
+_log = logging.getLogger(__name__)
 
 
 class _Run:
@@ -74,7 +70,7 @@ class _Run:
 class _Endless:
   """Stands in for the source of batches where a step needs none."""
 
-  left = math.inf
+  left = until_end = math.inf
 
   def make_feed(self, num_batches):
     del num_batches
@@ -107,49 +103,80 @@ class Steps(tf.train.SessionRunHook):
     exchanges=(),
     last_step_tensors=None,
     warmup=None,
+    pace=None,
   ):
     """
     Args:
       tensors: {name: scalar tensor} of one step; `global_step` is the train_op.
-      num_steps: int, K.
+      num_steps: int, K; 1 with a `pace`.
       source: object that knows how many steps there may be and feeds them, such
         as batch_source.BatchSource; None feeds nothing and has no end.
       exchanges: list of periodic_exchange.Exchange in the step.
       last_step_tensors: {name: scalar tensor} of one step, which are fetched
         only for the last step of a run.
       warmup: graph_warmup.Warmup of the step, or None.
+      pace: run_length.Pace, which chooses K later, or None.
     """
     self.done = []
     self._coord = None
     self._source = source or _Endless()
     self._warmup = warmup
+    self._pace = pace
     # What an assignment returns is not yet a tensor, and could not be copied.
     first = graph_copy.Step(
       {n: tf.convert_to_tensor(x) for n, x in tensors.items()},
       last_step_tensors or {},
       exchanges[0].step if exchanges else None,
     )
-    copier = graph_copy.Copier(first, step_rows.get_all())
-
-    def build_run(left_out, name):
-      chain = copier.build_chain(left_out, name)
-      with tf.name_scope(name):
-        return _Run(chain, warmup)
-
+    self._copier = graph_copy.Copier(first, step_rows.get_all())
+    self._exchanges = exchanges
     self._periods = [exchange.period for exchange in exchanges]
     self._num_steps = num_steps
-    self._runs = {}
-    for number, due in enumerate(self._find_runs()):
-      left_out = [
-        [e for e, is_due in zip(exchanges, of_step, strict=True) if not is_due]
-        for of_step in due
-      ]
-      self._runs[due] = build_run(left_out, f'run_{number + 1}')
-    # Runs of steps that check for themselves what is due.
-    self._general = {1: build_run([()], 'step')}
-    if num_steps > 1 and not self._runs:
-      self._general[num_steps] = build_run([()] * num_steps, 'steps')
+    # By what is due in each step; and, by their number, those of steps that
+    # check for themselves what is due.
+    self._runs, self._general = {}, {1: self._build_run([()], 'step')}
+    self._build_runs(num_steps)
     self._known_count = self._now = None
+
+  def _build_runs(self, num_steps):
+    """Builds the runs of `num_steps` steps, and of one, that can be due."""
+    kinds = self._find_runs(num_steps)
+    for due in kinds:
+      if due not in self._runs:
+        left_out = [
+          [
+            e
+            for e, is_due in zip(self._exchanges, of_step, strict=True)
+            if not is_due
+          ]
+          for of_step in due
+        ]
+        name = f'run_{len(self._runs) + 1}'
+        self._runs[due] = self._build_run(left_out, name)
+    if not kinds and num_steps not in self._general:
+      name = 'steps' if self._pace is None else f'steps_{num_steps}'
+      self._general[num_steps] = self._build_run([()] * num_steps, name)
+
+  def _build_run(self, left_out, name):
+    chain = self._copier.build_chain(left_out, name)
+    with tf.name_scope(name):
+      return _Run(chain, self._warmup)
+
+  def _choose_length(self, session):
+    """Chooses K, once it can be known, and builds its runs in the session."""
+    if not self._pace.choose_length(self._source.until_end, self._periods):
+      return
+    graph = session.graph
+    with graph.as_default(), tf_internals.growing(graph):
+      self._build_runs(self._pace.length)
+    self._num_steps = self._pace.length
+    if self._num_steps > 1:
+      _log.info(
+        '%d steps in a session.run from now on, as a step takes %.2f ms '
+        '(--steps_per_run=auto)',
+        self._num_steps,
+        1000 * self._pace.secs,
+      )
 
   @property
   def last(self):
@@ -187,6 +214,9 @@ class Steps(tf.train.SessionRunHook):
     # The worker's own count starts over with each session.
     self._known_count = None
     self._coord = coord
+    if self._pace:
+      self._num_steps = 1
+      self._pace.begin_session()
 
   def before_run(self, run_context):
     # A recovered session runs what was lost, also if nothing is left to do.
@@ -194,17 +224,25 @@ class Steps(tf.train.SessionRunHook):
       raise tf.errors.OutOfRangeError(None, None, 'the training has ended')
     if self._warmup:
       self._warmup.pull_anew(run_context.session)
+    if self._pace and self._pace.length is None:
+      self._choose_length(run_context.session)
     self._now = self._choose()
+    if self._pace:
+      self._pace.begin_run(len(self._now.chain))
     feed = self._source.make_feed(len(self._now.chain))
     return tf.train.SessionRunArgs(self._now.fetches, feed)
 
   def after_run(self, run_context, run_values):
     self.done, self._known_count = self._now.unpack(run_values.results)
     self._source.note([step['global_step'] for step in self.done])
+    if self._pace:
+      self._pace.end_run(self.last['global_step'], len(self.done))
 
   def _choose(self):
     """Returns the _Run that is due."""
     is_long = self._source.left >= self._num_steps
+    if self._num_steps > 1 and self._pace:
+      is_long = is_long and self._pace.is_long()
     num_steps, due = self._num_steps if is_long else 1, None
     if self._periods and (self._known_count or 0) % num_steps:
       num_steps = 1  # Until a run of K can begin.
@@ -223,31 +261,35 @@ class Steps(tf.train.SessionRunHook):
       for number in range(count + 1, count + 1 + num_steps)
     )
 
-  def _find_runs(self):
+  def _find_runs(self, num_steps):
     """Returns what can be due in a run of one step or of K, a sorted list."""
-    cycle = math.lcm(self._num_steps, *self._periods)
+    cycle = math.lcm(num_steps, *self._periods)
     if not self._periods or cycle > _MAX_CYCLE:
       return []
     return sorted(
       {
         self._find_due(count, length)
-        for length in {1, self._num_steps}
+        for length in {1, num_steps}
         for count in range(0, cycle, length)
       }
     )
 
 
-def steps_per_run_from_flags():
-  return _STEPS_PER_RUN.value
+def make(tensors, source, last_step_tensors, warmup, pace):
+  """Returns the Steps that --steps_per_run asks for, in the default graph.
 
-
-def make(tensors, source, last_step_tensors, warmup):
-  """Returns the Steps that --steps_per_run asks for, in the default graph."""
+  Args:
+    tensors, source, last_step_tensors, warmup: see Steps.
+    pace: run_length.Pace, for `auto`.
+  """
+  num_steps = run_length.from_flags()
+  is_auto = num_steps == run_length.AUTO
   return Steps(
     tensors,
-    _STEPS_PER_RUN.value,
+    1 if is_auto else num_steps,
     source,
     periodic_exchange.get_all(),
     last_step_tensors,
     warmup,
+    pace if is_auto else None,
   )

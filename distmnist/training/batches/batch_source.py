@@ -68,6 +68,11 @@ class BatchSource:
     """int, how many batches the next runs may have in total."""
     return self.tickets.left
 
+  @property
+  def until_end(self):
+    """float, about how many batches are left to this worker in all."""
+    return self.tickets.until_end
+
   def begin(self, global_step, table, lease=None):
     """Begins a session, or a lease.
 

@@ -41,6 +41,8 @@ class LockStep:
     num_steps = self._dealing.last_step - self._step
     return num_steps * self._unit - len(self._pushed_next)
 
+  until_end = left  # It ends there.
+
   def peek(self, num_batches):
     """Returns the tickets (list) that `take` would return."""
     again = list(self._again)[:num_batches]
@@ -117,6 +119,13 @@ class Leased:
     return min(
       left, max(1, pushes // dealing.num_workers) * dealing.batches_per_push
     )
+
+  @property
+  def until_end(self):
+    """float, about how many batches are left to this worker in all."""
+    dealing = self._dealing
+    pushes = dealing.count_pushes_left(self._step)
+    return pushes * dealing.batches_per_push / dealing.num_workers
 
   def peek(self, num_batches):
     """Returns the tickets (list) of this lease that `take` would return."""

@@ -57,7 +57,6 @@ class Progress:
   def count_run(self, session):
     """Counts the steps of a run; prints and writes what is due."""
     now, stats = time.monotonic(), self._stats
-    has_summary = self._summaries.is_due(stats.local_steps)
     with stats.lock:
       for fetched in self._steps.done:
         values = fetched | self._constants
@@ -70,7 +69,7 @@ class Progress:
     else:
       stats.timed_steps += len(self._steps.done)
     stats.train_secs = now - self._start
-    if has_summary:
+    if self._summaries.is_due(stats.local_steps):
       self._summaries.write(values, stats, session, now)
     if self._console.is_due():
       self._read_sockets()

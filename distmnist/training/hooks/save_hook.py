@@ -24,7 +24,7 @@ _SAVE_SECS = flags.DEFINE_float(
 _SAVE_STEPS = flags.DEFINE_integer(
   'save_steps',
   None,
-  'Global steps from one checkpoint to the next, beside --save_secs.',
+  'Checkpoints at multiples of this many global steps, beside --save_secs.',
   lower_bound=1,
 )
 
@@ -61,6 +61,11 @@ def make(task, folder, steps, center, others):
   return saves
 
 
+def period_from_flags():
+  """Returns --save_steps, int or None."""
+  return _SAVE_STEPS.value
+
+
 class SaveHook(tf.train.SessionRunHook):
   """Saves checkpoints: losing a ps loses only the work since the last one.
 
@@ -93,7 +98,7 @@ class SaveHook(tf.train.SessionRunHook):
       writer: saving.CheckpointWriter, or None: then there is nothing to save,
         and what asks for a save is told so.
       save_secs: float, seconds from one checkpoint to the next.
-      save_steps: int, global steps from one to the next, or None.
+      save_steps: int, also at multiples of so many global steps, or None.
       others: shutdown.Others; a ps that must stop asks for a checkpoint.
       may_end_partial: callable, whether the last checkpoint may be partial
         (common/partial_names.py), as those before it may.
@@ -165,8 +170,9 @@ class SaveHook(tf.train.SessionRunHook):
     if now >= self._next_look:
       self._next_look = now + _LOOK_SECS
       is_wanted = self._others.is_save_wanted()
-    num_steps = self._step - (self._saved_step or 0)
-    is_due = num_steps >= self._save_steps or now - self._time > self._save_secs
+    every, saved_step = self._save_steps, self._saved_step or 0
+    has_passed = self._step // every > saved_step // every
+    is_due = has_passed or now - self._time > self._save_secs
     if self._goes_beside and is_due and not is_wanted:
       save = self._prepare(session)
 

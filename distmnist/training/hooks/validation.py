@@ -16,9 +16,9 @@ _log = logging.getLogger(__name__)
 class Validation:
   """The chief's early stopping: keeps the best checkpoint, ends the training.
 
-  Every `every_steps` global steps it fetches the center, with all that a
-  checkpoint holds, and computes the validation metric from that while the other
-  workers go on. If the metric is the best so far, what was fetched is kept.
+  At multiples of `every_steps` global steps it fetches the center, with all
+  that a checkpoint holds, and computes the validation metric from that while
+  the other workers go on. If it is the best so far, what was fetched is kept.
 
   A training that it has ended makes no step when it is started again.
   """
@@ -41,7 +41,7 @@ class Validation:
       steps: fused_steps.Steps, with the `global_step` after each.
       evaluate: callable, session -> ({name: array}, all that a checkpoint
         holds; its metric on the validation split).
-      every_steps: int, global steps from one evaluation to the next.
+      every_steps: int, global steps.
       patience: int, evaluations without improvement after which training
         ends; 0 never ends it.
       best: best.Best.
@@ -95,10 +95,10 @@ class Validation:
 
   def after_run(self, run_context, run_values):
     step = self._steps.last['global_step']
-    if self._next_step is None:
+    due = self._next_step is not None and step >= self._next_step
+    if due or self._next_step is None:
       self._next_step = step + self._every_steps - step % self._every_steps
-    if step >= self._next_step:
-      self._next_step = step + self._every_steps
+    if due:
       if run_context.stop_requested:
         self._save(run_context.session)
       self._evaluate(run_context.session)

@@ -17,6 +17,11 @@ _SUMMARY_STEPS = flags.DEFINE_integer(
 )
 
 
+def period_from_flags():
+  """Returns --summary_steps, int."""
+  return _SUMMARY_STEPS.value
+
+
 def from_flags(folder, step):
   """Returns the WorkerSummaries of a worker.
 
@@ -61,7 +66,7 @@ class WorkerSummaries:
       self._writer.begin_session(step)
 
   def is_due(self, local_steps):
-    """Whether the step after `local_steps` steps needs a summary.
+    """Whether a run needs a summary that ends after `local_steps` steps.
 
     The first of each session does: what TensorBoard is to forget is told then.
     """
@@ -77,8 +82,8 @@ class WorkerSummaries:
       session: tf.Session, to read the learning rate.
       now: float, from time.monotonic().
     """
-    if stats.local_steps > self._next:
-      self._next += self._every_steps
+    every = self._every_steps
+    self._next = stats.local_steps - stats.local_steps % every + every
     self._is_new_session = False
     shown = {name: values[name] for name in ('cost', *self._metrics)}
     # Fetching it with the step would make another graph to prepare.

@@ -13,16 +13,31 @@ ASKED = types.SimpleNamespace(is_requested=True)
 @pytest.mark.parametrize(
   ('wants_stop', 'stop', 'expected'),
   [
-    (False, None, [0, 0, 0]),
-    (True, None, [1, 0, 0]),
-    (False, ASKED, [0, 1, 0]),
-    (True, ASKED, [1, 1, 0]),
+    (False, None, [0, 0, 0, 1, 0]),
+    (True, None, [1, 0, 0, 1, 0]),
+    (False, ASKED, [0, 1, 0, 1, 0]),
+    (True, ASKED, [1, 1, 0, 1, 0]),
   ],
 )
 def test_a_worker_votes_as_it_was_asked(wants_stop, stop, expected):
   own = votes.Votes(None, 0)
   own.wants_stop, own.stop = wants_stop, stop
   assert own._vote().tolist() == expected
+
+
+def test_workers_agree_on_how_long_a_step_takes_and_whether_a_run_is_long():
+  workers = [votes.Votes(None, 0) for _ in range(2)]
+  workers[0].vote(0.002, True)
+  workers[1].vote(0.004, False)
+  mean = sum(worker._vote() for worker in workers) / 2
+  for worker in workers:
+    assert worker.note(mean) == [False, False, False]
+    assert worker.secs == pytest.approx(0.003) and not worker.is_long
+  workers[1].vote(0.004, True)
+  workers[0].note(sum(worker._vote() for worker in workers) / 2)
+  assert workers[0].is_long
+  workers[0].forget()
+  assert (workers[0].secs, workers[0].is_long) == (0, False)
 
 
 @pytest.mark.slow
@@ -44,4 +59,4 @@ def test_all_hear_of_one_that_has_left(make_cluster):
         return session.run(leave)
       return [x.tolist() for x in session.run([mean, own.mean])]
 
-  assert cluster.run_workers(work) == [[[1, 2], [1, 0, 0.5]], None]
+  assert cluster.run_workers(work) == [[[1, 2], [1, 0, 0.5, 0.5, 0]], None]

@@ -1,12 +1,14 @@
 """fused_steps: several training steps in one session.run."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import input_pipeline, split, step_rows
 from distmnist.exchange.copies import periodic_exchange
-from distmnist.exchange.steps import fused_steps
+from distmnist.exchange.steps import fused_steps, run_length
 from distmnist.training.hooks import stop_hook as stop_hook_lib
 from tests.support import in_process
 
@@ -273,3 +275,54 @@ def test_a_session_that_comes_back_at_the_end_makes_no_step_more():
         num_steps += 1
   # The third is lost, and so is its repetition.
   assert (loss.num_runs, num_steps) == (4, 2)
+
+
+class Pace(run_length.Pace):
+  """Chooses 3 steps once two runs are over, except after the fifth step."""
+
+  def choose_length(self, steps_left, periods):
+    if self._local_step == 2:
+      self.length = 3
+    return self.length is not None
+
+  def is_long(self):
+    return self._local_step != 5
+
+
+def test_longer_runs_are_built_once_their_length_is_known(tf_session):
+  tensors, queue = build_step()
+  steps = fused_steps.Steps(tensors, pace=Pace())
+  tf_session.run(tf.global_variables_initializer())
+  tf_session.run(queue.enqueue_many([np.arange(1.0, 50.0)]))
+  graph, context = tf_session.graph, types.SimpleNamespace(session=tf_session)
+  graph.finalize()
+  num_ops, lengths, numbers = len(graph.get_operations()), [], []
+  for _ in range(5):
+    args = steps.before_run(context)
+    results = tf_session.run(args.fetches)
+    values = tf.train.SessionRunValues(results, None, None)
+    steps.after_run(context, values)
+    lengths.append(len(steps.done))
+    numbers += [step['number'] for step in steps.done]
+    if len(lengths) == 2:
+      assert len(graph.get_operations()) == num_ops
+  assert lengths == [1, 1, 3, 1, 3]
+  assert numbers == list(range(1, 10))
+  assert graph.finalized
+
+
+def test_a_new_session_begins_with_single_steps(tf_session):
+  tensors, queue = build_step()
+  steps = fused_steps.Steps(tensors, pace=Pace())
+  tf_session.run(tf.global_variables_initializer())
+  tf_session.run(queue.enqueue_many([np.arange(1.0, 50.0)]))
+  context = types.SimpleNamespace(session=tf_session)
+  for _ in range(2):
+    steps.after_create_session(tf_session, None)
+    lengths = []
+    for _ in range(3):
+      args = steps.before_run(context)
+      results = tf_session.run(args.fetches)
+      steps.after_run(context, tf.train.SessionRunValues(results, None, None))
+      lengths.append(len(steps.done))
+    assert lengths == [1, 1, 3]

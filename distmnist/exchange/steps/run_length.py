@@ -1,0 +1,208 @@
+"""How many steps a session.run has: --steps_per_run, a number or auto.
+
+What a session.run costs beside its steps is worth saving only where a step is
+short, and only a measurement says how long it is. So with `auto` a worker makes
+its first steps one by one, and then takes as many at a time as make RUN_SECS.
+
+The result of a rule does not depend on it, and neither does what is saved,
+shown or traced after a step of a definite number: a run ends there.
+"""
+
+import math
+import statistics
+import time
+from typing import NamedTuple
+
+from absl import flags
+
+AUTO = 'auto'
+# How long a run is made to take, and the most steps that it may have.
+RUN_SECS = 0.02
+MAX_STEPS = 25
+# What a worker says that wants runs of one step.
+LONG_SECS = 1000.0
+# Numbers that divide this fit what is due each 100 steps.
+COMMON_PERIOD = 100
+# The first steps of a session are slow; then so many are timed.
+_NUM_UNTIMED, _NUM_TIMED = 5, 10
+# TensorFlow takes about as long to prepare a step of a longer run as this many
+# steps, of which a longer run spares a part.
+_STEPS_TO_PREPARE = 100
+
+
+class _Parser(flags.ArgumentParser):
+  """A number from 1 to 1000, or auto."""
+
+  syntactic_help = f'{AUTO} or an integer in the range [1, 1000]'
+
+  def parse(self, argument):
+    if argument == AUTO:
+      return argument
+    try:
+      number = int(argument)
+    except (TypeError, ValueError):
+      number = 0
+    if not 1 <= number <= 1000:
+      raise ValueError(f'{argument} is not {self.syntactic_help}')
+    return number
+
+  def flag_type(self):
+    return 'string or int'
+
+
+_STEPS_PER_RUN = flags.DEFINE(
+  _Parser(),
+  'steps_per_run',
+  AUTO,
+  'Training steps in one session.run: more is faster where a step is short. '
+  'auto: after the first steps as many as make 20 ms, at most 25; runs end '
+  'where a checkpoint, a validation, a summary or a trace is due after some '
+  'number of steps. With a number they wait for the end of the run. Each step '
+  'is a copy in the graph, so hundreds take minutes to start. The last steps '
+  'of a training are run one by one.',
+  serializer=flags.ArgumentSerializer(),
+)
+
+
+class Marks(NamedTuple):
+  """After which steps something is due, so that a run ends there.
+
+  Attributes:
+    global_periods: tuple of int: what is due at multiples of these global
+      steps.
+    local_periods: tuple of int, likewise of the steps of this worker.
+    global_per_local: int, how far all come while this worker makes a step.
+    has_traces: bool, whether steps are traced, each in a run of its own.
+  """
+
+  global_periods: tuple = ()
+  local_periods: tuple = ()
+  global_per_local: int = 1
+  has_traces: bool = False
+
+  def find_room(self, global_step, local_step):
+    """Returns how many steps may come before something is due, or math.inf.
+
+    Args:
+      global_step, local_step: int, before them.
+    """
+    rooms = [period - local_step % period for period in self.local_periods]
+    rooms += [
+      (period - global_step % period) // self.global_per_local
+      for period in self.global_periods
+    ]
+    return min(rooms, default=math.inf)
+
+
+def choose(step_secs, steps_left, periods=()):
+  """Returns how many steps (int) a run is to have.
+
+  Args:
+    step_secs: float, how long a step takes.
+    steps_left: float, the steps that are left to this worker.
+    periods: list of int, of the exchanges of its rule: runs differ in which are
+      due in them, so each is to be a multiple of the run, or to divide it.
+  """
+  most = int(min(MAX_STEPS, RUN_SECS / max(step_secs, 1e-9)))
+  most = int(min(most, steps_left / _STEPS_TO_PREPARE))
+  fitting = [
+    number
+    for number in range(1, most + 1)
+    if all(p % number == 0 or number % p == 0 for p in periods)
+  ] or [1]
+  even = [number for number in fitting if COMMON_PERIOD % number == 0]
+  return even[-1] if 2 * even[-1] > fitting[-1] else fitting[-1]
+
+
+class Pace:
+  """How long the runs of a worker are, with --steps_per_run=auto.
+
+  In each session the first steps are timed anew: a worker whose runs must be
+  those of the others may have others after a loss.
+
+  Attributes:
+    length: int, the steps of a long run; None until it is known.
+    secs: float, how long a step takes, for all workers that make the same runs;
+      0 until it is known.
+  """
+
+  def __init__(self, marks=None, agreement=None, clock=time.monotonic):
+    """
+    Args:
+      marks: Marks, or None if nothing is due.
+      agreement: strategy.RunAgreement, where all workers must make the same
+        runs; None where each makes its own.
+      clock: callable -> float, seconds.
+    """
+    self._marks = marks or Marks()
+    self._agreement = agreement
+    self._clock = clock
+    self.begin_session()
+
+  def begin_session(self):
+    self.length = None
+    self._times, self._own_secs = [], 0.0
+    self._global_step = self._local_step = 0
+    if self._agreement:
+      self._agreement.forget()
+
+  @property
+  def secs(self):
+    return self._agreement.secs if self._agreement else self._own_secs
+
+  def choose_length(self, steps_left, periods):
+    """Chooses `length`, once it is known how long a step takes.
+
+    Args:
+      steps_left, periods: see `choose`.
+
+    Returns:
+      bool, whether it is known.
+    """
+    if self.secs:
+      self.length = choose(self.secs, steps_left, periods)
+    return self.length is not None
+
+  def is_long(self):
+    """Whether the next run may have `length` steps (bool)."""
+    if self._agreement:
+      return self._agreement.is_long
+    room = self._marks.find_room(self._global_step, self._local_step)
+    return room >= self.length
+
+  def begin_run(self, num_steps):
+    """Notes how many steps (int) the run has that begins."""
+    if not self._agreement:
+      return
+    # Where workers agree, each of their steps is a global one.
+    room = self._marks.find_room(
+      self._global_step + num_steps, self._local_step + num_steps
+    )
+    self._agreement.vote(
+      self._own_secs, self.length is not None and room >= self.length
+    )
+
+  def end_run(self, global_step, num_steps):
+    """Notes the global step (int) after a run, and its number of steps."""
+    self._global_step = global_step
+    self._local_step += num_steps
+    if self._own_secs:
+      return
+    self._times.append(self._clock())
+    if len(self._times) > _NUM_UNTIMED + _NUM_TIMED:
+      timed = self._times[_NUM_UNTIMED:]
+      pairs = zip(timed, timed[1:], strict=False)
+      # One of them may have been held up by a save.
+      secs = statistics.median(end - start for start, end in pairs)
+      self._own_secs = LONG_SECS if self._marks.has_traces else max(secs, 1e-6)
+
+
+def from_flags():
+  """Returns --steps_per_run, int or AUTO."""
+  return _STEPS_PER_RUN.value
+
+
+def find_lease_unit():
+  """Returns into runs of how many steps (int) leases are best divided."""
+  value = _STEPS_PER_RUN.value
+  return COMMON_PERIOD if value == AUTO else value

@@ -1,0 +1,146 @@
+"""run_length: as many steps at a time as make 20 ms, and where runs end."""
+
+import math
+
+import pytest
+from absl import flags
+
+from distmnist.exchange.steps import run_length
+from distmnist.transport import strategy
+
+ENDLESS = math.inf
+
+
+@pytest.mark.parametrize(
+  ('step_ms', 'steps_left', 'periods', 'expected'),
+  [
+    (0.1, ENDLESS, [], 25),
+    (1.9, ENDLESS, [], 10),
+    (2.8, ENDLESS, [], 5),  # Of 7: with 5 a summary each 100 steps fits.
+    (19.0, ENDLESS, [], 1),
+    (500.0, ENDLESS, [], 1),
+    (0.1, 1000, [], 10),  # To prepare more would take longer than it spares.
+    (0.1, 60, [], 1),
+    (0.1, ENDLESS, [10], 20),
+    (0.1, ENDLESS, [7], 21),
+    (0.1, ENDLESS, [3, 64], 1),
+    (0.1, ENDLESS, [100], 25),
+    (2.0, ENDLESS, [64], 8),
+  ],
+)
+def test_as_many_steps_as_make_twenty_milliseconds(
+  step_ms, steps_left, periods, expected
+):
+  found = run_length.choose(step_ms / 1000, steps_left, periods)
+  assert found == expected
+
+
+@pytest.mark.parametrize('left', range(0, 5000, 333))
+@pytest.mark.parametrize('periods', [(), (4,), (6, 9), (1000,)])
+def test_a_run_fits_the_periods_of_its_rule(left, periods):
+  for step_ms in (0.01, 0.5, 1, 3, 7, 30):
+    found = run_length.choose(step_ms / 1000, left, periods)
+    assert 1 <= found <= 25
+    assert found * step_ms <= 20 or found == 1
+    assert all(p % found == 0 or found % p == 0 for p in periods)
+
+
+def test_there_is_room_up_to_what_is_due_next():
+  marks = run_length.Marks([1000], [100], global_per_local=2)
+  assert marks.find_room(0, 0) == 100
+  assert marks.find_room(130, 65) == 35
+  assert marks.find_room(961, 480) == 19
+  assert marks.find_room(999, 499) == 0
+  assert marks.find_room(1000, 500) == 100
+  assert run_length.Marks().find_room(7, 7) == math.inf
+
+
+class Clock:
+  now = 0.0
+
+  def __call__(self):
+    return self.now
+
+
+def make_steps(pace, clock, secs):
+  for number, of_step in enumerate(secs):
+    pace.begin_run(1)
+    clock.now += of_step
+    pace.end_run(number + 1, 1)
+
+
+def test_slow_first_steps_and_a_save_among_the_others_do_not_count():
+  clock = Clock()
+  pace = run_length.Pace(clock=clock)
+  make_steps(pace, clock, [1.0] * 5)
+  assert not pace.choose_length(ENDLESS, [])
+  make_steps(pace, clock, [0.0019] * 4 + [3.0] + [0.0019] * 6)
+  assert pace.choose_length(ENDLESS, [])
+  assert (pace.length, pace.secs) == (10, pytest.approx(0.0019))
+  assert pace.is_long()
+  pace.begin_session()
+  assert pace.length is None and not pace.choose_length(ENDLESS, [])
+
+
+def test_a_run_is_short_where_something_is_due_within_it():
+  clock = Clock()
+  pace = run_length.Pace(run_length.Marks(local_periods=[30]), clock=clock)
+  make_steps(pace, clock, [0.0019] * 16)
+  pace.choose_length(ENDLESS, [])
+  lengths = []
+  for _ in range(8):
+    lengths.append(pace.length if pace.is_long() else 1)
+    pace.end_run(0, lengths[-1])
+  assert lengths == [10, 1, 1, 1, 1, 10, 10, 10]
+
+
+def test_who_traces_makes_one_step_at_a_time():
+  clock = Clock()
+  pace = run_length.Pace(run_length.Marks(has_traces=True), clock=clock)
+  make_steps(pace, clock, [0.0019] * 16)
+  assert pace.choose_length(ENDLESS, []) and pace.length == 1
+
+
+class Votes(strategy.RunAgreement):
+  """Records what a worker votes."""
+
+  def __init__(self):
+    self.votes = []
+
+  def vote(self, secs, is_long):
+    self.votes.append((secs, is_long))
+
+
+def test_workers_that_make_the_same_runs_vote_before_each():
+  clock, votes = Clock(), Votes()
+  marks = run_length.Marks([40])
+  pace = run_length.Pace(marks, votes, clock)
+  make_steps(pace, clock, [0.0019] * 16)
+  # Its own is known, and counts only once all have agreed.
+  assert not pace.choose_length(ENDLESS, [])
+  pace.begin_run(1)
+  assert votes.votes[-1] == (pytest.approx(0.0019), False)
+  pace.end_run(17, 1)
+  votes.secs = 0.004
+  assert pace.choose_length(ENDLESS, []) and pace.length == 5
+  assert not pace.is_long()
+  pace.begin_run(1)
+  assert votes.votes[-1][1]  # From 18 there are 22 steps to 40.
+  pace.end_run(18, 1)
+  votes.is_long = True
+  assert pace.is_long()
+  pace.begin_run(18)
+  assert not votes.votes[-1][1]  # From 36 there are 4.
+
+
+@pytest.mark.parametrize('given', ['0', '1001', 'often', '2.5', ''])
+def test_what_is_neither_auto_nor_a_number_is_refused(set_flags, given):
+  with pytest.raises(flags.IllegalFlagValueError, match='auto or an integer'):
+    set_flags(f'--steps_per_run={given}')
+
+
+def test_the_number_given_is_taken(set_flags):
+  set_flags()
+  assert run_length.from_flags() == run_length.AUTO
+  set_flags('--steps_per_run=7')
+  assert run_length.from_flags() == run_length.find_lease_unit() == 7
