@@ -119,7 +119,8 @@ def test_workers_learn_with_runs_of_their_own(
   ]
   assert tasks.wait(*everybody) == [0, 0, 0]
   report = read_report(logdir)
-  assert report['global_step'] == steps
+  # A worker that was held up may start a last run too late.
+  assert steps <= report['global_step'] <= steps + 25
   assert report['test_accuracy'] > 0.5
   lengths = [n for i in range(2) for n in read_lengths(str(logdir), i)]
   assert max(lengths) > 5

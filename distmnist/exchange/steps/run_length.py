@@ -15,7 +15,10 @@ from typing import NamedTuple
 
 from absl import flags
 
+from distmnist.common import cli
+
 AUTO = 'auto'
+_MOST_GIVEN = 1000
 # How long a run is made to take, and the most steps that it may have.
 RUN_SECS = 0.02
 MAX_STEPS = 25
@@ -30,37 +33,15 @@ _NUM_UNTIMED, _NUM_TIMED = 5, 10
 _STEPS_TO_PREPARE = 100
 
 
-class _Parser(flags.ArgumentParser):
-  """A number from 1 to 1000, or auto."""
-
-  syntactic_help = f'{AUTO} or an integer in the range [1, 1000]'
-
-  def parse(self, argument):
-    if argument == AUTO:
-      return argument
-    try:
-      number = int(argument)
-    except (TypeError, ValueError):
-      number = 0
-    if not 1 <= number <= 1000:
-      raise ValueError(f'{argument} is not {self.syntactic_help}')
-    return number
-
-  def flag_type(self):
-    return 'string or int'
-
-
-_STEPS_PER_RUN = flags.DEFINE(
-  _Parser(),
+_STEPS_PER_RUN = flags.DEFINE_string(
   'steps_per_run',
-  AUTO,
+  'auto',
   'Training steps in one session.run: more is faster where a step is short. '
   'auto: after the first steps as many as make 20 ms, at most 25; runs end '
   'where a checkpoint, a validation, a summary or a trace is due after some '
   'number of steps. With a number they wait for the end of the run. Each step '
   'is a copy in the graph, so hundreds take minutes to start. The last steps '
   'of a training are run one by one.',
-  serializer=flags.ArgumentSerializer(),
 )
 
 
@@ -198,11 +179,23 @@ class Pace:
 
 
 def from_flags():
-  """Returns --steps_per_run, int or AUTO."""
-  return _STEPS_PER_RUN.value
+  """Returns --steps_per_run, an int, or AUTO.
+
+  Raises:
+    cli.UsageError: it is neither.
+  """
+  given = _STEPS_PER_RUN.value
+  if given == AUTO:
+    return AUTO
+  if given.isascii() and given.isdigit() and 1 <= int(given) <= _MOST_GIVEN:
+    return int(given)
+  raise cli.UsageError(
+    f'--steps_per_run={given}: expected {AUTO} or a number from 1 to '
+    f'{_MOST_GIVEN}'
+  )
 
 
 def find_lease_unit():
   """Returns into runs of how many steps (int) leases are best divided."""
-  value = _STEPS_PER_RUN.value
-  return COMMON_PERIOD if value == AUTO else value
+  given = from_flags()
+  return COMMON_PERIOD if given == AUTO else given

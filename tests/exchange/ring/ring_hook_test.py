@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
 from distmnist.exchange.ring import ring_hook
+from distmnist.exchange.ring import votes as votes_lib
 from tests.support import in_process
 
 CLUSTER = cluster_lib.make_cluster((), ('v:1', 'w:1'), 'worker', 1)
@@ -54,7 +55,8 @@ def hook(stop):
     def build_leave(has_failed):
       return tf.no_op('leave_failed' if has_failed else 'leave')
 
-    votes = types.SimpleNamespace(mean=tf.zeros([3]), build_leave=build_leave)
+    votes = votes_lib.Votes(CLUSTER, 0)
+    votes.mean, votes.build_leave = tf.zeros([5]), build_leave
     hook = ring_hook.RingHook(CLUSTER, votes, stop)
     hook.begin()
     yield hook
@@ -95,13 +97,19 @@ def test_all_stop_after_the_step_in_which_one_votes_for_it(
   hook, stop, votes, has_stopped, signals
 ):
   context = Context()
-  hook.after_run(context, types.SimpleNamespace(results=np.array(votes)))
+  hear(hook, context, votes)
   assert (context.has_stopped, stop.signals) == (has_stopped, signals)
+
+
+def hear(hook, context, votes):
+  """Has a step end with these `votes`, and steps of 2 ms in short runs."""
+  results = np.array([*votes, 1.0, 2.0])
+  hook.after_run(context, types.SimpleNamespace(results=results))
 
 
 def step(hook, *votes):
   hook.before_run(Context())
-  hook.after_run(Context(), types.SimpleNamespace(results=np.array(votes)))
+  hear(hook, Context(), votes)
 
 
 def test_one_that_has_left_is_told(hook, caplog):

@@ -3,8 +3,8 @@
 import math
 
 import pytest
-from absl import flags
 
+from distmnist.common import cli
 from distmnist.exchange.steps import run_length
 from distmnist.transport import strategy
 
@@ -133,10 +133,11 @@ def test_workers_that_make_the_same_runs_vote_before_each():
   assert not votes.votes[-1][1]  # From 36 there are 4.
 
 
-@pytest.mark.parametrize('given', ['0', '1001', 'often', '2.5', ''])
+@pytest.mark.parametrize('given', ['0', '1001', 'often', '2.5', '', '٣'])
 def test_what_is_neither_auto_nor_a_number_is_refused(set_flags, given):
-  with pytest.raises(flags.IllegalFlagValueError, match='auto or an integer'):
-    set_flags(f'--steps_per_run={given}')
+  set_flags(f'--steps_per_run={given}')
+  with pytest.raises(cli.UsageError, match='expected auto or a number'):
+    run_length.from_flags()
 
 
 def test_the_number_given_is_taken(set_flags):
