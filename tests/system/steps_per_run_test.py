@@ -11,8 +11,8 @@ from tests.training.worker_loop_test import train  # noqa: F401
 MODULE = 'tests.support.long_runs'
 # Neither divides the other, nor any length of a run.
 DUE = '--save_steps=130', '--validation_steps=170', '--summary_steps=90'
-# For runs of 25 steps: see run_length.choose.
-STEPS = 2800
+# For runs of 10 steps: see run_length.choose.
+STEPS = 2100
 
 
 def read_lengths(logdir, worker):
@@ -64,7 +64,7 @@ def test_a_training_has_the_bits_of_one_with_single_steps_and_its_files(
   assert read_all(tmp_path / 'auto') == read_all(tmp_path / '1')
   assert set(read_lengths(str(tmp_path / '1'), 0)) == {1}
   lengths = read_lengths(str(tmp_path / 'auto'), 0)
-  assert set(lengths) == {1, 25}
+  assert set(lengths) == {1, 10}
   assert sum(lengths) == STEPS
   for name in 'auto', '1':
     logdir = tmp_path / name
@@ -94,7 +94,7 @@ def test_workers_of_a_ring_make_the_same_runs_whatever_each_has_due(
   assert tasks.wait(*workers) == [0, 0]
   first, second = (read_lengths(str(logdir), i) for i in range(2))
   assert first == second
-  assert set(first) == {1, 25}
+  assert set(first) == {1, 10}
   saved = read_steps(str(logdir), 'saved')
   assert saved == [0, *range(130, STEPS, 130), STEPS]
 
@@ -102,7 +102,7 @@ def test_workers_of_a_ring_make_the_same_runs_whatever_each_has_due(
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'rule, steps',
-  [('sync_sgd', 2000), ('async_sgd', 3000), ('agn', 300), ('easgd', 300)],
+  [('sync_sgd', 1300), ('async_sgd', 2600), ('agn', 300), ('easgd', 300)],
 )
 def test_workers_learn_with_runs_of_their_own(
   tasks, make_real_cluster, tmp_path, rule, steps
@@ -123,4 +123,4 @@ def test_workers_learn_with_runs_of_their_own(
   assert steps <= report['global_step'] <= steps + 25
   assert report['test_accuracy'] > 0.5
   lengths = [n for i in range(2) for n in read_lengths(str(logdir), i)]
-  assert max(lengths) > 5
+  assert max(lengths) >= 5

@@ -30,7 +30,7 @@ COMMON_PERIOD = 100
 _NUM_UNTIMED, _NUM_TIMED = 5, 10
 # TensorFlow takes about as long to prepare a step of a longer run as this many
 # steps, of which a longer run spares a part.
-_STEPS_TO_PREPARE = 100
+_STEPS_TO_PREPARE = 200
 
 
 _STEPS_PER_RUN = flags.DEFINE_string(

@@ -19,8 +19,8 @@ ENDLESS = math.inf
     (2.8, ENDLESS, [], 5),  # Of 7: with 5 a summary each 100 steps fits.
     (19.0, ENDLESS, [], 1),
     (500.0, ENDLESS, [], 1),
-    (0.1, 1000, [], 10),  # To prepare more would take longer than it spares.
-    (0.1, 60, [], 1),
+    (0.1, 2000, [], 10),  # To prepare more would take longer than it spares.
+    (0.1, 300, [], 1),
     (0.1, ENDLESS, [10], 20),
     (0.1, ENDLESS, [7], 21),
     (0.1, ENDLESS, [3, 64], 1),
