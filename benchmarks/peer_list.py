@@ -41,6 +41,8 @@ PEERS = {
     for name in ('async_sgd', 'sync_sgd')
   },
   'classic': Script('classic.py', num_ps=1),
+  'bare': Script('bare.py', num_ps=1),
+  'bare_10': Script('bare.py', num_ps=1, steps_per_call=10),
   'tf2_ps': Script('tf2_ps.py', num_ps=1, has_coordinator=True),
   'tf2_ps_10': Script(
     'tf2_ps.py', num_ps=1, has_coordinator=True, steps_per_call=10
@@ -65,6 +67,8 @@ TITLES = {
   'async_sgd_float16': 'distmnist async_sgd, float16 on the wire',
   'sync_sgd_float16': 'distmnist sync_sgd, float16 on the wire',
   'classic': 'classic script, async, 1 ps',
+  'bare': 'bare TensorFlow, async, 1 ps',
+  'bare_10': 'bare TensorFlow, async, 10 steps a run',
   'tf2_ps': 'TF2 ParameterServerStrategy, 1 ps',
   'tf2_ps_10': 'TF2 ParameterServerStrategy, 10 steps a call',
   'tf2_mirrored': 'TF2 MultiWorkerMirroredStrategy',

@@ -14,6 +14,10 @@ benchmarks/peers:
                  async_sgd_10 ... also have 10 steps in a session.run;
                  async_sgd_float16 and sync_sgd_float16 move half the bytes
   classic        the script of the tutorials: feed_dict, asynchronous, 1 ps
+  bare           what plain TensorFlow allows with 1 ps, a floor for the step of
+                 async_sgd: all weights pulled as one message, all gradients
+                 pushed as one, Adam on the ps, and nothing else; bare_10 with
+                 10 steps in a session.run
   tf2_ps         ParameterServerStrategy: coordinator, 1 ps; tf2_ps_10 has 10
                  steps a call, as its guide advises
   tf2_mirrored   MultiWorkerMirroredStrategy; tf2_mirrored_10 likewise

@@ -10,14 +10,6 @@ import tensorflow.compat.v1 as tf
 import tf_nets
 
 
-def make_initializer(net, shape):
-  if len(shape) == 1:
-    return tf.zeros_initializer()
-  if net.weight_stddev:
-    return tf.random_normal_initializer(stddev=net.weight_stddev)
-  return tf.glorot_uniform_initializer()
-
-
 def build_graph(args, net, cluster):
   """Returns (images, labels, variables, logits, train_op)."""
   device = f'/job:worker/task:{args.task}'
@@ -28,7 +20,7 @@ def build_graph(args, net, cluster):
     labels = tf.placeholder(tf.uint8, [None])
     variables = {
       name: tf.get_variable(
-        name, shape, initializer=make_initializer(net, shape)
+        name, shape, initializer=tf_nets.make_initializer(net, shape)
       )
       for name, shape in net.shapes.items()
     }

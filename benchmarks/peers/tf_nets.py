@@ -50,6 +50,15 @@ def build_loss(net, variables, images, labels):
   )
 
 
+def make_initializer(net, shape):
+  """Returns the initializer of a classic graph's variable of a common.Net."""
+  if len(shape) == 1:
+    return tf.compat.v1.zeros_initializer()
+  if net.weight_stddev:
+    return tf.compat.v1.random_normal_initializer(stddev=net.weight_stddev)
+  return tf.compat.v1.glorot_uniform_initializer()
+
+
 def set_threads():
   tf.config.threading.set_intra_op_parallelism_threads(INTRA_OP_THREADS)
   tf.config.threading.set_inter_op_parallelism_threads(INTER_OP_THREADS)

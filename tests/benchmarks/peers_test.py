@@ -1,13 +1,21 @@
 """The table of distmnist and its peers, and how a peer is run and ended."""
 
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import types
 
+import numpy as np
 import pytest
+
+import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
+
+# isort: split
+import tensorflow.compat.v1 as tf
 
 from tests.support.runner import REPO, import_benchmark
 
@@ -233,12 +241,39 @@ def test_a_wrong_command_line_exits_with_2(flag, capsys):
   assert flag.partition('=')[0] in capsys.readouterr().err
 
 
+def test_a_step_of_the_bare_script_is_one_message_each_way():
+  bare = importlib.import_module('bare')  # peer_kinds has put it on the path.
+  net, worker = kinds.common.NETS['mlp'], '/job:worker/task:1'
+  args = types.SimpleNamespace(net='mlp', steps_per_call=3)
+  images, labels = np.zeros([5, 784], np.uint8), np.zeros(5, np.uint8)
+
+  def find_place(op):
+    # TensorFlow puts what reads a variable where that is.
+    return op.device or op.inputs[0].op.device
+
+  with tf.Graph().as_default():
+    center = bare.Center(net, worker)
+    _, step = bare.build_steps(args, net, center, worker, images, labels)
+    sent, todo, seen = set(), [step.op], set()
+    while todo:
+      op = todo.pop()
+      if op in seen:
+        continue
+      seen.add(op)
+      for source in [*(x.op for x in op.inputs), *op.control_inputs]:
+        todo.append(source)
+        sent.add((source, find_place(source), find_place(op)))
+  ways = [(source, target) for _, source, target in sent if source != target]
+  assert len(ways) == 6
+  assert ways.count((worker, bare.PS)) == ways.count((bare.PS, worker)) == 3
+
+
 @pytest.mark.slow
-def test_the_classic_script_and_a_rule_make_a_table(mnist_dir, tmp_path):
+def test_scripts_and_a_rule_make_a_table(mnist_dir, tmp_path):
   out = tmp_path / 'out'
   process = start(
     '--nets=mlp',
-    '--peers=async_sgd,classic',
+    '--peers=async_sgd,classic,bare_10',
     # A worker that starts late finds some of them left.
     '--steps=300',
     '--repeats=1',
@@ -248,7 +283,7 @@ def test_the_classic_script_and_a_rule_make_a_table(mnist_dir, tmp_path):
   output, _ = process.communicate(timeout=200)
   assert process.returncode == 0, output
   results = json.loads((out / 'raw.json').read_text())['results']
-  assert [r['peer'] for r in results] == ['async_sgd', 'classic']
+  assert [r['peer'] for r in results] == ['async_sgd', 'classic', 'bare_10']
   for result in results:
     assert result['images_per_sec'] > 100
     assert 0 < result['first_step_secs'] <= result['all_step_secs']

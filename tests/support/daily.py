@@ -13,7 +13,7 @@ _SMALL_NETS = 'cnn', 'dnn', 'mlp', 'softmax'
 DAILY = {
   'api/training_test.py': {'test_the_code_of_the_page_runs': ('3',)},
   'benchmarks/peers_test.py': {
-    'test_the_classic_script_and_a_rule_make_a_table': (),
+    'test_scripts_and_a_rule_make_a_table': (),
     'test_a_signal_leaves_nobody_behind': ('classic',),
   },
   'benchmarks/revisions_test.py': {
