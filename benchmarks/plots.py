@@ -171,3 +171,37 @@ def build_rules(rows, title, format_mb):
     *(BLUE, ORANGE),
   )
   return figure
+
+
+def build_seconds(panels, title):
+  """Returns a Figure: images/s second by second, one panel per comparison.
+
+  Args:
+    panels: {title: (without faults, with faults, hits)}: two lists of the
+      images of each second, and the faults as a list of (seconds, kind).
+    title: str.
+  """
+  figure = make_figure((9.5, 0.6 + 1.7 * max(1, len(panels))), title)
+  if not panels:
+    return figure
+  all_axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+  for axes, (name, panel) in zip(all_axes, panels.items(), strict=True):
+    without, with_faults, hits = panel
+    axes.plot(without, color=GRAY, linewidth=1)
+    axes.plot(with_faults, color=BLUE, linewidth=1.2)
+    top = 1.15 * max([1, *without, *with_faults])
+    for secs, kind in hits:
+      axes.axvline(secs, color=ORANGE, linewidth=1)
+      axes.text(secs, top, f' {kind}', va='top', fontsize=7.5, color=ORANGE)
+    axes.set_ylim(0, top)
+    axes.set_xlim(0, max(len(without), len(with_faults), 2) - 1)
+    strip_axes(axes)
+    axes.yaxis.set_major_locator(ticker.MaxNLocator(3))
+    axes.yaxis.set_major_formatter('{x:,.0f}')
+    draw_title(
+      axes,
+      (f'{name}   images/s ', INK),
+      *(('without', GRAY), (' and ', INK), ('with faults', BLUE)),
+    )
+  all_axes[-1].set_xlabel('seconds', fontsize=8, color=INK)
+  return figure

@@ -12,6 +12,9 @@ _SMALL_NETS = 'cnn', 'dnn', 'mlp', 'softmax'
 # The file and the function -> the ids of its cases in every run; () for none.
 DAILY = {
   'api/training_test.py': {'test_the_code_of_the_page_runs': ('3',)},
+  'benchmarks/goodput_test.py': {
+    'test_a_run_with_a_kill_and_one_without_make_a_table': (),
+  },
   'benchmarks/peers_test.py': {
     'test_scripts_and_a_rule_make_a_table': (),
     'test_a_signal_leaves_nobody_behind': ('classic',),
