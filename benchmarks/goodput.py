@@ -335,8 +335,9 @@ def main(words):
   """Returns the exit code; `words` are those of the command line."""
   args, extra = parse_args(words)
   title = (
-    f'{tables.describe_machine()}; {args.num_ps} ps, {args.num_workers} workers'
-    f', a fault each {args.every_secs:g} s, {args.away_secs:g} s away'
+    f'{tables.describe_machine()}; {args.num_ps} ps where the rule has any, '
+    f'{args.num_workers} workers, a fault each {args.every_secs:g} s, '
+    f'{args.away_secs:g} s away'
   )
 
   def report(cells):
