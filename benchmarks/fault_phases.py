@@ -230,13 +230,17 @@ def _checks_in(run, task):
 
 
 def _restores(run, task):
-  """The loss of another task takes the run back to a checkpoint."""
+  """The loss of others takes the run back to a checkpoint.
+
+  It takes one ps, or all workers where these have the variables.
+  """
   if not _is_at(run, 0.3):
     return False
   if isinstance(run, PhaseRun) and not isinstance(run, LoopRun):
     run.read_new_events()
-  lost = 'ps 1' if 'ps 1' in run.logs else 'worker 1'
-  return run.signal(lost, signal.SIGKILL) and run.begins('restoring')
+  lost = ['ps 1'] if 'ps 1' in run.logs else [*run.logs]
+  are_hit = [run.signal(name, signal.SIGKILL) for name in lost]
+  return all(are_hit) and run.begins('restoring')
 
 
 def _ends(run, task):

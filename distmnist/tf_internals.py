@@ -52,7 +52,7 @@ def add_control_inputs(op, others):
 
 
 def set_attr(op, name, value):
-  """Changes an attribute of an op of a graph that has not run.
+  """Changes an attribute of an op, for the sessions that are yet to be made.
 
   Args:
     op: tf.Operation.
@@ -60,6 +60,16 @@ def set_attr(op, name, value):
     value: tf.AttrValue.
   """
   op._set_attr(name, value)
+
+
+def set_device(op, device):
+  """Places an op elsewhere, for the sessions that are yet to be made.
+
+  Args:
+    op: tf.Operation.
+    device: str.
+  """
+  op._set_device(device)
 
 
 def keep_loop_whole(op):

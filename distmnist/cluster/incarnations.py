@@ -9,6 +9,9 @@ When nothing has moved for a second (longer with many workers, as all of them
 look), separate sessions check the marks, one per ps, as each ps may be silent;
 if a mark is missing, the waiting session is closed, and MonitoredSession
 recovers. A step that ends sooner costs nothing.
+
+Where the workers have the variables there is no ps to mark, and the rule is
+asked whether they can still go on together.
 """
 
 import contextlib
@@ -20,6 +23,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
 from distmnist.cluster import errors, polling
 
 _log = logging.getLogger(__name__)
@@ -38,12 +42,15 @@ class LossWatch:
   ended.
   """
 
-  def __init__(self, cluster, server):
+  def __init__(self, cluster, server, find_loss=None):
     """
     Args:
       cluster: cluster.Cluster of this worker.
       server: tf.train.Server, or None for one process.
+      find_loss: callable() -> str, what has ended a session that stands still,
+        '' if nothing; may raise tf.errors.OpError. None without such a rule.
     """
+    self._find_loss = find_loss
     self._cluster = cluster
     self._server = server
     self._marks = []
@@ -85,9 +92,10 @@ class LossWatch:
 
   def watch_session(self, session):
     """Marks each ps in the session that `begin_session` was given last."""
-    if not self._marks:
+    if not (self._marks or self._find_loss):
       return
-    session.run(self._marks)
+    if self._marks:
+      session.run(self._marks)
     self._life.last_move = time.monotonic()
     if self._thread is None:
       self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -116,9 +124,13 @@ class LossWatch:
     self._is_over.set()
 
   def _watch(self):
-    looks = [
-      _Look(self._cluster, self._server, i) for i in range(self._cluster.num_ps)
+    finders = [
+      _Marked(self._cluster, self._server, i).find_loss
+      for i in range(self._cluster.num_ps)
     ]
+    if self._find_loss:
+      finders.append(self._find_loss)
+    looks = [_Look(find_loss) for find_loss in finders]
     secs = polling.compute_interval_secs(self._cluster.num_workers, _LOOK_SECS)
     while not self._is_over.wait(secs):
       life = self._life
@@ -128,17 +140,18 @@ class LossWatch:
       for look in looks:
         look.begin(life, self._end)
 
-  def _end(self, life, ps_index):
-    """Ends a _Life whose mark on a ps is gone; called by any thread."""
+  def _end(self, life, loss):
+    """Ends a _Life that cannot go on, by a text; called by any thread."""
     # The main thread may have begun the next life: leave that alone.
     if life is not self._life or life.last_move is None:
       return
-    name = f'ps {ps_index}'
+    if tf_internals.is_closed(life.session):
+      return  # It has found the loss, too.
     life.loss = tf.errors.AbortedError(
-      None, None, f'{name} was started anew while this task waited'
+      None, None, f'{loss} while this task waited'
     )
     life.last_move = None
-    _log.info(f'{name} was started anew: the wait for another task is over')
+    _log.info(f'{loss}: the wait for another task is over')
     # The main thread wakes with whatever error, and finds this one.
     life.coord.request_stop((type(life.loss), life.loss, None))
     with contextlib.suppress(Exception):
@@ -194,7 +207,35 @@ def build_mark(cluster, ps_index):
 
 
 class _Look:
-  """Looks for this worker's mark on one ps, never twice at a time."""
+  """Looks whether a session can go on, never twice at a time."""
+
+  def __init__(self, find_loss):
+    """
+    Args:
+      find_loss: callable, see LossWatch; it may never return.
+    """
+    self._find_loss = find_loss
+    self._is_busy = threading.Lock()
+
+  def begin(self, life, end):
+    """Calls end(life, loss) if there is one; does not wait."""
+    if not self._is_busy.acquire(blocking=False):
+      return  # The task that was asked is silent, as it was at the last look.
+
+    def work():
+      try:
+        # Else it is gone, or new, and asked in another session.
+        with contextlib.suppress(tf.errors.OpError, RuntimeError):
+          if loss := self._find_loss():
+            end(life, loss)
+      finally:
+        self._is_busy.release()
+
+    threading.Thread(target=work, daemon=True).start()
+
+
+class _Marked:
+  """Looks for this worker's mark on one ps."""
 
   def __init__(self, cluster, server, ps_index):
     self._index = ps_index
@@ -204,28 +245,17 @@ class _Look:
     config = tf.ConfigProto(device_filters=[place, cluster.task_device])
     self._open = lambda: tf.Session(server.target, graph=graph, config=config)
     self._session = None
-    self._is_busy = threading.Lock()
 
-  def begin(self, life, end):
-    """Calls end(life, ps_index) if the mark is gone; does not wait."""
-    if not self._is_busy.acquire(blocking=False):
-      return  # That ps is silent, as it was at the last look.
-
-    def work():
-      try:
-        if not self._is_there():
-          end(life, self._index)
-      except (tf.errors.OpError, RuntimeError):
-        # The ps is gone, or new: the next look uses another session.
-        with contextlib.suppress(Exception):
-          self._session.close()
-        self._session = None
-      finally:
-        self._is_busy.release()
-
-    threading.Thread(target=work, daemon=True).start()
-
-  def _is_there(self):
+  def find_loss(self):
+    """Returns what has become of the ps, '' if the mark is there."""
     self._session = self._session or self._open()
     options = tf.RunOptions(timeout_in_ms=_TIMEOUT_MS)
-    return self._session.run(self._is_set, options=options)
+    try:
+      is_there = self._session.run(self._is_set, options=options)
+    except (tf.errors.OpError, RuntimeError):
+      # The ps is gone, or new: the next look uses another session.
+      with contextlib.suppress(Exception):
+        self._session.close()
+      self._session = None
+      raise
+    return '' if is_there else f'ps {self._index} was started anew'

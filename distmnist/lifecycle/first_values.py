@@ -3,7 +3,8 @@
 The chief takes over a live center: if it comes back, it must not undo what the
 others have trained. Otherwise it restores the last checkpoint, or initialises
 if there is none. Without a ps the other workers initialise values of their own,
-and get the chief's from the strategy.
+and get the chief's from the strategy; once any worker has made steps, all go on
+with its values, and nothing is restored.
 """
 
 import logging
@@ -41,6 +42,7 @@ class FirstValues:
     self._restart = restart
     self._center_flags = center_flags
     self._hooks = hooks
+    self._member = strategy.find_member(hooks)
     self._initializers = tf.global_variables_initializer()
     # What a checkpoint may lack, or have under another name.
     self._optional = [
@@ -65,10 +67,19 @@ class FirstValues:
       self._set_in(scaffold, session)
 
   def _set_in(self, scaffold, session):
+    member = self._member
+    if member and member.is_given:
+      if not member.has_values:
+        self._initialize(session)  # They are set once the session is made.
+      if self._cluster.is_chief:
+        self._restart.go_on()
+      return
     if not self._cluster.is_chief:
       self._initialize(session)
       return
-    if not session.run(scaffold.ready_for_local_init_op).size:
+    is_live = not session.run(scaffold.ready_for_local_init_op).size
+    # Without a ps they are what an attempt to restore them has left.
+    if is_live and not member:
       if self._center_flags:
         self._center_flags.check_run(session, self._restart.run)
       _log.info('taking over the live variables')

@@ -2,6 +2,7 @@
 
 It would wait for them in vain. A worker has no work left; the chief may have
 been killed before it had evaluated and reported the run, and can do so alone.
+Without a ps it is the chief that has left, or all workers but the chief.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import types
 
 from distmnist.cluster import probing, stop_request
 from distmnist.common import cli
-from distmnist.common.names import ATTEMPT
+from distmnist.common.names import ATTEMPT, CHIEF
 
 # If the whole cluster is started once more, its ps come within this time.
 _PATIENCE_SECS = 5.0
@@ -19,22 +20,25 @@ _LOOK_SECS = 0.2
 
 
 def has_ended(cluster, restart, pause):
-  """Whether the run is at its last step, and none of its ps answers.
+  """Whether the run is at its last step, and those it needs have left.
 
   It takes some seconds to be sure, except for a worker that its launcher has
-  started again: that one looks once.
+  started again beside ps: that one looks once.
 
   Args:
     cluster: cluster.Cluster of a worker.
     restart: restart.Restart.
     pause: callable(secs) between two looks; may raise to end them.
   """
-  ps = cluster.addresses('ps')
-  if not ps or not restart.looks_finished():
+  needed = cluster.addresses('ps') or cluster.other_addresses('worker')
+  if not cluster.num_ps and not cluster.is_chief:
+    needed = {CHIEF: needed[CHIEF]}  # It is the last to leave.
+  if not needed or not restart.looks_finished():
     return False
   is_again = ATTEMPT in os.environ and not cluster.is_chief
-  deadline = time.monotonic() + (0.0 if is_again else _PATIENCE_SECS)
-  while len(probing.find_silent(ps)) == len(ps):
+  looks_once = is_again and cluster.num_ps
+  deadline = time.monotonic() + (0.0 if looks_once else _PATIENCE_SECS)
+  while len(probing.find_silent(needed)) == len(needed):
     if time.monotonic() >= deadline:
       return restart.is_finished()
     pause(_LOOK_SECS)

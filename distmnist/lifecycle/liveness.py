@@ -22,18 +22,25 @@ _LOOK_SECS, _PROBE_SECS = 0.05, 1.0
 class LivenessHook(tf.train.SessionRunHook):
   """Notes what begins and ends, finds lost tasks, keeps this worker's place."""
 
-  def __init__(self, task, steps_wait_for_others=False, describe_wait=None):
+  def __init__(
+    self,
+    task,
+    steps_wait_for_others=False,
+    describe_wait=None,
+    find_loss=None,
+  ):
     """
     Args:
       task: task.Task of a worker, already serving.
       steps_wait_for_others: bool, whether other workers may hold up a step.
       describe_wait: callable() -> str, what a step is waiting for, or None;
         called in another thread while that step lasts.
+      find_loss: callable() -> str, see strategy.MemberHook, or None.
     """
     self._task = task
     self._steps_wait_for_others = steps_wait_for_others
     self._describe_wait = describe_wait
-    self._losses = incarnations.LossWatch(task.cluster, task.server)
+    self._losses = incarnations.LossWatch(task.cluster, task.server, find_loss)
 
   def begin(self):
     self._losses.build()

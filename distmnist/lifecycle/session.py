@@ -12,9 +12,10 @@ A ps that was killed and comes back has lost its shards: all sessions break, the
 chief restores the whole center, and the others wait until it is whole. A chief
 that was killed and comes back finds the center whole, and takes it over.
 
-Without a ps each worker keeps all variables and initialises them; the strategy
-makes them equal. Such workers wait for all the others at the start, and end
-with an error when one of them is lost.
+Without a ps each worker keeps all variables. Such workers meet before each
+session (strategy.MemberHook): at the start the chief's values become those of
+all; when one is lost the others keep theirs, wait for its successor, and give
+them to it.
 
 No task waits in Server.join and none is killed. A task that waits says for
 whom, and for how long at most: creating a session waits for a suspended ps
@@ -34,11 +35,10 @@ from distmnist.common import cli, console
 from distmnist.common.names import ATTEMPT, CHIEF
 from distmnist.lifecycle import center_flags, shutdown
 from distmnist.lifecycle import first_values as first_values_lib
+from distmnist.transport import strategy
 
 # Pause before the next try to make a session: MonitoredSession itself has none.
 _RETRY_SECS = 0.25
-# How long a worker without a ps looks for the one that has left.
-_GONE_SECS = 2.0
 # A ps that answers does so within this time, even on a busy machine.
 _ANSWER_SECS = 1.0
 # The most that the closing of a session may take.
@@ -62,7 +62,8 @@ class ClusterScaffold(tf.train.Scaffold):
       restart: restart.Restart, which finds what the chief restores.
       saver: tf.train.Saver.
       hooks: list of SessionRunHook; any strategy.CenterHook among them is
-        called for each new center.
+        called for each new center, and a strategy.MemberHook before each
+        session.
       kept: list of tf.Variable, local ones that keep their values in later
         sessions of this process. The others begin anew in each.
       before_restore: callable, called before each session is made.
@@ -74,6 +75,7 @@ class ClusterScaffold(tf.train.Scaffold):
     self._next_try = 0.0
     self._is_first = True
     self._before_restore = before_restore
+    self._member = strategy.find_member(hooks)
     settings = {}
     if cluster.num_ps:
       self._center_flags = center_flags.CenterFlags(cluster)
@@ -99,8 +101,6 @@ class ClusterScaffold(tf.train.Scaffold):
     stalls.busy('the end of the last save')
     self._before_restore()
     if self._cluster.is_distributed:
-      if not (self._is_first or self._cluster.num_ps):
-        self._fail_without_others()
       self._task.stop.wait(max(0.0, self._next_try - time.monotonic()))
       self._next_try = time.monotonic() + _RETRY_SECS
       self._wait_for('ps')
@@ -120,6 +120,9 @@ class ClusterScaffold(tf.train.Scaffold):
         if self._is_first:
           self._begin_wait('the comparison with the chief')
           self._task.watchdog.compare_with_chief()
+      if self._member:
+        self._begin_wait('the meeting of the workers')
+        self._member.meet(self._task)
       self._is_first = False
     stalls.busy('the making of a session', waits_for_others=True)
     return self
@@ -190,27 +193,6 @@ class ClusterScaffold(tf.train.Scaffold):
 
     self._begin_wait('the wait for the ps')
     return deadlines.call_and_look(lambda: session.run(fetch), look)
-
-  def _fail_without_others(self):
-    """Fails, as training without a ps cannot go on when a worker is lost.
-
-    Its variables might be a step ahead of those of the others, or behind them.
-
-    Raises:
-      cli.LostError: always.
-    """
-    others = self._cluster.addresses('worker')
-    del others[self._cluster.name]
-    # One that fails leaves the others a moment before its server goes.
-    deadline, gone = time.monotonic() + _GONE_SECS, {}
-    while not gone and time.monotonic() < deadline:
-      gone = probing.find_silent(others)
-      self._task.stop.wait(0.02)
-    names = errors.list_tasks(gone) or 'another worker'
-    raise cli.LostError(
-      f'lost {names}: without a ps the others cannot go on; start all tasks '
-      'again, and they resume from the last checkpoint if there is a --logdir'
-    )
 
   def _wait_for(self, job_name, names=None):
     """Waits for the tasks of a job, or only for those in `names`."""

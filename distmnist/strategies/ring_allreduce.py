@@ -13,7 +13,7 @@ x stays equal everywhere, bit for bit. The gradients travel in buckets
 layers are computed.
 
 Variables, slots and the global_step live on each worker; before the first step
-the chief, which may have restored them, broadcasts its own. Every step waits
+the chief, which may have restored them, gives its own to all. Every step waits
 for every worker, and so all of them wait while the chief saves or validates.
 
 With a --wire_dtype of 16 bits each worker casts its gradients before they
@@ -21,21 +21,30 @@ travel; they are added up in float32, and their mean is rounded once to 16 bits,
 also where it does not travel again. Gradients of float64 stay what they are, in
 buckets of their own.
 
-If a worker dies (kill -9, a diverged cost), all must end, as nobody has its
-part of the step. Within seconds the others exit with one line and code 3, which
-means a lost task; restarted tasks resume from the checkpoint. Workers agree to
-stop: one that wants to stop votes in the next step, and all stop after it. So
-one SIGTERM ends all workers at the same step, with a checkpoint. One that
-leaves a loop of its own takes part in one more step of the others, with zeros
-for its gradient, and votes in that. One whose input ends within a step does so
-in that step, but adds up nothing for the others: its chunks stay as they were.
+If a worker dies, nobody has its part of the step: the step of the others breaks
+off, and has changed no variable, as each change waits until all means are
+there. They keep their variables, wait for its successor (start_timeout_secs)
+and meet (exchange/ring/meeting.py): the worker that has made most steps, at
+most one more than another, gives its values to those that have fewer or none.
+So the successor reads no checkpoint, also that of the chief, and no step is
+lost. If nobody comes, they exit with one line and code 3, which means a lost
+task; if all are lost, the chief restores the last checkpoint.
+
+Workers agree to stop: one that wants to stop votes in the next step, and all
+stop after it. So one SIGTERM ends all workers at the same step, with a
+checkpoint. One that leaves a loop of its own takes part in one more step of the
+others, with zeros for its gradient, and votes in that. One whose input ends
+within a step does so in that step, but adds up nothing for the others: its
+chunks stay as they were.
 """
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+from distmnist import tf_internals
 from distmnist.common import cli
 from distmnist.exchange.ring import buckets, ring_hook, votes
+from distmnist.exchange.steps import graph_warmup
 from distmnist.transport import gradients as gradients_lib
 from distmnist.transport import strategy
 
@@ -72,6 +81,7 @@ class RingAllreduce(strategy.Strategy):
     if cluster.num_workers > 1:
       self.agreement = self._votes
     self._bucket_bytes = bucket_bytes
+    self._arrival = self._hook = None
 
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('ring_allreduce'):
@@ -87,12 +97,32 @@ class RingAllreduce(strategy.Strategy):
         num_bytes = buckets.count_sent(
           self.cluster, variables, self._bucket_bytes
         )
-        gradients = self._votes.build_means(gradients, variables)
+        gradients = self._wait_for_all(
+          self._votes.build_means(gradients, variables)
+        )
       apply = optimizer.apply_gradients(zip(gradients, variables, strict=True))
       with tf.control_dependencies([apply]):
         count = global_step.assign_add(1, read_value=False)
       train_op = strategy.read_after(global_step, self.mark_done([count]))
       return strategy.Update(train_op, staleness, num_bytes, num_bytes)
+
+  def _wait_for_all(self, means):
+    """Returns `means`, each once all of them are there, and the votes."""
+    arrived = [*means, self._votes.mean]
+    with tf.device(self.cluster.cpu_device), tf.control_dependencies(arrived):
+      self._arrival = tf.no_op('arrival')
+    with tf.control_dependencies([self._arrival]):
+      return [tf.identity(mean) for mean in means]
+
+  def hold_back(self, ops):
+    # Nor does batch norm, or what else a model changes itself, go ahead.
+    if self._arrival is not None:
+      for op in graph_warmup.find_changes(ops, self._arrival):
+        tf_internals.add_control_inputs(op, [self._arrival])
+
+  def gather(self, session):
+    if self._hook:
+      self._hook.gather(session)
 
   def describe_exchange(self):
     return self._votes.describe() if self.cluster.num_workers > 1 else []
@@ -101,7 +131,8 @@ class RingAllreduce(strategy.Strategy):
     self._votes.stop = stop
     if self.agreement is None:
       return []
-    return [ring_hook.RingHook(self.cluster, self._votes, stop)]
+    self._hook = ring_hook.RingHook(self.cluster, self._votes, stop)
+    return [self._hook]
 
   def request_stop(self, run_context):
     if self.cluster.num_workers == 1:

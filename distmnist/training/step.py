@@ -160,6 +160,8 @@ def build_step_of(
     update = tables_apart.add_to(update, slots.watch(make_apart))
     key_shard.connect_all(slots.begin)
     state.build_updates()
+    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+    strategy.hold_back([update.train_op, *updates])
     train_op = batch_norm.after_updates(update.train_op)
   _check_is_marked(strategy, table, average)
   return Step(

@@ -342,8 +342,10 @@ class RuleState:
 
   def make_liveness(self):
     """Returns the LivenessHook of its worker."""
+    member = strategy_lib.find_member(self.hooks)
     return liveness.LivenessHook(
       self._task,
       self._strategy.steps_wait_for_others,
       lambda: strategy_lib.describe_wait(self.hooks),
+      member and member.find_loss,
     )

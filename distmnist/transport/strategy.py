@@ -173,6 +173,24 @@ class Strategy:
   def resume(self, session):
     """Called when a paused worker goes on."""
 
+  def hold_back(self, ops):
+    """Makes a step's changes, `ops` and what they need, wait for all of it.
+
+    Called once the step is built. A rule on whose workers all variables are
+    sees to it that a step that breaks off, as another worker is lost, has
+    changed none of them.
+
+    Args:
+      ops: list of ops or tensors: the train_op and the UPDATE_OPS.
+    """
+
+  def gather(self, session):
+    """Returns once all workers have come here, without a ps.
+
+    Called twice after the last step: the chief saves it in between. The loss of
+    a worker then ends the session, as in a step.
+    """
+
   def describe_exchange(self):
     """Returns how the step moves its bytes, a list of lines (str) for `plan`.
 
@@ -234,6 +252,45 @@ class CenterHook(tf.train.SessionRunHook):
     Called on each worker, from a separate thread, while the step is stuck.
     """
     return ''
+
+
+class MemberHook(tf.train.SessionRunHook):
+  """A hook of a rule without a ps, whose workers all have the variables.
+
+  Attributes:
+    has_values: bool, whether this worker has those of the training.
+    is_given: bool, whether any worker has, once they have met: then none is
+      restored or initialised for the next session.
+  """
+
+  has_values = is_given = False
+
+  def meet(self, task):
+    """Called before each session is made; returns once all workers are here.
+
+    Args:
+      task: task.Task, which serves.
+
+    Raises:
+      cli.RunError: they do not come, or do not fit.
+      stop_request.StoppedError: this task was asked to stop.
+    """
+    raise NotImplementedError
+
+  def find_loss(self):
+    """Returns why the session cannot go on, a str; '' if it can.
+
+    Called from a thread, in a session that has stood still for a second.
+
+    Raises:
+      tf.errors.OpError: that cannot be found out now.
+    """
+    return ''
+
+
+def find_member(hooks):
+  """Returns the MemberHook among `hooks`, or None."""
+  return next((h for h in hooks if isinstance(h, MemberHook)), None)
 
 
 def describe_wait(hooks):

@@ -153,7 +153,9 @@ DAILY = {
     ),
   },
   'strategies/ring_allreduce_test.py': {
-    'test_kill_9_ends_the_others_and_the_next_start_resumes': ('0',),
+    'test_if_nobody_comes_back_the_others_end_and_the_next_start_resumes': (
+      '0',
+    ),
     'test_a_signal_stops_all_tasks_with_a_checkpoint': ('1', 'all'),
     'test_a_worker_that_never_starts_is_named': ('0',),
     'test_a_worker_that_was_started_differently_is_named': ('--model=mlp',),

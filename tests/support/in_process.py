@@ -14,6 +14,7 @@ from distmnist.common import ports
 from distmnist.lifecycle import liveness, session, stalls
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import restart
+from distmnist.transport import strategy
 
 # A worker that waits for ever fails the test after this long.
 DEADLINE_SECS = 120
@@ -260,7 +261,9 @@ class InProcessCluster:
       tf.train.Saver(),
       hooks,
     )
-    hooks = [liveness.LivenessHook(task), *hooks]
+    member = strategy.find_member(hooks)
+    find_loss = member and member.find_loss
+    hooks = [liveness.LivenessHook(task, find_loss=find_loss), *hooks]
     return session.make_session(task, scaffold, hooks)
 
   def run_workers(self, work):

@@ -25,7 +25,7 @@ single number).
 
 A queue holds two messages at most: a worker ends a step only with what the
 others sent in it, and they begin it only once they have taken what it sent in
-the step before.
+the step before. Which sessions have queues in common is said by generations.py.
 """
 
 import dataclasses
@@ -38,6 +38,8 @@ from distmnist.transport import sums
 # What another hop is worth. On two cores it takes some 0.3 ms, in which a link
 # of 2 Gbit/s carries about this much; a slower link would pay for more.
 HOP_BYTES = 2**16
+# What the names of all queues begin with.
+PREFIX = 'ring/'
 _CAPACITY = 2
 
 
@@ -123,25 +125,6 @@ def build_all(cluster, tensor, name):
   return _exchange(cluster, tensors, tensors, name)
 
 
-def build_broadcast(cluster, variables, name):
-  """Returns an op that gives all workers the chief's values of `variables`.
-
-  The chief waits for nobody.
-
-  Args:
-    cluster: cluster.Cluster.
-    variables: list of tf.Variable, alike on all workers; see `fingerprint`.
-    name: see build_mean.
-  """
-  others = range(1, cluster.num_workers)
-  if cluster.is_chief:
-    values = [v.read_value() for v in variables]
-    return tf.group([_put(cluster, values, i, name) for i in others])
-  values = _take(cluster, variables, 0, name)
-  pairs = zip(variables, values, strict=True)
-  return tf.group([variable.assign(value) for variable, value in pairs])
-
-
 def fingerprint(variables):
   """Returns a number (int) that differs where names, shapes or dtypes do."""
   told = [(v.op.name, v.shape.as_list(), v.dtype.name) for v in variables]
@@ -177,7 +160,7 @@ def _exchange(cluster, to_each, from_each, name):
   with tf.control_dependencies(_send(cluster, to_each, name)):
     own = tf.identity(to_each[cluster.task_index])
   return [
-    own if i == cluster.task_index else _take(cluster, [like], i, name)[0]
+    own if i == cluster.task_index else _take(cluster, like, i, name)
     for i, like in enumerate(from_each)
   ]
 
@@ -185,17 +168,17 @@ def _exchange(cluster, to_each, from_each, name):
 def _send(cluster, to_each, name):
   """Returns the ops that send one tensor to each other worker."""
   return [
-    _put(cluster, [tensor], i, name)
+    _put(cluster, tensor, i, name)
     for i, tensor in enumerate(to_each)
     if i != cluster.task_index
   ]
 
 
-def _put(cluster, tensors, receiver, name):
-  """Returns the op that sends a list of tensors to worker `receiver`."""
+def _put(cluster, tensor, receiver, name):
+  """Returns the op that sends a tensor to worker `receiver`."""
+  pair = f'{name}/{cluster.task_index}_to_{receiver}'
   with tf.device(cluster.cpu_device):
-    queue = _build_queue(tensors, cluster.task_index, receiver, name)
-    return queue.enqueue(tensors)
+    return build_queue([tensor], pair).enqueue(tensor)
 
 
 def _take(cluster, like, sender, name):
@@ -203,21 +186,31 @@ def _take(cluster, like, sender, name):
 
   Args:
     cluster: cluster.Cluster.
-    like: list of tensors or variables, in number, dtypes and shapes.
+    like: tensor of the same dtype and shape.
     sender: int.
     name: see build_mean.
   """
-  there = dataclasses.replace(cluster, task_index=sender)
-  with tf.device(there.cpu_device):
-    queue = _build_queue(like, sender, cluster.task_index, name)
-    taken = queue.dequeue()
-  return taken if len(like) > 1 else [taken]
+  pair = f'{name}/{sender}_to_{cluster.task_index}'
+  with tf.device(find_device(cluster, sender)):
+    return build_queue([like], pair).dequeue()
 
 
-def _build_queue(like, sender, receiver, name):
+def find_device(cluster, worker):
+  """Returns the device (str) of the queues with what `worker` (int) sends."""
+  return dataclasses.replace(cluster, task_index=worker).cpu_device
+
+
+def build_queue(like, name, capacity=_CAPACITY):
+  """Returns a tf.FIFOQueue on the current device.
+
+  Args:
+    like: list of tensors or variables, a message in dtypes and shapes.
+    name: str, of no other queue there.
+    capacity: int, messages.
+  """
   return tf.FIFOQueue(
-    _CAPACITY,
+    capacity,
     [x.dtype.base_dtype for x in like],
     [x.shape for x in like],
-    shared_name=f'{name}/{sender}_to_{receiver}',
+    shared_name=f'{PREFIX}{name}',
   )

@@ -100,7 +100,7 @@ def build_leave(cluster, variables, more, bucket_bytes, has_failed):
 
 
 def _name(number):
-  return f'ring/{number}'
+  return f'bucket_{number}'
 
 
 class _Bucket(NamedTuple):

@@ -1,21 +1,25 @@
-"""The start and the end of a training without a ps."""
+"""A training without a ps: its workers meet, stop and leave together."""
 
 import contextlib
 import logging
 import signal
+import time
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.cluster import stop_request
-from distmnist.common import cli
-from distmnist.exchange.ring import all_reduce
+from distmnist.cluster import errors, probing, stop_request
+from distmnist.common import cli, console
+from distmnist.exchange.ring import all_reduce, generations, handover, meeting
+from distmnist.transport import strategy
 
 _END_TIMEOUT_SECS = 5.0
+# How often a worker that waits for others looks which of them are gone.
+_LOOK_SECS = 0.5
 
 _log = logging.getLogger(__name__)
 
 
-class RingHook(tf.train.SessionRunHook):
+class RingHook(strategy.MemberHook):
   """Equal variables at the start, one common last step, then a barrier."""
 
   def __init__(self, cluster, votes, stop):
@@ -28,38 +32,98 @@ class RingHook(tf.train.SessionRunHook):
     self._cluster = cluster
     self._votes = votes
     self._stop = stop
-    self._has_agreed = self._is_amid_step = False
+    self._has_agreed = self._is_amid_step = self._has_left = False
+    self._meeting = self._agreed = None
+    # Whether this worker has begun to send and take in its generation.
+    self._has_begun = False
+    self._absences = probing.Absences()
+    self.has_values = self.is_given = False
 
   def begin(self):
     cluster, variables = self._cluster, tf.global_variables()
+    self._fingerprint = all_reduce.fingerprint(variables)
+    self._global_step = tf.train.get_global_step()
     # The trailing slash re-enters the name scope of the step.
     with tf.name_scope('ring_allreduce/'), tf.device(cluster.cpu_device):
-      own = tf.constant(all_reduce.fingerprint(variables), tf.int64)
-      self._fingerprints, self._end_op = (
-        tf.stack(all_reduce.build_all(cluster, own, name))
-        for name in ('ring/start', 'ring/end')
+      nothing = tf.constant(0)
+      self._gather_op, self._end_op = (
+        tf.group(all_reduce.build_all(cluster, nothing, name))
+        for name in ('gather', 'end')
       )
-      self._broadcast_op = all_reduce.build_broadcast(
-        cluster, variables, 'ring/variables'
-      )
+      self._handover = handover.Handover(cluster, variables, 'variables')
       self._leave_op = self._votes.build_leave(has_failed=False)
       self._leave_failed_op = self._votes.build_leave(has_failed=True)
+    self._queues = generations.Queues(cluster)
+
+  def meet(self, task):
+    if self._meeting is None:
+      self._meeting = meeting.Meeting(
+        self._cluster, task.server, self._fingerprint
+      )
+    before = self._agreed
+    patience = _Patience(task, self.has_values)
+    self._agreed = agreed = self._meeting.hold(
+      self._read_step(task.server) if self.has_values else None,
+      self._has_begun,
+      patience.look,
+      self._stop.wait,
+    )
+    self.is_given = agreed.step is not None
+    if before and before.generation == agreed.generation:
+      return
+    self._has_begun = False
+    if before:
+      self._queues.drop(before.generation, task.server)
+    self._queues.begin(agreed.generation)
+    self._handover.take_from(agreed.giver)
+    if self.is_given:
+      _log.info(_describe(agreed, before, self._cluster.task_index))
+
+  def _read_step(self, server):
+    """Returns the global step of this worker's own values, without a session.
+
+    A session of the training has edges to the others.
+    """
+    variable = self._global_step
+    with tf.Graph().as_default() as graph, tf.device(variable.device):
+      handle = tf.raw_ops.VarHandleOp(
+        dtype=variable.dtype,
+        shape=variable.shape,
+        shared_name=variable.handle.op.get_attr('shared_name').decode(),
+      )
+      value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype)
+    config = tf.ConfigProto(device_filters=[self._cluster.task_device])
+    with tf.Session(server.target, graph, config) as session:
+      return int(session.run(value))
+
+  def find_loss(self):
+    changed = self._meeting.find_changed()
+    if changed:
+      names = errors.list_some(f'worker {i}' for i in changed)
+      return f'{names} began a session anew'
+    others = self._cluster.other_addresses('worker')
+    gone = self._absences.find_gone(others)
+    return f'{errors.list_tasks(gone)} is gone' if gone else ''
 
   def after_create_session(self, session, coord):
-    # Nobody can be ready in no time.
-    options = _limit(max(1.0, self._cluster.start_timeout_secs))
+    agreed, own = self._agreed, self._cluster.task_index
+    self._has_agreed = self._is_amid_step = False
+    self._has_begun = True
     try:
-      fingerprints = session.run(self._fingerprints, options=options)
-      if len(set(fingerprints)) > 1:
-        raise cli.RunError(
-          'the workers do not have the same variables: check that all tasks '
-          'have the same flags'
-        )
-      session.run(self._broadcast_op, options=options)
+      if own == agreed.giver:
+        # It had them, or has restored or initialised them by now.
+        self.has_values = True
+        gifts = [self._handover.gifts[i] for i in agreed.takers]
+        session.run(gifts)
+      elif own in agreed.takers:
+        # Nobody can be ready in no time.
+        secs = max(1.0, self._cluster.start_timeout_secs)
+        session.run(self._handover.take, options=_limit(secs))
+        self.has_values = True
     except tf.errors.DeadlineExceededError as error:
       raise cli.PassingError(
-        'not all workers were ready for the first step within '
-        f'{self._cluster.start_timeout_secs:g} s: see their logs'
+        f'no values came from worker {agreed.giver} within '
+        f'{self._cluster.start_timeout_secs:g} s: see its log'
       ) from error
 
   def before_run(self, run_context):
@@ -72,10 +136,20 @@ class RingHook(tf.train.SessionRunHook):
     if is_preempted:
       self._stop.request(signal.SIGTERM)
     if has_left:
+      self._has_left = True
       _log.info(stop_request.LEFT)
     if wants_stop or is_preempted:
       self._has_agreed = True
       run_context.request_stop()
+
+  def gather(self, session):
+    """Returns once all workers have come here, after their last step.
+
+    At once if one has left its loop before: it will not come.
+    """
+    if not self._has_left:
+      session.run(self._gather_op)
+      self._has_agreed = True
 
   def end(self, session):
     """No worker leaves while another may still take from it."""
@@ -87,6 +161,78 @@ class RingHook(tf.train.SessionRunHook):
       elif not self._has_agreed:
         session.run(self._leave_op)
       session.run(self._end_op, options=options)
+
+
+class _Patience:
+  """How long a worker waits for the others, and what it says meanwhile."""
+
+  def __init__(self, task, has_values):
+    """
+    Args:
+      task: task.Task, which serves.
+      has_values: bool, whether this worker has made steps with the others.
+    """
+    self._task, self._has_values = task, has_values
+    self._secs = task.cluster.start_timeout_secs
+    self._wait = console.Wait(self._secs)
+    self._next_look = 0.0
+    self._lost = {}
+
+  def look(self, missing):
+    """Looks at the workers, a list of int, that are not here yet.
+
+    One that beats is alive and may be busy: it will come.
+
+    Raises:
+      cli.LostError: the wait is over, for those that had values before.
+      cli.PassingError: it is over, and none of them has come at all.
+      stop_request.StoppedError: this task was asked to stop.
+    """
+    task = self._task
+    task.stop.wait(0)
+    addresses = task.cluster.addresses('worker')
+    away = {f'worker {i}': addresses[f'worker {i}'] for i in missing}
+    if away and all(map(task.watchdog.is_beating, away)):
+      self._wait.renew()
+      task.stalls.goes_on()
+    if self._has_values and time.monotonic() >= self._next_look:
+      self._next_look = time.monotonic() + _LOOK_SECS
+      self._say_lost(probing.find_silent(away))
+    lost = {name: away[name] for name in away if name in self._lost} or away
+    names = errors.list_tasks(lost) or 'worker 0'
+    if not self._wait.is_over(f'for {names}'):
+      return
+    if self._has_values:
+      raise cli.LostError(
+        f'lost {names}: without a ps the others cannot go on; start all tasks '
+        'again, and they resume from the last checkpoint if there is a --logdir'
+      )
+    raise cli.PassingError(
+      'not all workers were ready for the first step within '
+      f'{self._secs:g} s: no sign of {names}; see their logs'
+    )
+
+  def _say_lost(self, lost):
+    if new := {n: a for n, a in lost.items() if n not in self._lost}:
+      plural = 's' if len(new) > 1 else ''
+      _log.info(
+        f'lost {errors.list_tasks(new)}: waits for its successor{plural}, up '
+        f'to {self._secs:g} s'
+      )
+    self._lost |= new
+
+
+def _describe(agreed, before, own):
+  """Returns what a worker says once all have met, and one has values."""
+  source = f'the weights of worker {agreed.giver}'
+  if own == agreed.giver:
+    source = 'its own weights'
+  elif own not in agreed.takers:
+    source = 'its own weights, as the others have them'
+  new = agreed.find_new(before) if before else [own]
+  names = errors.list_some(f'worker {i}' for i in new) or 'each worker'
+  verb = 'are' if len(new) > 1 else 'is'
+  return f'{names} {verb} back: goes on at step {agreed.step:,} with {source}'
 
 
 def _limit(secs):

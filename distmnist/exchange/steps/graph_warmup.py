@@ -82,7 +82,7 @@ class Warmup:
       ops: list of ops or tensors, the end of the step.
     """
     updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
-    for op in _find_changes([*ops, *updates], self._batch.op):
+    for op in find_changes([*ops, *updates], self._batch.op):
       tf_internals.add_control_inputs(op, [self._batch.op])
 
   def turn(self, is_on):
@@ -117,20 +117,20 @@ class Warmup:
       self._is_stale = False
 
 
-def _find_changes(ops, batch):
+def find_changes(ops, gate):
   """Returns what may change a variable on the way to `ops`, a list of ops.
 
   Args:
     ops: list of tf.Operation or tensors.
-    batch: tf.Operation; what depends on it is left out.
+    gate: tf.Operation; what depends on it, or it on that, is left out.
   """
-  sources = _find_sources([batch])
+  sources = _find_sources([gate])
   found = _find_sources([getattr(op, 'op', op) for op in ops])
   users = {}
   for op in found:
     for source in _list_inputs(op):
       users.setdefault(source, []).append(op)
-  dependent, todo = set(), [batch]
+  dependent, todo = set(), [gate]
   while todo:
     op = todo.pop()
     if op not in dependent:

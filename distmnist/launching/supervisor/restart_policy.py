@@ -6,7 +6,6 @@ process.
 
 - A failed task restarts at most `max_restarts` times within a window of time,
   unless its exit code says that it would fail again;
-- without a ps all other workers restart too: they hold the variables together;
 - with the chief, tasks that have already ended restart too: the last steps may
   be repeated, and need the ps;
 - if the fork server dies, all tasks that ran restart; it has its own budget;
@@ -141,18 +140,14 @@ class RestartPolicy:
     record.restart_at(now + secs, note)
     is_together = self._limits.restart_together
     others = []
-    if record.task.is_member and (is_together or not self.records.have_ps):
+    if record.task.is_member and is_together:
       others = self.records.values()
       others = [r for r in others if r is not record and r.task.is_member]
-    kind = 'tasks' if is_together else 'workers'
-    with_all = f', with all other {kind}' if others else ''
+    with_all = ', with all other tasks' if others else ''
     _log.info(f'{failure}: {note} in {secs:g} s{with_all}')
     to_end = [r.task for r in (record, *others) if r.is_running]
     for other in others:
-      other.restart_at(
-        now + secs,
-        note if is_together else f'started again with {record.task.name}',
-      )
+      other.restart_at(now + secs, note)
     return to_end
 
   def _lose(self, record, failure):

@@ -102,10 +102,6 @@ class TaskRecords(dict):
     """Returns those of `tasks`, jobs.Tasks, that run or will restart."""
     return [t for t in tasks if t.name in self and self[t.name].is_left]
 
-  @property
-  def have_ps(self):
-    return any(record.task.job_name == 'ps' for record in self.values())
-
   def take_due(self, now):
     """Returns the TaskRecords to start; none while a waiting one still runs.
 

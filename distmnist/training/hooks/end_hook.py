@@ -21,8 +21,11 @@ before the last step, by a break, by a hook or as its data end:
                      make as many steps, none waits, and nothing is done.
 
 So it is the global step, or a stop for all, that says whether the training is
-over, and not that somebody has requested a stop. Without a ps all this is done
-by exchange/ring/ring_hook.py.
+over, and not that somebody has requested a stop.
+
+Without a ps all make the last step together, or stop together before it
+(exchange/ring/ring_hook.py). After the last step they gather before and after
+the chief saves it: if one is lost until then, they meet again, as in any step.
 """
 
 import contextlib
@@ -62,17 +65,19 @@ class Waits(NamedTuple):
     others_go_on: bool, whether workers may end at different times.
     num_spare: int, how many workers a step can do without; None where a step
       waits for no other worker.
+    gather: bool, whether all gather around the save of the last step.
   """
 
   stay: bool
   others_go_on: bool
   num_spare: int | None
+  gather: bool = False
 
 
 def find_waits(cluster, strategy):
   """Returns the Waits of a cluster.Cluster under a strategy.Strategy."""
   if not cluster.num_ps:
-    return Waits(False, False, None)
+    return Waits(False, False, None, cluster.num_workers > 1)
   num_pushes = strategy.pushes_per_step
   return Waits(
     strategy.waits_for_all,
@@ -132,6 +137,8 @@ class EndHook(tf.train.SessionRunHook):
     self._session = session
     if self._watch and not self._watch.ident:
       self._watch.start()
+    if self._waits.gather and coord.should_stop():
+      self._gather_at_last_step(session)
     # A chief restarted after the last step makes no step.
     may_be_over = self._waits.stay and self._saves and coord.should_stop()
     if may_be_over and self._is_training_over(session):
@@ -139,6 +146,8 @@ class EndHook(tf.train.SessionRunHook):
 
   def after_run(self, run_context, run_values):
     session = run_context.session
+    if self._waits.gather and run_context.stop_requested:
+      self._gather_at_last_step(session)
     if not (self._waits.stay and run_context.stop_requested):
       return
     if not self._is_training_over(session):
@@ -225,6 +234,20 @@ class EndHook(tf.train.SessionRunHook):
     is_last = session.run(self._global_step) >= self._find_last_step()
     is_alone = self._task.cluster.num_workers == 1
     return is_last or is_alone or self._others.is_stop_for_all()
+
+  def _gather_at_last_step(self, session):
+    """Has all wait until it is saved; does nothing before that step.
+
+    All make that step, so that all come here, whatever else was asked of them.
+    """
+    if session.run(self._global_step) < self._find_last_step():
+      return
+    what = 'the wait for all workers after the last step'
+    self._task.stalls.busy(what, waits_for_others=True)
+    self._strategy.gather(session)
+    if self._saves:
+      self._saves.save_last(session)
+    self._strategy.gather(session)
 
   def _let_all_go(self, session):
     self._saves.save_last(session)

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
-from distmnist.exchange.ring import ring_hook
+from distmnist.exchange.ring import meeting, ring_hook
 from distmnist.exchange.ring import votes as votes_lib
 from tests.support import in_process
 
@@ -17,9 +17,8 @@ CLUSTER = cluster_lib.make_cluster((), ('v:1', 'w:1'), 'worker', 1)
 class Session:
   """Stands for a tf.Session whose runs fail with `error`, if there is one."""
 
-  def __init__(self, error=None, fingerprints=(1, 1)):
+  def __init__(self, error=None):
     self.error = error
-    self.fingerprints = np.array(fingerprints)
     self.ran = []
     self.limits_ms = []
 
@@ -28,7 +27,7 @@ class Session:
     self.limits_ms.append(options.timeout_in_ms if options else 0)
     if self.error:
       raise self.error
-    return self.fingerprints
+    return None
 
 
 class Context:
@@ -49,6 +48,7 @@ def stop():
 @pytest.fixture
 def hook(stop):
   with tf.Graph().as_default():
+    tf.train.get_or_create_global_step()
     tf.get_variable('w', [3])
     tf.get_variable('n', [], tf.int64, tf.zeros_initializer())
 
@@ -62,25 +62,41 @@ def hook(stop):
     yield hook
 
 
-def test_the_values_come_once_all_are_there(hook):
+def agree(hook, *steps):
+  """Has the hook, of worker 1, agree with the others on their steps."""
+  entries = [[f'life {i}', 1, step, 5] for i, step in enumerate(steps)]
+  hook._agreed = meeting.agree('name', entries)
+
+
+def test_the_values_come_from_the_giver_within_a_limit(hook):
+  agree(hook, None, None)
   session = Session()
   hook.after_create_session(session, None)
-  meeting, broadcast = session.ran
-  assert meeting is hook._fingerprints and broadcast is hook._broadcast_op
-  assert session.limits_ms == [60_000] * 2
+  assert session.ran == [hook._handover.take]
+  assert session.limits_ms == [60_000]
+  assert hook.has_values
 
 
-def test_a_start_without_the_others_says_so(hook):
+def test_who_has_most_steps_gives_them_and_waits_for_nobody(hook):
+  agree(hook, None, 3)
+  session = Session()
+  hook.after_create_session(session, None)
+  assert session.ran == [[hook._handover.gifts[0]]]
+
+
+def test_who_has_as_many_keeps_its_own(hook):
+  agree(hook, 3, 3)
+  session = Session()
+  hook.after_create_session(session, None)
+  assert session.ran == []
+
+
+def test_values_that_do_not_come_are_no_values(hook):
+  agree(hook, None, None)
   error = tf.errors.DeadlineExceededError(None, None, 'no')
-  with pytest.raises(cli.PassingError, match=r'not all workers .* 60 s'):
+  with pytest.raises(cli.PassingError, match=r'from worker 0 within 60 s'):
     hook.after_create_session(Session(error), None)
-
-
-def test_a_start_with_other_variables_says_so(hook):
-  session = Session(fingerprints=(1, 2))
-  with pytest.raises(cli.RunError, match='have the same variables'):
-    hook.after_create_session(session, None)
-  assert len(session.ran) == 1
+  assert not hook.has_values
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,59 @@
+"""The values of one worker's variables, given to others."""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist import tf_internals
+from distmnist.exchange.ring import all_reduce
+
+
+class Handover:
+  """The ops by which a worker gives its values, or takes another's.
+
+  Attributes:
+    gifts: list of ops, which give them to each worker; None for itself. They
+      wait for nobody.
+    take: op, which sets all variables once all values have come, or none.
+  """
+
+  def __init__(self, cluster, variables, name):
+    """
+    Args:
+      cluster: cluster.Cluster of two workers or more.
+      variables: list of tf.Variable, alike on all workers; see
+        all_reduce.fingerprint.
+      name: str, see all_reduce.build_mean.
+    """
+    self._cluster = cluster
+    self._like = variables
+    own = cluster.task_index
+    values = [v.read_value() for v in variables]
+    self.gifts = [
+      None if i == own else self._build_queue(i, name, cluster).enqueue(values)
+      for i in range(cluster.num_workers)
+    ]
+    # From whom is told later.
+    queue = self._build_queue(own, name, cluster)
+    with tf.device(cluster.cpu_device):
+      taken = queue.dequeue()
+    taken = taken if len(variables) > 1 else [taken]
+    self._moved = queue.queue_ref.op, taken[0].op
+    with tf.device(cluster.cpu_device), tf.control_dependencies(taken):
+      values = [tf.identity(value) for value in taken]
+    self.take = tf.group(
+      [v.assign(x) for v, x in zip(variables, values, strict=True)]
+    )
+
+  def take_from(self, giver):
+    """Tells `take` whose values come; no session has it yet.
+
+    Args:
+      giver: int, the worker.
+    """
+    place = all_reduce.find_device(self._cluster, giver)
+    for op in self._moved:
+      tf_internals.set_device(op, place)
+
+  def _build_queue(self, receiver, name, cluster):
+    # One value of each is enough.
+    with tf.device(cluster.cpu_device):
+      return all_reduce.build_queue(self._like, f'{name}/to_{receiver}', 1)
