@@ -89,6 +89,8 @@ def test_a_session_whose_making_is_given_up_is_closed(make_cluster):
 
 
 class _FakeSession:
+  _closed = False
+
   def __init__(self, error=None):
     self.error = error
     self.is_closed = False
@@ -115,7 +117,7 @@ def test_a_loss_that_is_found_late_leaves_the_next_session_alone():
   watch.begin_session(old, coords[0], old.run)
   life = watch._life
   life.last_move = 0.0
-  watch._end(life, 0)
+  watch._end(life, 'ps 0 was started anew')
   assert coords[0].should_stop() and old.is_closed
   assert 'ps 0 was started anew' in life.loss.message
   assert not coords[1].should_stop() and not new.is_closed

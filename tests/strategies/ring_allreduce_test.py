@@ -275,6 +275,46 @@ def test_an_input_that_ends_in_a_step_counts_as_zeros_and_ends_all(
   assert first[2] == [8.0] * 3 + [8.0 if hop_bytes else 6.0] * 2
 
 
+class BreakOnce(tf.train.SessionRunHook):
+  """Lets a session end after some steps, as a cut connection does."""
+
+  def __init__(self, num_steps):
+    self.num_steps, self.num_sessions = num_steps, 0
+
+  def after_create_session(self, session, coord):
+    self.num_sessions += 1
+
+  def after_run(self, run_context, run_values):
+    self.num_steps -= 1
+    if not self.num_steps:
+      raise tf.errors.UnavailableError(None, None, 'cut off')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('breaks', [(0,), (2,), (1, 2)], ids=str)
+def test_who_loses_its_session_meets_the_others_again(make_ring, breaks):
+  """None of them has ended, and nothing tells the others but the meeting."""
+  inputs = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
+  whole = train_toy(make_ring(3), np.array([inputs] * 9), 'adam')[0][-1]
+  cluster = make_ring(3)
+
+  def work(index):
+    rule, update, x = build_toy(cluster.worker(index), 4, 'adam')
+    values = read_all_after(update.train_op)
+    cut = BreakOnce(3 + index if index in breaks else 0)
+    hooks = [*rule.hooks(Stop()), cut]
+    with cluster.make_session(index, hooks) as session:
+      step_v = 0
+      while step_v < 9:
+        step_v, values_v = session.run(
+          [update.train_op, values], {x: inputs[index]}
+        )
+    assert cut.num_sessions > 1
+    return values_v
+
+  assert [as_bits(v) for v in cluster.run_workers(work)] == [as_bits(whole)] * 3
+
+
 def build_net(x):
   """A loss with variables in two buckets, and averages of batch norm."""
   h = batch_norm.batch_norm(x[:, tf.newaxis, tf.newaxis], 'norm', True)
@@ -319,6 +359,36 @@ def test_a_step_that_breaks_off_has_changed_nothing(
       assert not thread.errors
       after = session.run(values)
   assert as_bits_of(after) == as_bits_of(before)
+
+
+def test_what_a_step_has_begun_to_change_it_changes_to_the_end(make_ring):
+  """TensorFlow ends what waits for nobody else, and only then says so."""
+  cluster = make_ring(2)
+  member, other = cluster.worker(0), cluster.worker(1)
+  with tf.Graph().as_default():
+    with tf.device(member.cpu_device):
+      first, last = (
+        tf.get_variable(name, initializer=0) for name in ('first', 'last')
+      )
+      begun = first.assign_add(1, read_value=False)
+      with tf.control_dependencies([begun]):
+        x = tf.random.normal([400, 400])
+      for _ in range(200):  # Some tenths of a second.
+        x = x @ x / 400
+      number = tf.cast(tf.reduce_sum(x) > -np.inf, tf.int32)
+      ended = last.assign_add(number, read_value=False)
+    with tf.device(other.cpu_device):
+      queue = tf.FIFOQueue(1, tf.int32, [()], shared_name='nothing')
+      never = queue.dequeue()
+    with tf.device(member.cpu_device):
+      never = tf.identity(never)
+    config = cluster.session_config(0)
+    with tf.Session(cluster.servers[0].target, config=config) as session:
+      session.run(tf.global_variables_initializer())
+      with pytest.raises(tf.errors.DeadlineExceededError):
+        options = tf.RunOptions(timeout_in_ms=150)
+        session.run([ended, never], options=options)
+      assert session.run([first, last]) == [1, 1]
 
 
 def as_bits_of(arrays):

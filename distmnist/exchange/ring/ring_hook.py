@@ -214,10 +214,10 @@ class _Patience:
 
   def _say_lost(self, lost):
     if new := {n: a for n, a in lost.items() if n not in self._lost}:
-      plural = 's' if len(new) > 1 else ''
+      whom = 'its successor' if len(new) == 1 else 'their successors'
       _log.info(
-        f'lost {errors.list_tasks(new)}: waits for its successor{plural}, up '
-        f'to {self._secs:g} s'
+        f'lost {errors.list_tasks(new)}: waits for {whom}, up to '
+        f'{self._secs:g} s'
       )
     self._lost |= new
 

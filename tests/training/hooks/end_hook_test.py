@@ -156,7 +156,7 @@ def test_who_is_asked_to_stop_or_is_not_at_the_end_does_not_stay(end):
     (True, 6, 1, end_hook.Waits(True, False, 0)),
     (True, 1, 2, end_hook.Waits(True, True, None)),
     (False, 1, 2, end_hook.Waits(False, True, None)),
-    (True, 3, 0, end_hook.Waits(False, False, None)),
+    (True, 3, 0, end_hook.Waits(False, False, None, True)),
   ],
 )
 def test_the_rule_and_the_cluster_say_who_waits_for_whom(
