@@ -147,7 +147,7 @@ def test_one_that_leaves_its_loop_votes_in_one_more_step(hook):
   step(hook, 0.0, 0.0, 0.0)
   leave, end = ends_with(hook)
   assert leave.endswith('/leave')
-  assert end == hook._end_op.op.name
+  assert end == hook._end_op.name
 
 
 def test_one_whose_step_has_failed_does_not_wait_for_ever(hook):
@@ -160,7 +160,7 @@ def test_one_whose_step_has_failed_does_not_wait_for_ever(hook):
 @pytest.mark.parametrize('votes', [(0.5, 0.0, 0.0), (0.0, 0.5, 0.0)])
 def test_after_a_common_last_step_there_is_no_other(hook, votes):
   step(hook, *votes)
-  assert ends_with(hook) == [hook._end_op.op.name]
+  assert ends_with(hook) == [hook._end_op.name]
 
 
 def test_the_end_waits_for_the_others_or_finds_them_gone(hook):

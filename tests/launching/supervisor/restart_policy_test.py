@@ -237,4 +237,4 @@ def test_an_evaluator_starts_again_alone(together):
   assert run.restart_due(100.0) == ['evaluator 0']
   # Nor does it start again with the others.
   run.end('worker 1', KILLED)
-  assert run.killed == ['worker 0']
+  assert run.killed == ['worker 0'] * together
