@@ -88,14 +88,14 @@ def make_source(task, plan, graph, history, seed):
   )
 
 
-def make_steps(source, graph, has_summaries, pace):
+def make_steps(source, graph, has_summaries, pace=None):
   """Returns what runs a worker's steps, and the metrics that never change.
 
   Args:
     source: batch_source.BatchSource.
     graph: WorkerGraph.
     has_summaries: bool, whether to fetch the metrics of a step too.
-    pace: run_length.Pace.
+    pace: run_length.Pace, for --steps_per_run=auto, or None.
 
   Returns:
     fused_steps.Steps with the metrics of a step, and {name: int} of those

@@ -280,7 +280,7 @@ def make(tensors, source, last_step_tensors, warmup, pace):
 
   Args:
     tensors, source, last_step_tensors, warmup: see Steps.
-    pace: run_length.Pace, for `auto`.
+    pace: run_length.Pace, for `auto`, or None for single steps.
   """
   num_steps = run_length.from_flags()
   is_auto = num_steps == run_length.AUTO
