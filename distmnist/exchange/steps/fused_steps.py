@@ -275,7 +275,7 @@ class Steps(tf.train.SessionRunHook):
     )
 
 
-def make(tensors, source, last_step_tensors, warmup, pace):
+def make(tensors, source, last_step_tensors, warmup, pace=None):
   """Returns the Steps that --steps_per_run asks for, in the default graph.
 
   Args:
