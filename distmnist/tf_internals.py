@@ -87,12 +87,17 @@ def drop_colocation(node):
 
 @contextlib.contextmanager
 def growing(graph):
-  """Lets a final tf.Graph grow, within a `with`: its sessions grow with it."""
-  graph._unsafe_unfinalize()
-  try:
-    yield
-  finally:
-    graph.finalize()
+  """Lets a final tf.Graph grow, within a `with`: its sessions grow with it.
+
+  What runs in a session meanwhile, in another thread, waits: the session would
+  take new ops before their control inputs are there.
+  """
+  with graph._mutation_lock():
+    graph._unsafe_unfinalize()
+    try:
+      yield
+    finally:
+      graph.finalize()
 
 
 def find_forward(op):

@@ -16,7 +16,7 @@ from distmnist import tf_internals
 
 
 class RepeatedRuns:
-  """Remembers the runs of a session, whose graph is final.
+  """Remembers the runs of a session, whose graph may at most grow.
 
   These are only runs that fetch a dict of tensors and of lists of tensors, as a
   MonitoredSession does for its hooks, and that feed arrays of their
@@ -27,7 +27,7 @@ class RepeatedRuns:
   def __init__(self, session):
     """
     Args:
-      session: tf.Session, whose graph no longer grows.
+      session: tf.Session.
     """
     self._session = session
     self._run_anew = session.run

@@ -46,8 +46,8 @@ class LivenessHook(tf.train.SessionRunHook):
     self._losses.build()
 
   def after_create_session(self, session, coord):
-    # The only place where session.run is replaced. The graph is final by now:
-    # what is remembered of it stays valid.
+    # The only place where session.run is replaced. The graph may grow, but what
+    # it has stays: what is remembered of it is valid.
     remembered = repeated_runs.RepeatedRuns(session)
     session.run = self._losses.begin_session(session, coord, remembered.run)
     self._losses.watch_session(session)

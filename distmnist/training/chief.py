@@ -212,7 +212,7 @@ def _open_best(problem, folder):
 
 
 def report_alone(task, choice, judges, folder, start):
-  """Does at the end what a chief did not live to do; its ps have left.
+  """Does at the end what a chief did not live to do; the others have left.
 
   Args:
     task: task.Task, already serving.
@@ -225,7 +225,7 @@ def report_alone(task, choice, judges, folder, start):
   last_step = checkpoints.read_step(path)
   _log.info(
     f'{logdirs.describe_end(folder.path, last_step)}, but not reported, and '
-    f'its ps have left: {CHIEF} evaluates {path} alone'
+    f'the others have left: {CHIEF} evaluates {path} alone'
   )
   kept = None
   if _EARLY_STOPPING_PATIENCE.value:

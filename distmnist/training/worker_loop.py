@@ -224,8 +224,14 @@ class WorkerLoop:
     server_lib.log_placement(tf.get_default_graph())
 
   def _make_pace(self):
-    """Returns the run_length.Pace of a worker, for --steps_per_run=auto."""
+    """Returns the run_length.Pace of a worker, for --steps_per_run=auto.
+
+    None under a rule that would lose what its copies have of their own, as they
+    are pulled anew once longer runs are prepared.
+    """
     cluster, strategy = self._task.cluster, self._choice.strategy
+    if strategy.needs_warmup and strategy.has_local_steps:
+      return None
     dealing = self._graph.step.table.dealing
     global_periods, local_periods = [], []
     if cluster.is_chief:

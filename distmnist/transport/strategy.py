@@ -259,8 +259,8 @@ class MemberHook(tf.train.SessionRunHook):
 
   Attributes:
     has_values: bool, whether this worker has those of the training.
-    is_given: bool, whether any worker has, once they have met: then none is
-      restored or initialised for the next session.
+    is_given: bool, whether any worker has, once they have met: then nothing is
+      restored, and who has none gets them in the next session.
   """
 
   has_values = is_given = False

@@ -102,7 +102,7 @@ def test_workers_of_a_ring_make_the_same_runs_whatever_each_has_due(
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'rule, steps',
-  [('sync_sgd', 1300), ('async_sgd', 2600), ('agn', 300), ('easgd', 300)],
+  [('sync_sgd', 1300), ('async_sgd', 2600), ('sagn', 300), ('dc_asgd', 2600)],
 )
 def test_workers_learn_with_runs_of_their_own(
   tasks, make_real_cluster, tmp_path, rule, steps

@@ -7,7 +7,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.cluster import errors, probing, stop_request
+from distmnist.cluster import deadlines, errors, probing, stop_request
 from distmnist.common import cli, console
 from distmnist.exchange.ring import all_reduce, generations, handover, meeting
 from distmnist.transport import strategy
@@ -33,6 +33,7 @@ class RingHook(strategy.MemberHook):
     self._votes = votes
     self._stop = stop
     self._has_agreed = self._is_amid_step = self._has_left = False
+    self._is_leaving = False
     self._meeting = self._agreed = None
     # Whether this worker has begun to send and take in its generation.
     self._has_begun = False
@@ -97,6 +98,8 @@ class RingHook(strategy.MemberHook):
       return int(session.run(value))
 
   def find_loss(self):
+    if self._is_leaving:
+      return ''  # As all do, each in its own time.
     changed = self._meeting.find_changed()
     if changed:
       names = errors.list_some(f'worker {i}' for i in changed)
@@ -107,7 +110,7 @@ class RingHook(strategy.MemberHook):
 
   def after_create_session(self, session, coord):
     agreed, own = self._agreed, self._cluster.task_index
-    self._has_agreed = self._is_amid_step = False
+    self._has_agreed = self._is_amid_step = self._is_leaving = False
     self._has_begun = True
     try:
       if own == agreed.giver:
@@ -139,7 +142,7 @@ class RingHook(strategy.MemberHook):
       self._has_left = True
       _log.info(stop_request.LEFT)
     if wants_stop or is_preempted:
-      self._has_agreed = True
+      self._has_agreed = self._is_leaving = True
       run_context.request_stop()
 
   def gather(self, session):
@@ -159,8 +162,25 @@ class RingHook(strategy.MemberHook):
         # An input has ended in it: the others wait for this worker's part.
         session.run(self._leave_failed_op, options=options)
       elif not self._has_agreed:
-        session.run(self._leave_op)
+        self._leave(session)
       session.run(self._end_op, options=options)
+
+  def _leave(self, session):
+    """Takes part in one more step of the others, unless they break it off."""
+    next_look = time.monotonic() + _LOOK_SECS
+
+    def look():
+      nonlocal next_look
+      if time.monotonic() < next_look:
+        return
+      next_look = time.monotonic() + _LOOK_SECS
+      loss = ''
+      with contextlib.suppress(tf.errors.OpError, RuntimeError):
+        loss = self.find_loss()
+      if loss:
+        raise tf.errors.AbortedError(None, None, loss)
+
+    deadlines.call_and_look(lambda: session.run(self._leave_op), look)
 
 
 class _Patience:

@@ -12,6 +12,8 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange.ring import buckets
 from distmnist.transport import strategy
 
+# The largest number of float16 is 65,504. Who takes longer makes single steps.
+_MOST_MS = 60_000
 _WANTS_STOP, _IS_PREEMPTED, _HAS_LEFT, _IS_SHORT, _MS = np.eye(
   5, dtype=np.float32
 )
@@ -91,5 +93,5 @@ class Votes(strategy.RunAgreement):
       _WANTS_STOP * self.wants_stop
       + _IS_PREEMPTED * is_preempted
       + _IS_SHORT * (not is_long)
-      + _MS * np.float32(1000 * secs)
+      + _MS * np.float32(min(1000 * secs, _MOST_MS))
     )

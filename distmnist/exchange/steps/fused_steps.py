@@ -166,10 +166,13 @@ class Steps(tf.train.SessionRunHook):
     """Chooses K, once it can be known, and builds its runs in the session."""
     if not self._pace.choose_length(self._source.until_end, self._periods):
       return
-    graph = session.graph
+    graph, known = session.graph, self._list_runs()
     with graph.as_default(), tf_internals.growing(graph):
       self._build_runs(self._pace.length)
     self._num_steps = self._pace.length
+    if self._warmup:
+      new = [run for run in self._list_runs() if run not in known]
+      self._warmup.run(session, self._make_blank(new))
     if self._num_steps > 1:
       _log.info(
         '%d steps in a session.run from now on, as a step takes %.2f ms '
@@ -189,7 +192,13 @@ class Steps(tf.train.SessionRunHook):
 
   def find_all_runs(self):
     """Returns [(fetches, feed_dict)] of each kind of run, fed with zeros."""
-    runs = [*self._general.values(), *self._runs.values()]
+    return self._make_blank(self._list_runs())
+
+  def _list_runs(self):
+    return [*self._general.values(), *self._runs.values()]
+
+  def _make_blank(self, runs):
+    """Returns [(fetches, feed_dict)] of these _Runs, fed with zeros."""
     return [
       (run.fetches, self._source.make_blank_feed(len(run.chain)))
       for run in runs
@@ -222,10 +231,10 @@ class Steps(tf.train.SessionRunHook):
     # A recovered session runs what was lost, also if nothing is left to do.
     if self._coord and self._coord.should_stop():
       raise tf.errors.OutOfRangeError(None, None, 'the training has ended')
-    if self._warmup:
-      self._warmup.pull_anew(run_context.session)
     if self._pace and self._pace.length is None:
       self._choose_length(run_context.session)
+    if self._warmup:
+      self._warmup.pull_anew(run_context.session)
     self._now = self._choose()
     if self._pace:
       self._pace.begin_run(len(self._now.chain))

@@ -74,8 +74,15 @@ class Marks(NamedTuple):
     ]
     return min(rooms, default=math.inf)
 
+  def find_longest(self):
+    """Returns the most steps (int) that a run can have."""
+    of_global = [
+      max(1, p // self.global_per_local) for p in self.global_periods
+    ]
+    return min([MAX_STEPS, *self.local_periods, *of_global])
 
-def choose(step_secs, steps_left, periods=()):
+
+def choose(step_secs, steps_left, periods=(), longest=MAX_STEPS):
   """Returns how many steps (int) a run is to have.
 
   Args:
@@ -83,8 +90,9 @@ def choose(step_secs, steps_left, periods=()):
     steps_left: float, the steps that are left to this worker.
     periods: list of int, of the exchanges of its rule: runs differ in which are
       due in them, so each is to be a multiple of the run, or to divide it.
+    longest: int, the most.
   """
-  most = int(min(MAX_STEPS, RUN_SECS / max(step_secs, 1e-9)))
+  most = int(min(longest, RUN_SECS / max(step_secs, 1e-9)))
   most = int(min(most, steps_left / _STEPS_TO_PREPARE))
   fitting = [
     number
@@ -116,6 +124,7 @@ class Pace:
       clock: callable -> float, seconds.
     """
     self._marks = marks or Marks()
+    self._local_step = 0
     self._agreement = agreement
     self._clock = clock
     self.begin_session()
@@ -123,7 +132,7 @@ class Pace:
   def begin_session(self):
     self.length = None
     self._times, self._own_secs = [], 0.0
-    self._global_step = self._local_step = 0
+    self._global_step = 0
     if self._agreement:
       self._agreement.forget()
 
@@ -141,7 +150,9 @@ class Pace:
       bool, whether it is known.
     """
     if self.secs:
-      self.length = choose(self.secs, steps_left, periods)
+      # Where workers agree, what another has due is not known.
+      longest = MAX_STEPS if self._agreement else self._marks.find_longest()
+      self.length = choose(self.secs, steps_left, periods, longest)
     return self.length is not None
 
   def is_long(self):

@@ -6,6 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.ring import votes
+from distmnist.exchange.steps import run_length
 
 ASKED = types.SimpleNamespace(is_requested=True)
 
@@ -38,6 +39,16 @@ def test_workers_agree_on_how_long_a_step_takes_and_whether_a_run_is_long():
   assert workers[0].is_long
   workers[0].forget()
   assert (workers[0].secs, workers[0].is_long) == (0, False)
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'bfloat16', 'float32'])
+@pytest.mark.parametrize('secs', [0.0004, run_length.LONG_SECS])
+def test_how_long_a_step_takes_can_travel_in_each_dtype(dtype, secs):
+  own = votes.Votes(None, 0)
+  own.vote(secs, True)
+  sent = tf.as_dtype(dtype).as_numpy_dtype(own._vote())
+  own.note(sent.astype('float32'))
+  assert own.secs == pytest.approx(min(secs, 60), rel=0.01)
 
 
 @pytest.mark.slow

@@ -278,15 +278,23 @@ def test_a_session_that_comes_back_at_the_end_makes_no_step_more():
 
 
 class Pace(run_length.Pace):
-  """Chooses 3 steps once two runs are over, except after the fifth step."""
+  """Chooses 3 steps after two of a session, but one after its fifth step."""
+
+  def begin_session(self):
+    super().begin_session()
+    self.num_steps = 0
+
+  def end_run(self, global_step, num_steps):
+    super().end_run(global_step, num_steps)
+    self.num_steps += num_steps
 
   def choose_length(self, steps_left, periods):
-    if self._local_step == 2:
+    if self.num_steps == 2:
       self.length = 3
     return self.length is not None
 
   def is_long(self):
-    return self._local_step != 5
+    return self.num_steps != 5
 
 
 def test_longer_runs_are_built_once_their_length_is_known(tf_session):

@@ -94,6 +94,17 @@ def test_a_run_is_short_where_something_is_due_within_it():
   assert lengths == [10, 1, 1, 1, 1, 10, 10, 10]
 
 
+def test_a_run_is_never_longer_than_what_is_due_allows():
+  marks = run_length.Marks([40], [12], global_per_local=2)
+  assert marks.find_longest() == 12
+  assert run_length.Marks([10], global_per_local=3).find_longest() == 3
+  assert run_length.Marks().find_longest() == run_length.MAX_STEPS
+  clock = Clock()
+  pace = run_length.Pace(marks, clock=clock)
+  make_steps(pace, clock, [0.0001] * 16)
+  assert pace.choose_length(ENDLESS, []) and pace.length == 10
+
+
 def test_who_traces_makes_one_step_at_a_time():
   clock = Clock()
   pace = run_length.Pace(run_length.Marks(has_traces=True), clock=clock)
