@@ -94,12 +94,12 @@ def test_summaries_are_one_run_a_worker_with_plain_tags(observed):
     'staleness',
     'staleness_mean',
   }
-  assert tags['local_steps'] == [(n, n) for n in (1, 21, 41, 61, 81)]
+  assert tags['local_steps'] == [(n, n) for n in (1, 20, 40, 60, 80, 100)]
   assert tags['images'][-1][1] == 100 * tags['local_steps'][-1][1]
   assert tags['bytes_pushed'] == [
-    (n, n * tags['bytes_pushed'][0][1]) for n in (1, 21, 41, 61, 81)
+    (n, n * tags['bytes_pushed'][0][1]) for n in (1, 20, 40, 60, 80, 100)
   ]
-  assert [step for step, _ in tags['cost']] == [1, 21, 41, 61, 81]
+  assert [step for step, _ in tags['cost']] == [1, 20, 40, 60, 80, 100]
   assert tags['learning_rate'][0][1] == pytest.approx(0.01)
   assert tags['cost'][-1][1] < tags['cost'][0][1]
   assert [s for s, _ in read_tags(logdir / 'validation')['accuracy']] == [
