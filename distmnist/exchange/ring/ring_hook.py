@@ -48,7 +48,8 @@ class RingHook(strategy.MemberHook):
     with tf.name_scope('ring_allreduce/'), tf.device(cluster.cpu_device):
       nothing = tf.constant(0)
       self._gather_op, self._end_op = (
-        tf.group(all_reduce.build_all(cluster, nothing, name))
+        # tf.group would have an op on each other worker.
+        tf.stack(all_reduce.build_all(cluster, nothing, name)).op
         for name in ('gather', 'end')
       )
       self._handover = handover.Handover(cluster, variables, 'variables')
