@@ -70,6 +70,17 @@ def two_gpus(tmp_path):
 
 
 @pytest.fixture(autouse=True)
+def _kept_signals():
+  """A training that a test begins in this process must not hear later signals.
+
+  It would end the process, and the tests with it, some seconds after one.
+  """
+  before = signal.set_wakeup_fd(-1)
+  yield
+  signal.set_wakeup_fd(before)
+
+
+@pytest.fixture(autouse=True)
 def _kept_logger():
   """A program that a test runs in this process must not keep it from caplog."""
   logger = logging.getLogger('distmnist')
