@@ -12,6 +12,15 @@ import runs
 import distmnist.runtime  # noqa: F401  TensorFlow, quietly.
 from distmnist.logdir import checkpoints, history
 
+# What is trained, as train's flags.
+NET = [
+  '--model=mlp',
+  '--initializer=glorot',
+  '--batch_size=100',
+  '--optimizer=adam',
+  '--learning_rate=0.003',
+]
+
 
 class Log(processes.Log):
   """What a task has written, and what it says about its steps and lives.
@@ -53,11 +62,7 @@ class Run(runs.Launch):
 
   make_log = Log
   common = [
-    '--model=mlp',
-    '--initializer=glorot',
-    '--batch_size=100',
-    '--optimizer=adam',
-    '--learning_rate=0.003',
+    *NET,
     '--save_steps=200',
     # Never stops the training, but has the best evaluation reported.
     '--validation_steps=150',

@@ -66,11 +66,7 @@ class SharedRun(fault_run.Run):
   """A launch whose tasks have shares of a core, those that restart as well."""
 
   common = [
-    '--model=mlp',
-    '--initializer=glorot',
-    '--batch_size=100',
-    '--optimizer=adam',
-    '--learning_rate=0.003',
+    *fault_run.NET,
     '--validation_images=0',
     '--steps_per_run=10',
     '--save_secs=5',

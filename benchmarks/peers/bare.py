@@ -142,10 +142,7 @@ def main():
   args = common.parse_args()
   tf.disable_eager_execution()
   cluster = tf.train.ClusterSpec({'ps': args.ps, 'worker': args.workers})
-  config = tf.ConfigProto(
-    intra_op_parallelism_threads=tf_nets.INTRA_OP_THREADS,
-    inter_op_parallelism_threads=tf_nets.INTER_OP_THREADS,
-  )
+  config = tf_nets.make_config()
   # Idle threads that spin take cores from the other tasks.
   config.experimental.disable_thread_spinning = True
   server = tf.train.Server(cluster, args.job, args.task, config=config)
@@ -165,7 +162,6 @@ def main():
     len(data[1]), args.task, len(args.workers), net.batch_size
   )
   is_chief = args.task == 0
-  total_steps = args.steps * len(args.workers)
   with open_session(server.target, is_chief, config) as session:
     while True:
       rows = np.stack([next(batches) for _ in range(args.steps_per_call)])
@@ -173,11 +169,7 @@ def main():
       recorder.step(args.steps_per_call)
       if is_chief:
         recorder.snapshot_if_due(int(step), lambda: session.run(pulled))
-      # As in classic.py.
-      if args.snapshot_steps:
-        if step >= total_steps:
-          break
-      elif recorder.have_all_done(args.steps, alone=args.leave):
+      if recorder.is_over(args, step):
         break
     facts = {}
     if is_chief:

@@ -42,10 +42,7 @@ def main():
   args = common.parse_args()
   tf.disable_eager_execution()
   cluster = tf.train.ClusterSpec({'ps': args.ps, 'worker': args.workers})
-  config = tf.ConfigProto(
-    intra_op_parallelism_threads=tf_nets.INTRA_OP_THREADS,
-    inter_op_parallelism_threads=tf_nets.INTER_OP_THREADS,
-  )
+  config = tf_nets.make_config()
   server = tf.train.Server(cluster, args.job, args.task, config=config)
   if args.job == 'ps':
     server.join()
@@ -59,9 +56,6 @@ def main():
     len(train_labels), args.task, len(args.workers), net.batch_size
   )
   is_chief = args.task == 0
-  # If accuracy is the goal, the total work bounds the run; if not, it lasts
-  # until every worker has made its steps.
-  total_steps = args.steps * len(args.workers)
   with tf.train.MonitoredTrainingSession(
     server.target, is_chief=is_chief, config=config
   ) as session:
@@ -81,10 +75,7 @@ def main():
       recorder.step()
       if is_chief:
         recorder.snapshot_if_due(int(step), lambda: run_alone(variables))
-      if args.snapshot_steps:
-        if step >= total_steps:
-          break
-      elif recorder.have_all_done(args.steps, alone=args.leave):
+      if recorder.is_over(args, step):
         break
     facts = {}
     if is_chief:

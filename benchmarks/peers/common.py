@@ -155,6 +155,20 @@ class Recorder:
     done = self._num_steps if alone else int(self._counts.min())
     return done >= num_steps
 
+  def is_over(self, args, step):
+    """Whether a worker that trains asynchronously has made its last step.
+
+    If accuracy is the goal, the total work bounds the run; if not, it lasts
+    until every worker has made its steps.
+
+    Args:
+      args: Namespace of `parse_args`.
+      step: int, the steps of all workers so far.
+    """
+    if args.snapshot_steps:
+      return step >= args.steps * len(args.workers)
+    return self.have_all_done(args.steps, alone=args.leave)
+
   def snapshot_if_due(self, step, get_weights):
     """Saves the weights and the time, every --snapshot_steps steps of all.
 

@@ -59,6 +59,14 @@ def make_initializer(net, shape):
   return tf.compat.v1.glorot_uniform_initializer()
 
 
+def make_config():
+  """Returns the tf.ConfigProto of a classic program's servers and sessions."""
+  return tf.compat.v1.ConfigProto(
+    intra_op_parallelism_threads=INTRA_OP_THREADS,
+    inter_op_parallelism_threads=INTER_OP_THREADS,
+  )
+
+
 def set_threads():
   tf.config.threading.set_intra_op_parallelism_threads(INTRA_OP_THREADS)
   tf.config.threading.set_inter_op_parallelism_threads(INTER_OP_THREADS)
