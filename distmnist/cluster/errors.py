@@ -5,6 +5,8 @@ import re
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import cli
+
 # With more tasks than this, a line names some and counts the rest.
 _MAX_LISTED = 8
 # What TensorFlow raises when another task is gone, or has restarted.
@@ -70,6 +72,14 @@ def naming_losses():
     raise tf.errors.AbortedError(
       error.node_def, error.op, error.message
     ) from error
+
+
+def make_replaced(name):
+  """Returns the cli.LostError of task `name` that has lost its place."""
+  return cli.LostError(
+    f'another process has become {name} while this one was suspended or cut '
+    'off: nothing is saved here'
+  )
 
 
 def is_loss(error):

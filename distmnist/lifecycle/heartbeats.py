@@ -17,7 +17,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.cluster import heartbeat_table, polling, stop_request
+from distmnist.cluster import errors, heartbeat_table, polling, stop_request
 from distmnist.common import cli, console
 from distmnist.lifecycle import table_calls
 
@@ -220,7 +220,7 @@ class Heartbeats:
       self._table.write(self._row, self._settings)
       self._told = ''
     elif before.life != self._life and not self.is_closed.is_set():
-      self._stop.end_at_once(_explain_replaced(self._cluster.name))
+      self._stop.end_at_once(errors.make_replaced(self._cluster.name))
 
 
 def _describe_process(life, place):
@@ -231,10 +231,3 @@ def _describe_process(life, place):
     'place': place,
     'pid': os.getpid(),
   }
-
-
-def _explain_replaced(name):
-  return cli.LostError(
-    f'another process has become {name} while this one was suspended or cut '
-    'off: nothing is saved here'
-  )

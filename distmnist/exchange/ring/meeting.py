@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.cluster import deadlines, polling
+from distmnist.cluster import deadlines, errors, polling
 from distmnist.common import cli
 
 # For one session.run on the board, and for the closing of a session.
@@ -84,9 +84,9 @@ def agree(generation, entries):
   steps = [-1 if step is None else step for _, _, step, _ in entries]
   most = max(steps)
   giver = steps.index(most)
-  takers = [i for i, step in enumerate(steps) if i != giver and step < most]
   if most < 0:
     return Agreement(generation, entries, 0, list(range(1, len(steps))), None)
+  takers = [i for i, step in enumerate(steps) if step < most]
   return Agreement(generation, entries, giver, takers, most)
 
 
@@ -181,10 +181,7 @@ class Meeting:
     """Ends a process whose place another has taken while it stood still."""
     row = rows.get(self._worker)
     if self._has_written and row and row['entry'][0] != self._life:
-      raise cli.LostError(
-        f'another process has become {self._name} while this one was '
-        'suspended or cut off: nothing is saved here'
-      )
+      raise errors.make_replaced(self._name)
 
 
 def _find_entries(rows, num_workers):

@@ -139,8 +139,12 @@ class Steps(tf.train.SessionRunHook):
     self._known_count = self._now = None
 
   def _build_runs(self, num_steps):
-    """Builds the runs of `num_steps` steps, and of one, that can be due."""
-    kinds = self._find_runs(num_steps)
+    """Builds the runs of `num_steps` steps, and of one, that can be due.
+
+    Returns:
+      list of _Run, those that were not there before.
+    """
+    built, kinds = [], self._find_runs(num_steps)
     for due in kinds:
       if due not in self._runs:
         left_out = [
@@ -153,9 +157,12 @@ class Steps(tf.train.SessionRunHook):
         ]
         name = f'run_{len(self._runs) + 1}'
         self._runs[due] = self._build_run(left_out, name)
+        built.append(self._runs[due])
     if not kinds and num_steps not in self._general:
       name = 'steps' if self._pace is None else f'steps_{num_steps}'
       self._general[num_steps] = self._build_run([()] * num_steps, name)
+      built.append(self._general[num_steps])
+    return built
 
   def _build_run(self, left_out, name):
     chain = self._copier.build_chain(left_out, name)
@@ -166,13 +173,12 @@ class Steps(tf.train.SessionRunHook):
     """Chooses K, once it can be known, and builds its runs in the session."""
     if not self._pace.choose_length(self._source.until_end, self._periods):
       return
-    graph, known = session.graph, self._list_runs()
+    graph = session.graph
     with graph.as_default(), tf_internals.growing(graph):
-      self._build_runs(self._pace.length)
+      built = self._build_runs(self._pace.length)
     self._num_steps = self._pace.length
     if self._warmup:
-      new = [run for run in self._list_runs() if run not in known]
-      self._warmup.run(session, self._make_blank(new))
+      self._warmup.run(session, self._make_blank(built))
     if self._num_steps > 1:
       _log.info(
         '%d steps in a session.run from now on, as a step takes %.2f ms '
@@ -192,10 +198,7 @@ class Steps(tf.train.SessionRunHook):
 
   def find_all_runs(self):
     """Returns [(fetches, feed_dict)] of each kind of run, fed with zeros."""
-    return self._make_blank(self._list_runs())
-
-  def _list_runs(self):
-    return [*self._general.values(), *self._runs.values()]
+    return self._make_blank([*self._general.values(), *self._runs.values()])
 
   def _make_blank(self, runs):
     """Returns [(fetches, feed_dict)] of these _Runs, fed with zeros."""

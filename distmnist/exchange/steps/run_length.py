@@ -92,8 +92,7 @@ def choose(step_secs, steps_left, periods=(), longest=MAX_STEPS):
       due in them, so each is to be a multiple of the run, or to divide it.
     longest: int, the most.
   """
-  most = int(min(longest, RUN_SECS / max(step_secs, 1e-9)))
-  most = int(min(most, steps_left / _STEPS_TO_PREPARE))
+  most = int(min(longest, RUN_SECS / step_secs, steps_left / _STEPS_TO_PREPARE))
   fitting = [
     number
     for number in range(1, most + 1)
