@@ -97,25 +97,22 @@ class RingAllreduce(strategy.Strategy):
         num_bytes = buckets.count_sent(
           self.cluster, variables, self._bucket_bytes
         )
-        gradients = self._wait_for_all(
-          self._votes.build_means(gradients, variables)
-        )
+        gradients = self._votes.build_means(gradients, variables)
+        arrived = [*gradients, self._votes.mean]
+        with (
+          tf.device(self.cluster.cpu_device),
+          tf.control_dependencies(arrived),
+        ):
+          self._arrival = tf.no_op('arrival')
       apply = optimizer.apply_gradients(zip(gradients, variables, strict=True))
       with tf.control_dependencies([apply]):
         count = global_step.assign_add(1, read_value=False)
       train_op = strategy.read_after(global_step, self.mark_done([count]))
       return strategy.Update(train_op, staleness, num_bytes, num_bytes)
 
-  def _wait_for_all(self, means):
-    """Returns `means`, each once all of them are there, and the votes."""
-    arrived = [*means, self._votes.mean]
-    with tf.device(self.cluster.cpu_device), tf.control_dependencies(arrived):
-      self._arrival = tf.no_op('arrival')
-    with tf.control_dependencies([self._arrival]):
-      return [tf.identity(mean) for mean in means]
-
   def hold_back(self, ops):
-    # Nor does batch norm, or what else a model changes itself, go ahead.
+    # Each waits for all means, and so does batch norm, or what else a model
+    # changes itself.
     if self._arrival is not None:
       for op in graph_warmup.find_changes(ops, self._arrival):
         tf_internals.add_control_inputs(op, [self._arrival])
