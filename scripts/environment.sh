@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the other scripts: makes .venv once and leaves its Python in
 # $python. Needs only a Python >= 3.10 (choose one with PYTHON=...).
 #

@@ -10,4 +10,5 @@ make_environment test
 "$python" -m ruff check .
 "$python" -m ruff format --check .
 "${python%/*}/lint-imports" --no-cache
+"${python%/*}/shellcheck" --severity=warning -x scripts/*.sh
 exec "$python" -m pytest "$@"

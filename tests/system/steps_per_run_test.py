@@ -5,14 +5,14 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.steps import run_length
 from distmnist.logdir import checkpoints, history
+from tests.support import long_runs
 from tests.support.runner import SMALL, read_report
 from tests.training.worker_loop_test import train  # noqa: F401
 
 MODULE = 'tests.support.long_runs'
 # Neither divides the other, nor any length of a run.
 DUE = '--save_steps=130', '--validation_steps=170', '--summary_steps=90'
-# For runs of 10 steps: see run_length.choose.
-STEPS = 1100
+STEPS = 600
 
 
 def read_lengths(logdir, worker):
@@ -54,7 +54,8 @@ def test_a_training_has_the_bits_of_one_with_single_steps_and_its_files(
   tmp_path,
   monkeypatch,
 ):
-  monkeypatch.setattr(run_length, 'RUN_SECS', 60.0)
+  for name in 'RUN_SECS', 'PREPARE_SECS', 'MAX_STEPS':
+    monkeypatch.setattr(run_length, name, getattr(long_runs, name))
   words = *DUE, '--history', '--optimizer=adam', '--random_shift=1'
   for name in 'auto', '1':
     train(
@@ -102,7 +103,7 @@ def test_workers_of_a_ring_make_the_same_runs_whatever_each_has_due(
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'rule, steps',
-  [('sync_sgd', 650), ('async_sgd', 1300), ('sagn', 300), ('dc_asgd', 1300)],
+  [('sync_sgd', 300), ('async_sgd', 600), ('sagn', 300), ('dc_asgd', 600)],
 )
 def test_workers_learn_with_runs_of_their_own(
   tasks, make_real_cluster, tmp_path, rule, steps
@@ -123,4 +124,4 @@ def test_workers_learn_with_runs_of_their_own(
   assert steps <= report['global_step'] <= steps + 25
   assert report['test_accuracy'] > 0.5
   lengths = [n for i in range(2) for n in read_lengths(str(logdir), i)]
-  assert max(lengths) >= 5
+  assert max(lengths) == 10

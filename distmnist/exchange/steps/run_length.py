@@ -21,7 +21,7 @@ from distmnist.common import cli
 AUTO = 'auto'
 _MOST_GIVEN = 1000
 # How long the steps of a run take one by one, and the most that it may have.
-RUN_SECS = 0.05
+RUN_SECS = 0.1
 MAX_STEPS = 25
 # What a worker says that wants runs of one step.
 LONG_SECS = 1000.0
@@ -29,16 +29,15 @@ LONG_SECS = 1000.0
 COMMON_PERIOD = 100
 # The first steps of a session are slow; then so many are timed.
 _NUM_UNTIMED, _NUM_TIMED = 5, 10
-# TensorFlow takes about as long to prepare a step of a longer run as this many
-# steps, of which a longer run spares a part.
-_STEPS_TO_PREPARE = 100
+# What making and preparing each step of a run takes.
+PREPARE_SECS = 0.08
 
 
 _STEPS_PER_RUN = flags.DEFINE_string(
   'steps_per_run',
   'auto',
   'Training steps in one session.run: more is faster where a step is short. '
-  'auto: after the first steps as many as take 50 ms, at most 25; runs end '
+  'auto: after the first steps as many as take 100 ms, at most 25; runs end '
   'where a checkpoint, a validation, a summary or a trace is due after some '
   'number of steps. With a number they wait for the end of the run. Each step '
   'is a copy in the graph, so hundreds take minutes to start. The last steps '
@@ -93,7 +92,10 @@ def choose(step_secs, steps_left, periods=(), longest=MAX_STEPS):
       due in them, so each is to be a multiple of the run, or to divide it.
     longest: int, the most.
   """
-  most = int(min(longest, RUN_SECS / step_secs, steps_left / _STEPS_TO_PREPARE))
+  # If a call costs half a step, N steps in runs of K take, beside the steps
+  # themselves, K * PREPARE_SECS + N / K * step_secs / 2. This K is best:
+  best = math.sqrt(steps_left * step_secs / 2 / PREPARE_SECS)
+  most = int(min(longest, RUN_SECS / step_secs, best))
   fitting = [
     number
     for number in range(1, most + 1)

@@ -1,4 +1,4 @@
-"""run_length: as many steps at a time as take 50 ms, and where runs end."""
+"""run_length: as many steps at a time as take 100 ms, and where runs end."""
 
 import math
 
@@ -15,20 +15,21 @@ ENDLESS = math.inf
   ('step_ms', 'steps_left', 'periods', 'expected'),
   [
     (0.1, ENDLESS, [], 25),
-    (4.9, ENDLESS, [], 10),
-    (7.0, ENDLESS, [], 5),  # Of 7: with 5 a summary each 100 steps fits.
-    (49.0, ENDLESS, [], 1),
+    (9.9, ENDLESS, [], 10),
+    (14.0, ENDLESS, [], 5),  # Of 7: with 5 a summary each 100 steps fits.
+    (99.0, ENDLESS, [], 1),
     (500.0, ENDLESS, [], 1),
-    (0.1, 1000, [], 10),  # To prepare more would take longer than it spares.
-    (0.1, 150, [], 1),
+    # To prepare more would take longer than it spares.
+    (2.0, 8000, [], 10),
+    (2.0, 100, [], 1),
     (0.1, ENDLESS, [10], 20),
     (0.1, ENDLESS, [7], 21),
     (0.1, ENDLESS, [3, 64], 1),
     (0.1, ENDLESS, [100], 25),
-    (5.0, ENDLESS, [64], 8),
+    (10.0, ENDLESS, [64], 8),
   ],
 )
-def test_as_many_steps_as_take_fifty_milliseconds(
+def test_as_many_steps_as_take_a_tenth_of_a_second(
   step_ms, steps_left, periods, expected
 ):
   found = run_length.choose(step_ms / 1000, steps_left, periods)
@@ -41,7 +42,7 @@ def test_a_run_fits_the_periods_of_its_rule(left, periods):
   for step_ms in (0.01, 0.5, 1, 3, 7, 30):
     found = run_length.choose(step_ms / 1000, left, periods)
     assert 1 <= found <= 25
-    assert found * step_ms <= 50 or found == 1
+    assert found * step_ms <= 100 or found == 1
     assert all(p % found == 0 or found % p == 0 for p in periods)
 
 
@@ -74,9 +75,9 @@ def test_slow_first_steps_and_a_save_among_the_others_do_not_count():
   pace = run_length.Pace(clock=clock)
   make_steps(pace, clock, [1.0] * 5)
   assert not pace.choose_length(ENDLESS, [])
-  make_steps(pace, clock, [0.0049] * 4 + [3.0] + [0.0049] * 6)
+  make_steps(pace, clock, [0.0099] * 4 + [3.0] + [0.0099] * 6)
   assert pace.choose_length(ENDLESS, [])
-  assert (pace.length, pace.secs) == (10, pytest.approx(0.0049))
+  assert (pace.length, pace.secs) == (10, pytest.approx(0.0099))
   assert pace.is_long()
   pace.begin_session()
   assert pace.length is None and not pace.choose_length(ENDLESS, [])
@@ -85,7 +86,7 @@ def test_slow_first_steps_and_a_save_among_the_others_do_not_count():
 def test_a_run_is_short_where_something_is_due_within_it():
   clock = Clock()
   pace = run_length.Pace(run_length.Marks(local_periods=[30]), clock=clock)
-  make_steps(pace, clock, [0.0049] * 16)
+  make_steps(pace, clock, [0.0099] * 16)
   pace.choose_length(ENDLESS, [])
   lengths = []
   for _ in range(8):
@@ -108,7 +109,7 @@ def test_a_run_is_never_longer_than_what_is_due_allows():
 def test_who_traces_makes_one_step_at_a_time():
   clock = Clock()
   pace = run_length.Pace(run_length.Marks(has_traces=True), clock=clock)
-  make_steps(pace, clock, [0.0049] * 16)
+  make_steps(pace, clock, [0.0099] * 16)
   assert pace.choose_length(ENDLESS, []) and pace.length == 1
 
 
@@ -126,13 +127,13 @@ def test_workers_that_make_the_same_runs_vote_before_each():
   clock, votes = Clock(), Votes()
   marks = run_length.Marks([40])
   pace = run_length.Pace(marks, votes, clock)
-  make_steps(pace, clock, [0.0049] * 16)
+  make_steps(pace, clock, [0.0099] * 16)
   # Its own is known, and counts only once all have agreed.
   assert not pace.choose_length(ENDLESS, [])
   pace.begin_run(1)
-  assert votes.votes[-1] == (pytest.approx(0.0049), False)
+  assert votes.votes[-1] == (pytest.approx(0.0099), False)
   pace.end_run(17, 1)
-  votes.secs = 0.01
+  votes.secs = 0.02
   assert pace.choose_length(ENDLESS, []) and pace.length == 5
   assert not pace.is_long()
   pace.begin_run(1)
