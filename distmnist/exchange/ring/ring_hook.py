@@ -63,7 +63,7 @@ class RingHook(strategy.MemberHook):
         self._cluster, task.server, self._fingerprint
       )
     before = self._agreed
-    patience = _Patience(task, self.has_values)
+    patience = _Patience(task, has_met=before is not None)
     self._agreed = agreed = self._meeting.hold(
       self._read_step(task.server) if self.has_values else None,
       self._has_begun,
@@ -125,7 +125,8 @@ class RingHook(strategy.MemberHook):
         session.run(self._handover.take, options=_limit(secs))
         self.has_values = True
     except tf.errors.DeadlineExceededError as error:
-      raise cli.PassingError(
+      # It is there, as all have met.
+      raise cli.LostError(
         f'no values came from worker {agreed.giver} within '
         f'{self._cluster.start_timeout_secs:g} s: see its log'
       ) from error
@@ -187,13 +188,14 @@ class RingHook(strategy.MemberHook):
 class _Patience:
   """How long a worker waits for the others, and what it says meanwhile."""
 
-  def __init__(self, task, has_values):
+  def __init__(self, task, has_met):
     """
     Args:
       task: task.Task, which serves.
-      has_values: bool, whether this worker has made steps with the others.
+      has_met: bool, whether this worker has met the others before, so that
+        their addresses are right.
     """
-    self._task, self._has_values = task, has_values
+    self._task, self._has_met = task, has_met
     self._secs = task.cluster.start_timeout_secs
     self._wait = console.Wait(self._secs)
     self._next_look = 0.0
@@ -205,7 +207,7 @@ class _Patience:
     One that beats is alive and may be busy: it will come.
 
     Raises:
-      cli.LostError: the wait is over, for those that had values before.
+      cli.LostError: the wait is over, and all have met before.
       cli.PassingError: it is over, and none of them has come at all.
       stop_request.StoppedError: this task was asked to stop.
     """
@@ -216,14 +218,14 @@ class _Patience:
     if away and all(map(task.watchdog.is_beating, away)):
       self._wait.renew()
       task.stalls.goes_on()
-    if self._has_values and time.monotonic() >= self._next_look:
+    if self._has_met and time.monotonic() >= self._next_look:
       self._next_look = time.monotonic() + _LOOK_SECS
       self._say_lost(probing.find_silent(away))
     lost = {name: away[name] for name in away if name in self._lost} or away
     names = errors.list_tasks(lost) or 'worker 0'
     if not self._wait.is_over(f'for {names}'):
       return
-    if self._has_values:
+    if self._has_met:
       raise cli.LostError(
         f'lost {names}: without a ps the others cannot go on; start all tasks '
         'again, and they resume from the last checkpoint if there is a --logdir'

@@ -94,7 +94,7 @@ def test_who_has_as_many_keeps_its_own(hook):
 def test_values_that_do_not_come_are_no_values(hook):
   agree(hook, None, None)
   error = tf.errors.DeadlineExceededError(None, None, 'no')
-  with pytest.raises(cli.PassingError, match=r'from worker 0 within 60 s'):
+  with pytest.raises(cli.LostError, match=r'from worker 0 within 60 s'):
     hook.after_create_session(Session(error), None)
   assert not hook.has_values
 
