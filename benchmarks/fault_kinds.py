@@ -21,10 +21,11 @@ class Fault:
   Attributes:
     task: str, such as 'ps 0': the task that is hit, or the first of two.
     kind: str, a key of KINDS.
-    other: str, the second task of a kind that hits two.
+    other: str, the second task, if two are hit.
     mark: float, the fraction of the steps after which it comes.
     recover_secs: float, None if it never recovered.
     steps_lost: int, global steps that had to be done again.
+    has_come: bool, whether the run lasted until then.
     is_survived: bool; the end of the run counts too.
     note: str, what went wrong.
     violations: list of str, the invariants that the history breaks.
@@ -36,14 +37,20 @@ class Fault:
   mark: float = 0.0
   recover_secs: float | None = None
   steps_lost: int = 0
+  has_come: bool = False
   is_survived: bool = False
   note: str = ''
   violations: list = dataclasses.field(default_factory=list)
+
+  @property
+  def tasks(self):
+    return [task for task in (self.task, self.other) if task]
 
 
 def inject(run, fault):
   """Injects a fault, waits for the recovery, and fills in `fault`."""
   run.look()
+  fault.has_come = True
   KINDS[fault.kind](run, fault)
 
 
@@ -51,12 +58,16 @@ def draw(rng, names, kinds):
   """Draws a Fault from a random.Random: its kind, its tasks, its moment.
 
   Args:
-    names: list of str, the tasks of the run; without a ps, no kind that needs
-      one is drawn.
+    names: list of str, the tasks of the run; no kind is drawn that needs a ps
+      where there is none, or none where there is one. Without a ps, two workers
+      at once are hit in a quarter of the kinds for which that is possible.
   """
   ps = [name for name in names if name.startswith('ps')]
-  kind = rng.choice([k for k in kinds if ps or k not in NEED_PS])
+  impossible = NEED_NO_PS if ps else NEED_PS
+  kind = rng.choice([k for k in kinds if k not in impossible])
   fault = Fault(rng.choice(names), kind, mark=rng.uniform(0.05, 0.6))
+  if kind == 'at end':
+    fault.mark = 1.0
   if kind == 'pair':
     fault.task, fault.other = 'worker 0', rng.choice(ps)
   elif kind == 'in save':
@@ -68,25 +79,30 @@ def draw(rng, names, kinds):
     fault.task = 'worker 0'
   elif kind == 'replaced':
     fault.task = rng.choice([name for name in names if name not in ps])
+  if kind in NEED_NO_PS or (
+    not ps and kind in MAY_HIT_TWO and rng.random() < 0.25
+  ):
+    fault.other = rng.choice([name for name in names if name != fault.task])
   return fault
 
 
 # ---- The kinds ----
 def _end(run, fault, signum):
-  tasks = [task for task in (fault.task, fault.other) if task]
   recovery = Recovery(run, fault)
-  if recovery.hit(tasks, signum):
-    recovery.wait_for_tasks(tasks)
+  if recovery.hit(fault.tasks, signum):
+    recovery.wait_for_tasks(fault.tasks)
 
 
 def _freeze(run, fault):
   recovery = Recovery(run, fault)
-  if not run.freeze(fault.task, FREEZE_SECS):
+  if not run.freeze(fault.tasks, FREEZE_SECS):
     recovery.note_gone()
     return
   recovery.step = run.step
   is_ps = fault.task.startswith('ps')
-  recovery.wait_for_steps(run.workers if is_ps else [run.logs[fault.task]])
+  recovery.wait_for_steps(
+    run.workers if is_ps else [run.logs[task] for task in fault.tasks]
+  )
 
 
 def _in_save(run, fault):
@@ -111,10 +127,29 @@ def _in_restore(run, fault):
   recovery.wait_for_tasks([fault.task, fault.other])
 
 
+def _in_meeting(run, fault):
+  """A worker is lost, and another while all wait for the first one."""
+  recovery = Recovery(run, fault)
+  if not recovery.hit([fault.task], signal.SIGKILL):
+    return
+  if not run.wait_until(
+    lambda: any(
+      'waits for its successor' in text and now > recovery.time
+      for log in run.workers
+      for now, text in log.lines
+    )
+  ):
+    recovery.give_up('nobody said that it waits')
+    return
+  run.signal(fault.other, signal.SIGKILL)
+  recovery.wait_for_tasks(fault.tasks)
+
+
 def _at_end(run, fault):
   run.wait_until(lambda: run.step >= run.last_step, 300)
   # The run may be over by now; whether it ends well is checked later.
-  run.signal(fault.task, signal.SIGKILL)
+  for task in fault.tasks:
+    run.signal(task, signal.SIGKILL)
   fault.is_survived = True
 
 
@@ -149,9 +184,9 @@ def _lose_packets(run, fault):
 
 def _cut_one_way(run, fault):
   recovery = Recovery(run, fault)
-  run.drop_packets([fault.task], 1.0)
+  run.drop_packets(fault.tasks, 1.0)
   run.wait_until(lambda: False, ONE_WAY_SECS)
-  run.let_packets_through([fault.task])
+  run.let_packets_through(fault.tasks)
   recovery.wait_for_steps(run.workers)
 
 
@@ -172,6 +207,7 @@ KINDS = {
   'pair': functools.partial(_end, signum=signal.SIGKILL),
   'in save': _in_save,
   'in restore': _in_restore,
+  'in meeting': _in_meeting,
   'at end': _at_end,
   **dict.fromkeys(fault_files.WRITE_ERRORS, _fail_writes),
   'loss': _lose_packets,
@@ -181,3 +217,5 @@ KINDS = {
 # Kinds that need each task on a host of its own.
 ON_HOSTS = {'loss', 'one way', 'replaced'}
 NEED_PS = {'pair', 'in restore'}
+NEED_NO_PS = {'in meeting'}
+MAY_HIT_TWO = {'kill', 'term', 'freeze', 'in save', 'at end', 'one way'}

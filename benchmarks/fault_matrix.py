@@ -5,9 +5,9 @@
   python benchmarks/fault_matrix.py --seed=0 --only=17
 
 A cell is a training of its own, of the softmax on synthetic digits with 2 ps
-and 2 workers, with limits of seconds. Its seed and number decide the rule, the
-phase, the condition and the task; a quarter of the cells have two conditions at
-once. The conditions:
+and 2 workers, or 3 workers in a ring, with limits of seconds. Its seed and
+number decide the rule, the phase, the condition and the task; a quarter of the
+cells have two conditions at once. The conditions:
 
   killed        SIGKILL; the launcher restarts the task
   suspended     SIGSTOP for longer than each limit, then SIGCONT
@@ -21,9 +21,10 @@ once. The conditions:
 
 What must hold: the launch ends with 0, so no task ended with 1 or 2; at its
 last step; nothing is silent for longer than 12 s; the newest whole checkpoint
-is what is restored, and each batch is read once (fault_checker.py); no process
-is left. With --results each outcome is kept in that file as a line of JSON, and
-what is there is not repeated.
+is what is restored, and each batch is read once (fault_checker.py); the weights
+of a ring are those of a run without faults; no process is left. With --results
+each outcome is kept in that file as a line of JSON, and what is there is not
+repeated.
 """
 
 import concurrent.futures
@@ -41,6 +42,7 @@ import time
 import fault_checker
 import fault_files
 import fault_phases
+import fault_training
 import network
 import options
 import processes
@@ -80,6 +82,8 @@ def find_broken(run, cell):
     broken.append(f'{longest:.0f} s without a line of any task')
   if type(run) in (fault_phases.PhaseRun, fault_phases.HostsPhaseRun):
     broken += fault_checker.check(run.read_history())
+    if cell.rule in fault_training.EXACT and run.is_reported():
+      broken += fault_training.find_other_weights(run, cell.rule)
   return broken
 
 
@@ -108,7 +112,10 @@ def find_longest_silence(run):
 
 def measure(args):
   """Yields each Cell that could be; prints the progress to stderr."""
-  cells = list(enumerate(fault_phases.draw_cells(args.seed, args.cells)))
+  drawn = fault_phases.draw_cells(
+    args.seed, args.cells, args.rules, args.conditions
+  )
+  cells = list(enumerate(drawn))
   if args.only is not None:
     cells = [cells[args.only]]
   path, done = args.results and pathlib.Path(args.results), {}
@@ -176,6 +183,11 @@ def main(words):
   add('--cells', type=options.count, default=300, help='how many: 300')
   add('--seed', type=int, default=0)
   add('--only', type=int, help='the number of the one cell to do')
+  for name, known in (
+    ('--rules', fault_phases.RULES),
+    ('--conditions', fault_phases.CONDITIONS),
+  ):
+    add(name, type=options.names_of(known), default=list(known))
   add('--results', help='file of what came of each cell, to go on from')
   add('--parallel', type=options.count, default=2, help='at a time: 2')
   add('--keep', help='folder for the logs of runs that broke something')

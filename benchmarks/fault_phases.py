@@ -37,7 +37,7 @@ RULES = {
   'async_sgd': ['--train_steps=1200'],
   'sync_sgd': ['--train_steps=800'],
   'easgd': ['--local_learning_rate=0.05', '--train_steps=800'],
-  'ring_allreduce': ['--train_steps=800'],
+  'ring_allreduce': ['--seed=1', '--train_steps=800'],
   'own loop': ['--last_step=1200'],
 }
 ROLES = {'ps': ['ps 0', 'ps 1'], 'chief': ['worker 0'], 'worker': ['worker 1']}
@@ -186,7 +186,7 @@ def open_run(cell, folder, extra=()):
   rule = f'--strategy={"async_sgd" if is_loop else cell.rule}'
   patient = PATIENT if cell.phase in AT_START else []
   flags = [rule, *RULES[cell.rule], *patient, *extra]
-  shape = 0 if cell.rule == 'ring_allreduce' else 2, 2
+  shape = (0, 3) if cell.rule == 'ring_allreduce' else (2, 2)
   with contextlib.ExitStack() as stack:
     files = stack.enter_context(
       fault_files.Files(folder, pathlib.Path(folder) / 'run')
@@ -384,8 +384,8 @@ def is_possible(rule, phase, condition, role):
   return not (condition == 'host gone' and phase == 'after the end')
 
 
-def draw_cells(seed, num):
-  """Returns a list of `num` Cells, the same for the same seed.
+def draw_cells(seed, num, rules=tuple(RULES), conditions=tuple(CONDITIONS)):
+  """Returns a list of `num` Cells, the same for the same arguments.
 
   Each phase x condition x role comes once before any comes again; each rule
   meets every phase and every condition; a quarter have a second condition.
@@ -393,16 +393,16 @@ def draw_cells(seed, num):
   rng = random.Random(seed)
   cells = []
   while len(cells) < num:
-    keys = [(p, c, r) for p in PHASES for c in CONDITIONS for r in ROLES]
+    keys = [(p, c, r) for p in PHASES for c in conditions for r in ROLES]
     rng.shuffle(keys)
     for phase, condition, role in keys:
-      rules = [r for r in RULES if is_possible(r, phase, condition, role)]
-      if not rules:
+      found = [r for r in rules if is_possible(r, phase, condition, role)]
+      if not found:
         continue
       # Whichever has met this phase and this condition least often.
-      rng.shuffle(rules)
+      rng.shuffle(found)
       rule = min(
-        rules,
+        found,
         key=lambda r, p=phase, c=condition: sum(
           (cell.phase == p) + (cell.condition == c)
           for cell in cells
@@ -411,19 +411,19 @@ def draw_cells(seed, num):
       )
       cell = Cell(rule, phase, condition, rng.choice(ROLES[role]))
       if len(cells) % 4 == 3:
-        _draw_other(rng, cell)
+        _draw_other(rng, cell, conditions)
       cells.append(cell)
   return cells[:num]
 
 
-def _draw_other(rng, cell):
-  conditions = {*CONDITIONS} - _OF_THE_RUN - {cell.condition}
+def _draw_other(rng, cell, conditions):
+  conditions = {*conditions} - _OF_THE_RUN
   if cell.condition in _OF_FILES:
     conditions -= _OF_FILES
   tasks = [task for role in ROLES.values() for task in role]
   if cell.rule == 'ring_allreduce':
     tasks = [task for task in tasks if task.startswith('worker')]
-  cell.other_condition = rng.choice(sorted(conditions))
+  cell.other_condition = rng.choice(sorted(conditions) or [cell.condition])
   cell.other_task = rng.choice([task for task in tasks if task != cell.task])
 
 

@@ -4,7 +4,13 @@ import time
 
 
 class Recovery:
-  """A fault in a run: the state before it, and what came of it."""
+  """A fault in a run: the state before it, and what came of it.
+
+  Attributes:
+    time: float, when it came.
+    step: int, the last one before it.
+    num_starts: {task: int}, how often each had been restarted by then.
+  """
 
   def __init__(self, run, fault):
     """
@@ -14,7 +20,7 @@ class Recovery:
     """
     run.look()
     self._run, self._fault = run, fault
-    self._time, self._saved = time.time(), run.find_saved_step()
+    self.time, self._saved = time.time(), run.find_saved_step()
     self.step = run.step
     self.num_starts = {t: len(log.start_times) for t, log in run.logs.items()}
 
@@ -51,7 +57,7 @@ class Recovery:
             return False
         elif lost_ps and name.startswith('worker'):
           # It has to notice, and to make a step from the checkpoint.
-          if not any(t > self._time for t, _, _ in log.recoveries):
+          if not any(t > self.time for t, _, _ in log.recoveries):
             return False
           if log.step_time <= log.recoveries[-1][0]:
             return False
@@ -79,7 +85,7 @@ class Recovery:
       self.give_up(f'no next step{over}')
       return
     fault.recover_secs = time.time() - back
-    since = [r for w in run.workers for r in w.recoveries if r[0] > self._time]
+    since = [r for w in run.workers for r in w.recoveries if r[0] > self.time]
     fault.steps_lost = max([0, *(lost for _, _, lost in since)])
     chief = run.logs['worker 0']
     if len(chief.start_times) > self.num_starts['worker 0']:

@@ -56,6 +56,7 @@ class Run(runs.Launch):
     launch_flags: list of str, launch's besides --max_restarts.
     steps_flag: str, the flag that has the last step.
     logdir: path, train's --logdir.
+    own_flags: list of str, the given ones.
     frozen: list of (task, from, until), when SIGSTOP had suspended it.
     files: fault_files.Files, or None: calls of the tasks that fail or hang.
   """
@@ -86,6 +87,7 @@ class Run(runs.Launch):
     self.logdir = self.find_logdir(folder)
     self.frozen = []
     self._history_positions = {}
+    self.own_flags = flags
     flags = [*self.common, *flags, f'--logdir={self.logdir}']
     super().__init__(
       folder,
@@ -113,15 +115,15 @@ class Run(runs.Launch):
   def workers(self):
     return [log for name, log in self.logs.items() if name[0] == 'w']
 
-  def freeze(self, name, secs):
-    """Suspends a task for `secs`; returns whether it was running."""
-    if not self.signal(name, signal.SIGSTOP):
-      return False
+  def freeze(self, names, secs):
+    """Suspends tasks for `secs`; returns whether all of them were running."""
     start = time.time()
+    frozen = [name for name in names if self.signal(name, signal.SIGSTOP)]
     self.wait_until(lambda: False, secs)
-    self.signal(name, signal.SIGCONT)
-    self.frozen.append((name, start, time.time()))
-    return True
+    for name in frozen:
+      self.signal(name, signal.SIGCONT)
+      self.frozen.append((name, start, time.time()))
+    return frozen == names
 
   def read_history(self):
     """Returns the events of all lives so far; see distmnist.logdir.history."""

@@ -1,5 +1,6 @@
 """A training under any rule with faults in it, and what must hold after."""
 
+import functools
 import shutil
 import tempfile
 
@@ -8,10 +9,12 @@ import fault_files
 import fault_hosts
 import fault_kinds
 import fault_run
+import numpy as np
+import tensorflow.compat.v1 as tf
 
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
-from distmnist.logdir import invariants
+from distmnist.logdir import checkpoints, invariants
 
 NUM_PS, NUM_WORKERS = 2, 3
 LOCAL_ADAM = ['--local_optimizer=adam', '--local_learning_rate=0.003']
@@ -39,7 +42,7 @@ RULES = {
   'bmuf': ['--communication_period=5', '--train_steps=400'],
   'ssp': ['--ssp_bound=3', '--train_steps=3000'],
   'dc_asgd': ['--dc_lambda=0.04', '--train_steps=4000'],
-  'ring_allreduce': ['--train_steps=1000'],
+  'ring_allreduce': ['--seed=1', '--train_steps=1000'],
 }
 RULES |= {
   name: ['--train_steps=5000']
@@ -51,6 +54,8 @@ RULES = {
   for name, flags in RULES.items()
 }
 WITHOUT_PS = {'ring_allreduce'}
+# A fault changes no bit of the weights at the end.
+EXACT = {'ring_allreduce'}
 # What the workers still hold at the end may be surplus.
 LEAVING = {'sync_sgd with a backup', 'sync_sgd by shards with a backup'}
 # Under any rule. Without faults the mlp reaches 0.95 or more; the net of tasks
@@ -130,8 +135,42 @@ def do_faults(run, faults, rule):
     problem = problem or f'accuracy {accuracy}'
   for fault in done[-1:] or faults[:1]:
     fault.violations = find_violations(run, report, rule)
+    if report and rule in EXACT:
+      fault.violations += find_other_weights(run, rule)
     fault.is_survived = not problem
   return problem, report
+
+
+def find_other_weights(run, rule):
+  """Returns what differs from a run without faults, a list of str."""
+  whole = train_whole(type(run), rule, *run.own_flags)
+  found = read_weights(run.logdir)
+  return [
+    f'{name} is not what it is without a fault'
+    for name, value in whole.items()
+    if not np.array_equal(found[name], value)
+  ]
+
+
+@functools.cache
+def train_whole(make_run, rule, *flags):
+  """Returns the weights {name: array} that a run without faults ends with."""
+  with tempfile.TemporaryDirectory() as folder:
+    run = make_run(folder, [*flags], *count_tasks(rule))
+    try:
+      problem, _ = run.finish()
+    finally:
+      run.close()
+    if problem:
+      raise SystemExit(f'{rule}, without a fault: {problem}')
+    return read_weights(run.logdir)
+
+
+def read_weights(logdir):
+  """Returns all {name: array} of the newest checkpoint but how batches went."""
+  reader = tf.train.load_checkpoint(checkpoints.find_latest(str(logdir)))
+  names = reader.get_variable_to_shape_map().keys() - {'stream'}
+  return {name: reader.get_tensor(name) for name in names}
 
 
 def find_violations(run, report, rule):

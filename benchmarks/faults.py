@@ -7,7 +7,9 @@
 
 Fault i of a seed has a training of its own: the mlp on MNIST, with 2 ps and 3
 workers. The seed and i decide the rule, the kind, the tasks and the moment, so
---only=i repeats the same fault. The kinds:
+--only=i repeats the same fault. With --per_run=N up to N of them that follow
+each other share a training, if they are of one rule and need no hosts. The
+kinds:
 
   kill        SIGKILL to a task; the launcher restarts it
   term        SIGTERM, as on a preempted machine; likewise
@@ -15,12 +17,16 @@ workers. The seed and i decide the rule, the kind, the tasks and the moment, so
   pair        SIGKILL to the chief and a ps at once
   in save     SIGKILL to the chief or a ps while a checkpoint is written
   in restore  SIGKILL to a ps, and to the chief or a ps while it is restored
+  in meeting  SIGKILL to a worker, and to another while all wait for the first
+              one; only without a ps
   at end      SIGKILL to a task when the last step is done
   EIO, ENOSPC, EDQUOT   checkpoint writes fail with this, until a line says so
   loss        2 % of all packets are lost, to the end of the training
   one way     what one task sends is lost for 15 s; what it receives is not
   replaced    a worker is suspended for 30 s; when it wakes up, another has its
               place, and it has no network but still the --logdir
+
+Without a ps, a quarter of the others hits two workers at once.
 
 For the last three, each task is on a host of its own, a network namespace. A
 kind that is impossible on this machine is named and left out.
@@ -30,7 +36,8 @@ their next step within a minute, nothing older than the last checkpoint comes
 back, and the run ends at its last step with exit code 0, learns, and leaves no
 process behind. Seconds to recover run from the restart (or the SIGCONT) to that
 next step. Invariants in fault_checker.py that the history of the run (train's
---history) breaks count as violations.
+--history) breaks count as violations; so do weights at the end of a ring that
+differ, in any bit, from those of a run without faults.
 
 With --results, each fault's outcome is kept in that file as a line of JSON, and
 faults already in it are not repeated: 200 faults take hours, and may be done in
@@ -85,44 +92,83 @@ def read_results(path, args):
   return done
 
 
+def plan(args, done):
+  """Yields lists of (index, rule, Fault), those of one training each.
+
+  Args:
+    args: those of the command line.
+    done: indices that are left out.
+  """
+  indices = args.only or range(args.faults)
+  run = []
+  for index in indices:
+    if index in done:
+      continue
+    rule, fault = draw_fault(args.seed, index, args.rules, args.kinds)
+    if run and (
+      len(run) == args.per_run
+      or rule != run[0][1]
+      or {fault.kind, run[0][2].kind} & fault_kinds.ON_HOSTS
+    ):
+      yield run
+      run = []
+    run.append((index, rule, fault))
+  if run:
+    yield run
+
+
 def measure(args, extra):
   """Yields (rule, Fault) of each, and prints the progress to stderr."""
-  indices = range(args.faults) if args.only is None else [args.only]
   path = args.results and pathlib.Path(args.results)
   done = read_results(path, args)
+  for index, fault in done.items():
+    yield draw_fault(args.seed, index, args.rules, args.kinds)[0], fault
   left_out = set()
-  for index in indices:
-    rule, fault = draw_fault(args.seed, index, args.rules, args.kinds)
-    if index in done:
-      yield rule, done[index]
-      continue
+  for run in plan(args, done):
+    index, rule, fault = run[0]
     keep = args.keep and pathlib.Path(args.keep) / f'{args.seed}_{index}'
+    faults = sorted((fault for *_, fault in run), key=lambda f: f.mark)
     try:
-      problem, _ = fault_training.run_with_faults(rule, [fault], extra, keep)
+      problem, _ = fault_training.run_with_faults(rule, faults, extra, keep)
     except (fault_files.CannotError, network.CannotError) as error:
       if fault.kind not in left_out:
         left_out.add(fault.kind)
         print(f'left out: {fault.kind}: {error}', flush=True)
       continue
-    text = f'{index} {rule}: {fault}'
-    if problem or fault.violations:
-      text += f'\n{problem}\nagain: {format_again(args, extra, index)}'
-    print(text, file=sys.stderr, flush=True)
-    if path is not None:
-      kept = {'index': index, 'rule': rule, 'fault': dataclasses.asdict(fault)}
-      with path.open('a') as file:
-        file.write(json.dumps(kept) + '\n')
-    yield rule, fault
+    for index, rule, fault in run:
+      if not (fault.has_come or fault.note):
+        continue
+      say(f'{index} {rule}: {fault}')
+      if path is not None:
+        kept = {
+          'index': index,
+          'rule': rule,
+          'fault': dataclasses.asdict(fault),
+        }
+        with path.open('a') as file:
+          file.write(json.dumps(kept) + '\n')
+      yield rule, fault
+    if problem or any(fault.violations for fault in faults):
+      say(
+        f'{problem}\nagain: {format_again(args, extra, [i for i, *_ in run])}'
+      )
 
 
-def format_again(args, extra, index):
-  """Returns the command, a str, that repeats fault number `index`."""
+def say(text):
+  print(text, file=sys.stderr, flush=True)
+
+
+def format_again(args, extra, indices):
+  """Returns the command, a str, that repeats these faults, a list of int."""
   words = ['python benchmarks/faults.py', f'--seed={args.seed}']
   for name, every in (('rules', RULES), ('kinds', fault_kinds.KINDS)):
     chosen = getattr(args, name)
     if chosen != list(every):
       words.append(f"--{name}='{','.join(chosen)}'")
-  return ' '.join([*words, f'--only={index}', *(['--', *extra] * bool(extra))])
+  words.append(f'--only={",".join(map(str, indices))}')
+  if len(indices) > 1:
+    words.append(f'--per_run={len(indices)}')
+  return ' '.join([*words, *(['--', *extra] * bool(extra))])
 
 
 def name_roles(fault):
@@ -130,8 +176,7 @@ def name_roles(fault):
   if fault.kind == 'loss':
     return 'all'
   return ' and '.join(
-    {'worker 0': 'chief'}.get(task, task.split()[0])
-    for task in filter(None, [fault.task, fault.other])
+    {'worker 0': 'chief'}.get(task, task.split()[0]) for task in fault.tasks
   )
 
 
@@ -167,6 +212,10 @@ def print_faults(found):
   print(f'\n{num_survived} of {len(found)} survived, {num_broken} broke one')
 
 
+def parse_numbers(text):
+  return [int(number) for number in text.split(',')]
+
+
 def parse_args(words):
   """Returns (args, list of flags for train)."""
   parser = options.make_parser(__doc__)
@@ -174,7 +223,8 @@ def parse_args(words):
   add = parser.add_argument
   add('--faults', type=int, default=200, help='how many, by default 200')
   add('--seed', type=int, default=0)
-  add('--only', type=int, help='the number of the one fault to do')
+  add('--only', type=parse_numbers, help='the numbers of the faults to do')
+  add('--per_run', type=options.count, default=1, help='in one training: 1')
   add('--rules', type=options.names_of(RULES), default=list(RULES))
   add('--kinds', type=options.names_of(kinds), default=list(kinds))
   add('--soak', metavar='RULE', choices=RULES)

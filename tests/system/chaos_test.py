@@ -64,9 +64,9 @@ def test_a_seed_and_a_number_make_the_same_fault_again():
       seed, index, list(training.RULES), list(kinds.KINDS)
     )
 
-  drawn = [draw(0, i) for i in range(300)]
-  assert drawn == [draw(0, i) for i in range(300)]
-  assert drawn != [draw(1, i) for i in range(300)]
+  drawn = [draw(0, i) for i in range(1000)]
+  assert drawn == [draw(0, i) for i in range(1000)]
+  assert drawn != [draw(1, i) for i in range(1000)]
   # Of every kind and every rule, over every role.
   assert {fault.kind for _, fault in drawn} == {*kinds.KINDS}
   assert {rule for rule, _ in drawn} == {*training.RULES}
@@ -85,7 +85,7 @@ def test_what_broke_something_is_told_with_the_command_to_repeat_it():
   args, extra = faults.parse_args(
     ['--seed=3', '--kinds=kill,term', '--', '--data_dir=d']
   )
-  assert faults.format_again(args, extra, 7) == (
+  assert faults.format_again(args, extra, [7]) == (
     "python benchmarks/faults.py --seed=3 --kinds='kill,term' --only=7 -- "
     '--data_dir=d'
   )
