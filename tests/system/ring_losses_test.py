@@ -71,6 +71,34 @@ def kill(run, names, step):
     assert run.signal(name, signal.SIGKILL)
 
 
+def wait_for_text(run, names, text):
+  assert run.wait_until(
+    lambda: all(
+      any(text in line for line in run.logs[name].texts) for name in names
+    ),
+    limit_secs=60,
+  ), f'{names} do not say {text!r}: {run.screen}'
+
+
+def assert_as_if_nothing_had_been(run, found, expected):
+  """No step was lost or done again, and the weights are what they would be."""
+  events = run.read_history()
+  assert [e for e in events if e['event'] == 'restored'] == []
+  assert find_twice(events) == []
+  assert_same(found, expected)
+  assert_no_traceback(run)
+
+
+def assert_same(found, expected):
+  for name, value in expected.items():
+    np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def assert_no_traceback(run):
+  for log in run.logs.values():
+    assert 'Traceback' not in '\n'.join(log.texts)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
@@ -89,19 +117,50 @@ def test_who_is_killed_comes_back_and_no_step_is_lost(
   run, found = train(
     tmp_path, functools.partial(kill, names=names, step=60), more
   )
-  events = run.read_history()
-  assert [e for e in events if e['event'] == 'restored'] == []
-  assert find_twice(events) == []
-  for name, value in expected.items():
-    np.testing.assert_array_equal(found[name], value, err_msg=name)
+  assert_as_if_nothing_had_been(run, found, expected)
   for name, log in run.logs.items():
-    text = '\n'.join(text for _, text in log.lines)
+    text = '\n'.join(log.texts)
     assert (name in names) == ('--- ' in text)
-    assert 'Traceback' not in text
     assert re.search(r'goes on at step [\d,]+ with ', text)
     if name not in names:
       assert re.search(r'lost worker \d at .*: waits for \w+ successor', text)
       assert ': 0 steps lost' in text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_worker_may_be_lost_while_all_wait_for_another(tmp_path, expected):
+  def hit(run):
+    kill(run, ['worker 2'], 60)
+    wait_for_text(run, ['worker 1'], 'waits for its successor')
+    assert run.signal('worker 0', signal.SIGKILL)
+
+  run, found = train(tmp_path, hit)
+  assert_as_if_nothing_had_been(run, found, expected)
+  starts = [len(log.start_times) for log in run.logs.values()]
+  assert starts == [1, 0, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize('name', ['worker 0', 'worker 1'])
+def test_all_go_on_when_one_wakes_up_that_was_suspended_beyond_the_limit(
+  tmp_path, expected, name
+):
+  others = [f'worker {i}' for i in range(3) if f'worker {i}' != name]
+
+  def hit(run):
+    assert run.wait_until(lambda: run.step >= 60)
+    assert run.signal(name, signal.SIGSTOP)
+    # They give up, and are started again.
+    wait_for_text(run, others, '--- ')
+    assert run.signal(name, signal.SIGCONT)
+
+  limits = ['--stall_warn_secs=1', '--stall_fail_secs=4']
+  run, found = train(tmp_path, hit, limits)
+  # The others have ended: a checkpoint may count, but the bits are the same.
+  assert_same(found, expected)
+  assert_no_traceback(run)
 
 
 SCRIPT = """
