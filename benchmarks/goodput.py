@@ -24,8 +24,8 @@ On a machine with fewer cores than tasks the others use the time of the task
 that is lost. --shares gives percents of a core, which each task gets in runs of
 their own (cpu_shares.py says how); 0 is no limit.
 
-What is trained: the mlp on MNIST, by default with 1 ps and 2 workers, ten steps
-a session.run and a checkpoint each 5 s. Each run writes a history (train's
+What is trained: the mlp on MNIST, by default with 1 ps and 2 workers, and a
+checkpoint each 5 s. Each run writes a history (train's
 --history), from which all is measured, and in which fault_checker.py looks for
 examples that were read twice or never and for other broken invariants: the
 column `broken`. With --out, raw.json and table.md are written after each row,
@@ -68,7 +68,6 @@ class SharedRun(fault_run.Run):
   common = [
     *fault_run.NET,
     '--validation_images=0',
-    '--steps_per_run=10',
     '--save_secs=5',
     '--log_secs=1',
     '--history',
