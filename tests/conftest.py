@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import gc
 import os
 import pathlib
 
@@ -27,6 +28,7 @@ def pytest_addoption(parser):
 @pytest.hookimpl(trylast=True)  # After that of xdist.
 def pytest_configure(config):
   """Brings the fixtures, and TensorFlow with them, to what runs the tests."""
+  gc.disable()  # Until all tests are there: what is loaded until then stays.
   # Not to xdist's controller, whose workers would wait for its import.
   if not config.pluginmanager.has_plugin('dsession'):
     config.pluginmanager.import_plugin('tests.support.fixtures')
@@ -36,6 +38,12 @@ def pytest_xdist_auto_num_workers(config):
   """Tests run two at a time: on two cores most of them leave one idle."""
   del config
   return 2
+
+
+def pytest_collection_finish():
+  """From now on no collection of garbage looks at what has been loaded."""
+  gc.freeze()
+  gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):
