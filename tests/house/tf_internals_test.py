@@ -1,6 +1,7 @@
 """The house: only tf_internals touches what is private in TensorFlow."""
 
 import ast
+import functools
 
 import pytest
 
@@ -26,6 +27,9 @@ OF_OTHERS = {
 PUBLIC = 'tensorflow', 'tensorflow.compat.v1', 'keras'
 
 
+parse = functools.cache(ast.parse)
+
+
 def find_private(source, ours):
   """Yields (line, what) for the private parts that a module touches.
 
@@ -33,7 +37,7 @@ def find_private(source, ours):
     source: str, of the module.
     ours: set of the private names that distmnist defines.
   """
-  for node in ast.walk(ast.parse(source)):
+  for node in ast.walk(parse(source)):
     found = []
     if isinstance(node, ast.Import):
       found = [alias.name for alias in node.names]
@@ -50,7 +54,7 @@ def find_private(source, ours):
       is_own = of in ('self', 'cls', 'super()') and node.attr in ours
       if not is_own and node.attr not in OF_OTHERS:
         found = [f'{of}.{node.attr}']
-    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith('attr'):
+    elif isinstance(node, ast.Call) and find_last(node.func).endswith('attr'):
       names = [ast.unparse(x).strip('\'"') for x in node.args[1:2]]
       found = [n for n in names if is_private(n) and n not in OF_OTHERS]
     elif isinstance(node, ast.ClassDef):
@@ -58,6 +62,11 @@ def find_private(source, ours):
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
       found = ['libtensorflow'] * node.value.startswith('libtensorflow')
     yield from ((node.lineno, what) for what in found)
+
+
+def find_last(node):
+  """Returns the last word of a name, such as `b` of `a.b`; '' of others."""
+  return getattr(node, 'attr', getattr(node, 'id', ''))
 
 
 def is_private(name):
@@ -81,7 +90,7 @@ def find_ours():
   """Returns the set of private names that a module of distmnist defines."""
   ours = set()
   for path in PACKAGE.rglob('*.py'):
-    for node in ast.walk(ast.parse(path.read_text('utf-8'))):
+    for node in ast.walk(parse(path.read_text('utf-8'))):
       if isinstance(node, ast.FunctionDef | ast.ClassDef):
         ours.add(node.name)
       elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -97,10 +106,9 @@ def test_no_other_module_touches_private_parts():
     name = path.relative_to(PACKAGE).as_posix()
     if name == 'tf_internals.py':
       continue
-    source = path.read_text('utf-8')
     found += [
       f'{name}:{n}: {what}'
-      for n, what in find_private(source, ours)
+      for n, what in find_private(path.read_text('utf-8'), ours)
       if what.rpartition('.')[2] not in OF_OPTIMIZERS
     ]
   assert found == []
