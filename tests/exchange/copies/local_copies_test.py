@@ -217,11 +217,11 @@ RULES = {
 @pytest.mark.parametrize(
   'name',
   [
-    'bmuf',
+    'easgd',
     *(
       pytest.param(name, marks=pytest.mark.slow)
       for name in RULES
-      if name != 'bmuf'
+      if name != 'easgd'
     ),
   ],
 )

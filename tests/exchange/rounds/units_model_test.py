@@ -302,6 +302,7 @@ def test_two_chiefs_that_prepare_the_same_life_leave_one_waiting():
   assert stall.num_deaths == 2
 
 
+@pytest.mark.slow
 def test_without_a_note_of_its_life_a_chief_leaves_others_waiting():
   stall, _ = Model(2, 2, notes=False).find_fault(2, 1)
   assert stall.num_deaths == 1
