@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from distmnist.common import cli
 from distmnist.logdir import checkpoint_reads, checkpoints, restart
 from distmnist.storage import retries
 from tests.logdir.checkpoints_test import save
+from tests.support import programs
 from tests.support.runner import import_benchmark
 
 
@@ -159,25 +161,33 @@ def test_a_folder_that_cannot_be_listed_has_not_lost_its_checkpoints(
   assert waits == [0.5, 1, 2]
 
 
-_TRAIN = (
-  *('-m', 'distmnist.train', '--dataset=synthetic', '--model=softmax'),
-  '--save_steps=10',
-)
+_TRAIN = '--dataset=synthetic', '--model=softmax', '--save_steps=10'
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+  """The --logdir of a training of 20 steps."""
+  logdir = tmp_path_factory.mktemp('trained') / 'run'
+  programs.run_forked(
+    'train', *_TRAIN, f'--logdir={logdir}', '--train_steps=20'
+  )
+  return logdir
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['model.ckpt-20.index', 'model.ckpt-20.data'])
 def test_a_training_resumes_from_the_newest_though_a_read_has_failed(
-  tmp_path, name
+  tmp_path, trained, name
 ):
-  logdir = tmp_path / 'run'
-  train = [sys.executable, *_TRAIN, f'--logdir={logdir}']
-  subprocess.run([*train, '--train_steps=20'], check=True, timeout=300)
+  logdir = shutil.copytree(trained, tmp_path / 'run')
   faults = import_benchmark('fault_files')
   with faults.Files(tmp_path, logdir) as files:
     files.fail(faults.READS, errno.EIO, times=1, name=name)
     done = subprocess.run(
-      [*train, '--train_steps=30'],
+      [
+        *(sys.executable, '-m', 'distmnist.train', *_TRAIN),
+        *(f'--logdir={logdir}', '--train_steps=30'),
+      ],
       env=os.environ | files.env,
       check=True,
       capture_output=True,
