@@ -10,6 +10,8 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
+from unittest import mock
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -118,6 +120,13 @@ def set_flags():
   flags.FLAGS(['test'])
   with flagsaver.flagsaver():
     yield lambda *words: flags.FLAGS(['test', *words])
+
+
+@pytest.fixture(scope='module')
+def forked_launches():
+  """Makes the launches of a module forks; see programs.LaunchPopen."""
+  with mock.patch.object(subprocess, 'Popen', programs.LaunchPopen):
+    yield
 
 
 @pytest.fixture

@@ -9,6 +9,9 @@ and so are the fork servers that it starts. A line of JSON each, where a null in
   in:   {"program", "argv", "cwd", "env", "timeout_secs"}
   out:  {"code", "out", "err", "left"}: the exit code, -n by signal n, None if
         it did not end; stdout; stderr; whether a process outlived it, 0 or 1
+
+A request with "files" = [stdout, stderr], paths, is answered by {"pid"} while
+the program runs, and who asks must be a subreaper: the program is its child.
 """
 
 import contextlib
@@ -54,12 +57,31 @@ class Programs:
     Its environment is that of now, not of when the first case was run, and
     `env`.
     """
+    return self._ask(
+      program, words, cwd, {**os.environ, **env}, timeout_secs=timeout_secs
+    )
+
+  def start(self, program, words, cwd, env, files):
+    """Starts what `run` runs; returns its pid, of a child of this process.
+
+    Args:
+      program, words, cwd: as for `run`.
+      env: {name: value}, all of its environment.
+      files: (stdout, stderr), paths, which it opens to append.
+    """
+    _set_subreaper(True)
+    try:
+      return self._ask(program, words, cwd, env, files=files)['pid']
+    finally:
+      _set_subreaper(False)
+
+  def _ask(self, program, words, cwd, env, **how):
     request = {
-      'timeout_secs': timeout_secs,
       'program': program,
       'argv': [str(word) for word in words],
       'cwd': str(cwd),
-      'env': {**dict.fromkeys(self._environ), **os.environ, **env},
+      'env': {**dict.fromkeys(self._environ), **env},
+      **how,
     }
     self._process.stdin.write(json.dumps(request) + '\n')
     self._process.stdin.flush()
@@ -109,26 +131,56 @@ def _start(name, others):
   return open(here_out, 'w'), open(here_in)
 
 
+def _set_subreaper(is_one):
+  """Whether what loses its parent, of all that comes from us, becomes ours."""
+  ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(is_one))
+
+
 def _run_cases(module, requests, replies):
-  # What loses its parent becomes ours: so none is lost sight of.
-  ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+  _set_subreaper(True)  # So none is lost sight of.
   gc.freeze()
   for line in requests:
     request = json.loads(line)
-    with (
-      tempfile.TemporaryFile('w+', encoding='utf-8') as out,
-      tempfile.TemporaryFile('w+', encoding='utf-8') as err,
-    ):
-      pid = os.fork()
-      if not pid:
-        _run_case(module, request, out, err)
-      code = _wait(pid, request['timeout_secs'])
-      left = _count_left()
-      for file in (out, err):
-        file.seek(0)
-      reply = {'code': code, 'out': out.read(), 'err': err.read(), 'left': left}
-    replies.write(json.dumps(reply) + '\n')
+    answer = _start_case if 'files' in request else _run_to_end
+    replies.write(json.dumps(answer(module, request)) + '\n')
     replies.flush()
+
+
+def _run_to_end(module, request):
+  with (
+    tempfile.TemporaryFile('w+', encoding='utf-8') as out,
+    tempfile.TemporaryFile('w+', encoding='utf-8') as err,
+  ):
+    pid = os.fork()
+    if not pid:
+      _run_case(module, request, out, err)
+    code = _wait(pid, request['timeout_secs'])
+    left = _count_left()
+    for file in (out, err):
+      file.seek(0)
+    return {'code': code, 'out': out.read(), 'err': err.read(), 'left': left}
+
+
+def _start_case(module, request):
+  """Leaves a case to the subreaper who has asked for it."""
+  _set_subreaper(False)
+  here, there = os.pipe()
+  between = os.fork()
+  if not between:
+    if pid := os.fork():
+      os.write(there, str(pid).encode())
+      os._exit(0)
+    os.close(here)
+    os.close(there)
+    stdout, stderr = request['files']
+    with open(stdout, 'a') as out, open(stderr, 'a') as err:
+      _run_case(module, request, out, err)
+  os.waitpid(between, 0)
+  pid = int(os.read(here, 20))
+  os.close(here)
+  os.close(there)
+  _set_subreaper(True)
+  return {'pid': pid}
 
 
 def _run_case(module, request, out, err):

@@ -79,6 +79,28 @@ def run_forked(program, *words, code=0, **env):
   return done['out'], done['err']
 
 
+class LaunchPopen(subprocess.Popen):
+  """A subprocess.Popen where a launch is a fork: TensorFlow is there already.
+
+  It reads nothing, and writes to files. With libraries to preload, which a fork
+  does not do, it is started as ever.
+  """
+
+  def _execute_child(self, args, *how):
+    cwd, env, pipes = how[4], how[5], how[9:15]
+    if env is None:
+      env = os.environ
+    is_launch = list(args[:3]) == [sys.executable, '-m', 'distmnist.launch']
+    if not is_launch or 'LD_PRELOAD' in env:
+      return super()._execute_child(args, *how)
+    files = [f'/proc/{os.getpid()}/fd/{fd}' for fd in (pipes[3], pipes[5])]
+    self.pid = start_forked().start(
+      'launch', args[3:], cwd or os.getcwd(), env, files
+    )
+    self._child_created = True
+    self._close_pipe_fds(*pipes)
+
+
 def make(folder, **scripts):
   """Makes programs, {name: script}, in `folder`; returns PATH with it."""
   for name, script in scripts.items():

@@ -23,6 +23,8 @@ training = import_benchmark('fault_training')
 fault_reads = import_benchmark('fault_reads')
 fault_run = import_benchmark('fault_run')
 
+pytestmark = pytest.mark.usefixtures('forked_launches')
+
 NUM_IMAGES, BATCH, SEED = 2500, 20, 5  # SMALL leaves so many to train on.
 # Those that stand still when a worker dies, until it is back.
 WAITING = {

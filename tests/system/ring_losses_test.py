@@ -18,6 +18,8 @@ from tests.system.shards_stop_test import read_checkpoint
 fault_run = import_benchmark('fault_run')
 runs = import_benchmark('runs')
 
+pytestmark = pytest.mark.usefixtures('forked_launches')
+
 NUM_STEPS = 400
 FLAGS = [
   *('--strategy=ring_allreduce', *SMALL, '--model=mlp', '--batch_size=20'),

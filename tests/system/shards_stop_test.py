@@ -16,6 +16,8 @@ from tests.support.runner import SMALL, import_benchmark
 
 fault_run = import_benchmark('fault_run')
 
+pytestmark = pytest.mark.usefixtures('forked_launches')
+
 NUM_STEPS, STOP = 80, 31
 FLAGS = [
   *('--strategy=sync_sgd', '--sync_barrier=shard', '--max_shard_mib=0.01'),

@@ -13,6 +13,8 @@ from tests.system.every_image_with_kills_test import kill
 training = import_benchmark('fault_training')
 fault_run = import_benchmark('fault_run')
 
+pytestmark = pytest.mark.usefixtures('forked_launches')
+
 # 64 MB, and as much for Adagrad.
 PROBLEM = """
 import numpy as np

@@ -121,8 +121,8 @@ def run():
 @pytest.mark.slow
 def test_a_last_test_of_a_script_that_fails_costs_no_step(tmp_path):
   (tmp_path / 'mine.py').write_text(_OWN)
-  output, errors = programs.run(
-    *('distmnist.launch', '--module=mine', '--num_ps=1', '--num_workers=1'),
+  output, errors = programs.run_forked(
+    *('launch', '--module=mine', '--num_ps=1', '--num_workers=1'),
     *('--', f'--logdir={tmp_path}/run'),
     code=1,
     PYTHONPATH=str(tmp_path),

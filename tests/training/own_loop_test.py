@@ -20,6 +20,8 @@ from tests.support.runner import import_benchmark
 
 runs = import_benchmark('runs')
 
+pytestmark = pytest.mark.usefixtures('forked_launches')
+
 EXAMPLE = '--module=examples.own_loop'
 ADAM = '--optimizer=adam', '--learning_rate=0.01'
 
