@@ -305,7 +305,7 @@ DAILY = {
   },
   'system/steps_per_run_test.py': {
     'test_workers_learn_with_runs_of_their_own': (
-      *('sync_sgd-1300', 'dc_asgd-2600'),
+      *('sync_sgd-300', 'dc_asgd-600'),
     ),
   },
   'system/store_test.py': {
