@@ -129,6 +129,10 @@ def kill(run, task, secs):
   return run.signal(task, signal.SIGKILL)
 
 
+def suspend(run, task, secs):
+  return run.freeze([task], secs)
+
+
 def cut(run, task, secs):
   run.drop_packets([task], 1.0)
   run.sleep(secs)
@@ -136,7 +140,7 @@ def cut(run, task, secs):
   return True
 
 
-KINDS = {'kill': kill, 'suspend': SharedRun.freeze, 'cut': cut}
+KINDS = {'kill': kill, 'suspend': suspend, 'cut': cut}
 
 
 def inject(run, hits, start, args):
