@@ -64,7 +64,11 @@ def draw(rng, names, kinds):
   """
   ps = [name for name in names if name.startswith('ps')]
   impossible = NEED_NO_PS if ps else NEED_PS
-  kind = rng.choice([k for k in kinds if k not in impossible])
+  possible = [k for k in kinds if k not in impossible]
+  if not possible:
+    needed = 'without a ps' if ps else 'with a ps'
+    raise SystemExit(f'{", ".join(kinds)}: only under rules {needed}')
+  kind = rng.choice(possible)
   fault = Fault(rng.choice(names), kind, mark=rng.uniform(0.05, 0.6))
   if kind == 'at end':
     fault.mark = 1.0
@@ -216,6 +220,7 @@ KINDS = {
 }
 # Kinds that need each task on a host of its own.
 ON_HOSTS = {'loss', 'one way', 'replaced'}
+MAY_BE_IMPOSSIBLE = ON_HOSTS | {*fault_files.WRITE_ERRORS}
 NEED_PS = {'pair', 'in restore'}
 NEED_NO_PS = {'in meeting'}
 MAY_HIT_TWO = {'kill', 'term', 'freeze', 'in save', 'at end', 'one way'}

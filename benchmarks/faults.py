@@ -8,8 +8,8 @@
 Fault i of a seed has a training of its own: the mlp on MNIST, with 2 ps and 3
 workers. The seed and i decide the rule, the kind, the tasks and the moment, so
 --only=i repeats the same fault. With --per_run=N up to N of them that follow
-each other share a training, if they are of one rule and need no hosts. The
-kinds:
+each other share a training, if they are of one rule and possible everywhere.
+The kinds:
 
   kill        SIGKILL to a task; the launcher restarts it
   term        SIGTERM, as on a preempted machine; likewise
@@ -82,14 +82,21 @@ def read_results(path, args):
     kept = json.loads(line)
     index, fault = kept['index'], fault_kinds.Fault(**kept['fault'])
     rule, drawn = draw_fault(args.seed, index, args.rules, args.kinds)
-    if [kept['rule'], fault.kind, fault.task] != [rule, drawn.kind, drawn.task]:
+    if (kept['rule'], fault.kind, fault.tasks) != (
+      *(rule, drawn.kind, drawn.tasks),
+    ):
       raise SystemExit(
-        f'{path}: fault {index} is {fault.kind} of {fault.task} under '
-        f'{kept["rule"]}, where these flags draw {drawn.kind} of {drawn.task} '
+        f'{path}: fault {index} is {fault.kind} of {fault.tasks} under '
+        f'{kept["rule"]}, where these flags draw {drawn.kind} of {drawn.tasks} '
         f'under {rule}: give the flags it was made with, or another file'
       )
-    done[index] = fault
+    if index in list_indices(args):
+      done[index] = fault
   return done
+
+
+def list_indices(args):
+  return args.only or range(args.faults)
 
 
 def plan(args, done):
@@ -99,16 +106,15 @@ def plan(args, done):
     args: those of the command line.
     done: indices that are left out.
   """
-  indices = args.only or range(args.faults)
   run = []
-  for index in indices:
+  for index in list_indices(args):
     if index in done:
       continue
     rule, fault = draw_fault(args.seed, index, args.rules, args.kinds)
     if run and (
       len(run) == args.per_run
       or rule != run[0][1]
-      or {fault.kind, run[0][2].kind} & fault_kinds.ON_HOSTS
+      or {fault.kind, run[0][2].kind} & fault_kinds.MAY_BE_IMPOSSIBLE
     ):
       yield run
       run = []
@@ -136,7 +142,8 @@ def measure(args, extra):
         print(f'left out: {fault.kind}: {error}', flush=True)
       continue
     for index, rule, fault in run:
-      if not (fault.has_come or fault.note):
+      # The training was over before: the next call does it.
+      if len(run) > 1 and not fault.has_come:
         continue
       say(f'{index} {rule}: {fault}')
       if path is not None:

@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
 #SBATCH --job-name=distmnist
-#SBATCH --time=60
-#SBATCH --cpus-per-task=1
 # A cluster in a job of Slurm, by plain commands: read it, copy it, change it.
 #
-#   sbatch --ntasks=4 scripts/run_slurm.sh NUM_PS -- <flags of train>
+#   sbatch --ntasks=4 --time=60 scripts/run_slurm.sh NUM_PS -- <flags of train>
 #
 # The first NUM_PS tasks are ps, the others workers. Submit it in the folder of
 # distmnist, with its .venv, on a file system that all nodes share. Ports are
@@ -20,30 +18,40 @@ fi
 num_ps=$1
 shift 2
 port=${PORT:-2222}
+if ((num_ps >= SLURM_NTASKS)); then
+  echo "$0: expected --ntasks above NUM_PS=$num_ps, not $SLURM_NTASKS" >&2
+  exit 2
+fi
+srun=(srun --export=ALL ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"})
 
 # Where the task with each number runs, in their order.
 # shellcheck disable=SC2016
-mapfile -t nodes < <(srun bash -c 'echo $SLURM_PROCID $SLURMD_NODENAME' |
-  sort -n | cut -d' ' -f2)
+nodes=$("${srun[@]}" bash -c 'echo $SLURM_PROCID $SLURMD_NODENAME' | sort -n)
 addresses=()
-for i in "${!nodes[@]}"; do addresses+=("${nodes[i]}:$((port + i))"); done
+while read -r number node; do
+  addresses+=("$node:$((port + number))")
+done <<<"$nodes"
 join() { (IFS=, && echo "$*"); }
 PS_HOSTS=$(join "${addresses[@]:0:num_ps}")
 WORKER_HOSTS=$(join "${addresses[@]:num_ps}")
 export NUM_PS=$num_ps PS_HOSTS WORKER_HOSTS
 export PYTHON=${PYTHON:-.venv/bin/python}
 
-# The first that fails ends the others. A signal is for all tasks.
+# The first that fails ends the others. Who was told to end (143) has not
+# failed, or Slurm would kill a chief that still saves.
 # shellcheck disable=SC2016
-srun --label --kill-on-bad-exit=1 bash -c '
+"${srun[@]}" --label --wait=0 --kill-on-bad-exit=1 bash -c '
   job=ps index=$SLURM_PROCID
   if ((index >= NUM_PS)); then job=worker index=$((index - NUM_PS)); fi
-  exec "$PYTHON" -m distmnist.train --job_name=$job \
-    --task_index=$index --ps_hosts="$PS_HOSTS" \
-    --worker_hosts="$WORKER_HOSTS" "$@"' task "$@" &
-srun=$!
-trap 'kill -TERM $srun' TERM INT
-until wait $srun; do
+  trap : TERM
+  "$PYTHON" -m distmnist.train --job_name=$job --task_index=$index \
+    --ps_hosts="$PS_HOSTS" --worker_hosts="$WORKER_HOSTS" "$@" &
+  until wait $!; do
+    code=$?
+    kill -0 $! 2>/dev/null || exit $((code == 143 ? 0 : code))
+  done' task "$@" &
+trap 'kill -TERM $!' TERM INT
+until wait $!; do
   code=$?
-  kill -0 $srun 2>/dev/null || exit $code
+  kill -0 $! 2>/dev/null || exit $code
 done

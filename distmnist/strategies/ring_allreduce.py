@@ -98,6 +98,7 @@ class RingAllreduce(strategy.Strategy):
           self.cluster, variables, self._bucket_bytes
         )
         gradients = self._votes.build_means(gradients, variables)
+        # For `hold_back`, without which a change waits for its own mean alone.
         arrived = [*gradients, self._votes.mean]
         with (
           tf.device(self.cluster.cpu_device),

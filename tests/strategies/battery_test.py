@@ -113,6 +113,7 @@ def build(name, member, optimizer='sgd', warmup=None):
     c = a + b
     loss = tf.reduce_sum((c / full - 1) ** 2)
     update = rule.minimize(loss, make_optimizers(optimizer, RATE), global_step)
+    rule.hold_back([update.train_op])
   return rule, update, global_step, c
 
 

@@ -62,6 +62,7 @@ def build_toy(member, size, optimizer='sgd', rate=0.5, start=0.0, **settings):
       lambda: optimizers.make_optimizer(optimizer, rate, **settings),
       global_step,
     )
+    rule.hold_back([update.train_op])
   return rule, update, x
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,8 @@ import psutil
 import pytest
 
 from distmnist.common import ports
-from tests.support import slurm_cluster
+from distmnist.logdir import checkpoints
+from tests.support import background, slurm_cluster
 from tests.support import sshd as sshd_lib
 from tests.support.background import assert_gone
 from tests.support.paths import REPO
@@ -68,21 +70,38 @@ def train_words(logdir, steps):
   return '--', *SMALL, f'--train_steps={steps}', f'--logdir={logdir}'
 
 
-def stop_amid(script, signum):
-  """Sends a signal to a script once its chief trains; returns the exit code.
+def wait_for_steps(script):
+  """Waits until the chief trains; returns (a step of it, the tasks).
 
-  No task is left then.
+  Returns:
+    (int, list of psutil.Process, what the script has started here).
   """
   for line in script.stdout:
-    if line.startswith('step '):
-      break
-  tasks = psutil.Process(script.pid).children(recursive=True)
-  assert len(tasks) >= 3
-  script.send_signal(signum)
-  output, _ = script.communicate(timeout=60)
-  assert 'saved' in output or 'stop' in output, output
+    if found := re.match('step ([1-9][0-9,]*)/', line):
+      tasks = psutil.Process(script.pid).children(recursive=True)
+      assert len(tasks) >= 3
+      return int(found[1].replace(',', '')), tasks
+  raise AssertionError('no step')
+
+
+def stop_amid(script, signum, logdir):
+  """Stops a script as a terminal or a system does; returns its exit code.
+
+  No task is left then, and the chief has saved.
+  """
+  step, tasks = wait_for_steps(script)
+  if signum == signal.SIGINT:
+    os.killpg(script.pid, signum)
+  else:
+    script.send_signal(signum)
+  script.communicate(timeout=60)
   assert_gone(tasks)
+  assert read_step(logdir) >= step
   return script.returncode
+
+
+def read_step(logdir):
+  return checkpoints.read_step(checkpoints.find_latest(str(logdir)))
 
 
 def test_a_cluster_here_ends_by_itself(start, tmp_path, settings):
@@ -103,17 +122,21 @@ def test_a_cluster_here_ends_by_itself(start, tmp_path, settings):
 def test_a_cluster_here_ends_with_its_script(
   start, tmp_path, settings, signum, code
 ):
+  logdir = tmp_path / 'run'
+  words = train_words(logdir, 10**6)
+  script = start('run_local.sh', *words, env=settings)
+  assert stop_amid(script, signum, logdir) == code
+
+
+def test_a_task_that_fails_ends_the_cluster(start, tmp_path, settings):
   words = train_words(tmp_path / 'run', 10**6)
   script = start('run_local.sh', *words, env=settings)
-  assert stop_amid(script, signum) == code
-  assert (tmp_path / 'run' / 'checkpoint').exists()
-
-
-def test_a_task_that_fails_ends_the_cluster(start, settings):
-  words = '--', *SMALL, '--model=nothing'
-  script = start('run_local.sh', *words, env=settings)
-  output, _ = script.communicate(timeout=120)
-  assert script.returncode == 2, output
+  _, tasks = wait_for_steps(script)
+  worker = next(task for task in tasks if '--task_index=1' in task.cmdline())
+  worker.kill()
+  script.communicate(timeout=40)
+  assert script.returncode == 128 + signal.SIGKILL
+  assert_gone(tasks)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +154,22 @@ def test_a_mistake_is_told(start, name, words):
   output, _ = script.communicate(timeout=20)
   assert script.returncode == 2
   assert output.startswith('usage: ')
+
+
+@pytest.mark.parametrize(
+  'text',
+  [
+    *('', '# nothing', 'ps ps0:2222', 'chief w0:2222', 'worker', 'worker w0'),
+    *('worker w0:2222 # a rack', 'worker w0:2222 me@w0 more'),
+    'worker w0:2222\r',
+  ],
+)
+def test_a_file_of_hosts_is_checked_before_a_task_starts(start, tmp_path, text):
+  (tmp_path / 'hosts').write_text(text, newline='')
+  script = start('run_ssh.sh', 'hosts', '--', env=dict(os.environ))
+  output, _ = script.communicate(timeout=20)
+  assert script.returncode == 2
+  assert 'run_ssh.sh: hosts: expected' in output
 
 
 @pytest.fixture
@@ -167,10 +206,10 @@ def test_hosts_of_a_file_by_ssh(start, tmp_path, ssh_settings):
 
 
 def test_what_runs_by_ssh_ends_with_its_script(start, tmp_path, ssh_settings):
-  words = 'hosts', *train_words(tmp_path / 'run', 10**6)
+  logdir = tmp_path / 'run'
+  words = 'hosts', *train_words(logdir, 10**6)
   script = start('run_ssh.sh', *words, env=ssh_settings)
-  assert stop_amid(script, signal.SIGINT) == 130
-  assert (tmp_path / 'run' / 'checkpoint').exists()
+  assert stop_amid(script, signal.SIGINT, logdir) == 130
   marks = f'--worker_hosts=127.0.0.1:{int(ssh_settings["PORT"]) + 1},'
   assert not [
     task
@@ -182,21 +221,43 @@ def test_what_runs_by_ssh_ends_with_its_script(start, tmp_path, ssh_settings):
 def test_tasks_of_a_job_of_slurm(tmp_path, settings):
   if reason := slurm_cluster.why_not():
     pytest.skip(reason)
-  logdir = tmp_path / 'run'
   (tmp_path / 'slurm').mkdir()
-  with slurm_cluster.start(tmp_path / 'slurm') as config:
-    done = subprocess.run(
-      [
-        *('sbatch', '--wait', '--ntasks=3', '--output=job.out'),
-        *(SCRIPTS / 'run_slurm.sh', '1', *train_words(logdir, 300)),
-      ],
+
+  def run(*words, check=True):
+    return subprocess.run(
+      words,
       env={**settings, 'SLURM_CONF': str(config)},
       cwd=tmp_path,
+      check=check,
       capture_output=True,
       text=True,
-      timeout=240,
+      timeout=120,
+    ).stdout
+
+  def submit(name, *words, steps):
+    return run(
+      *('sbatch', *words, '--parsable', '--ntasks=3', f'--output={name}.out'),
+      *(SCRIPTS / 'run_slurm.sh', '1', *train_words(tmp_path / name, steps)),
+    ).strip()
+
+  def read_output(name):
+    path = tmp_path / f'{name}.out'
+    return path.read_text() if path.exists() else ''
+
+  with slurm_cluster.start(tmp_path / 'slurm') as config:
+    submit('ends', '--wait', steps=300)
+    assert 'test accuracy' in read_output('ends')
+    assert len(read_report(tmp_path / 'ends')['workers']) == 2
+    job = submit('is told', steps=10**6)
+    pattern = re.compile(r'^1: step ([1-9][0-9,]*)/', re.MULTILINE)
+    background.wait_until(
+      lambda: pattern.search(read_output('is told')),
+      lambda: read_output('is told'),
     )
-  output = (tmp_path / 'job.out').read_text()
-  assert done.returncode == 0, done.stderr + output
-  assert 'test accuracy' in output
-  assert len(read_report(logdir)['workers']) == 2
+    step = int(pattern.search(read_output('is told'))[1].replace(',', ''))
+    run('scancel', '--batch', '--signal=TERM', job)
+    background.wait_until(
+      lambda: not run('squeue', '--noheader', check=False).strip(),
+      lambda: read_output('is told'),
+    )
+    assert read_step(tmp_path / 'is told') >= step

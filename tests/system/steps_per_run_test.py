@@ -11,7 +11,7 @@ from tests.training.worker_loop_test import train  # noqa: F401
 
 MODULE = 'tests.support.long_runs'
 # Neither divides the other, nor any length of a run.
-DUE = '--save_steps=130', '--validation_steps=170', '--summary_steps=90'
+DUE = '--save_steps=131', '--validation_steps=173', '--summary_steps=97'
 STEPS = 600
 
 
@@ -70,11 +70,11 @@ def test_a_training_has_the_bits_of_one_with_single_steps_and_its_files(
   for name in 'auto', '1':
     logdir = tmp_path / name
     saved = read_steps(str(logdir), 'saved')
-    assert saved == [0, *range(130, STEPS, 130), STEPS]
+    assert saved == [0, *range(131, STEPS, 131), STEPS]
     evaluated = read_steps(str(logdir), 'evaluated')
-    assert evaluated == list(range(170, STEPS, 170))
+    assert evaluated == list(range(173, STEPS, 173))
     summaries = read_summaries(logdir / 'worker_0')
-    assert summaries == [1, *range(90, STEPS, 90)]
+    assert summaries == [1, *range(97, STEPS, 97)]
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def test_workers_of_a_ring_make_the_same_runs_whatever_each_has_due(
     *(*SMALL, '--strategy=ring_allreduce', f'--train_steps={STEPS}'),
     *(f'--logdir={logdir}', '--history'),
   )
-  own = ['--save_steps=130'], ['--summary_steps=90']
+  own = ['--save_steps=131'], ['--summary_steps=97']
   cluster = make_real_cluster(0, 2)
   workers = [
     cluster.start('worker', i, *flags, *words, module=MODULE)
@@ -97,7 +97,7 @@ def test_workers_of_a_ring_make_the_same_runs_whatever_each_has_due(
   assert first == second
   assert set(first) == {1, 10}
   saved = read_steps(str(logdir), 'saved')
-  assert saved == [0, *range(130, STEPS, 130), STEPS]
+  assert saved == [0, *range(131, STEPS, 131), STEPS]
 
 
 @pytest.mark.slow
