@@ -6,9 +6,9 @@
 #
 # The first NUM_PS tasks are ps, the others workers. Submit it in the folder of
 # distmnist, with its .venv, on a file system that all nodes share. Ports are
-# counted from $PORT (2222) on each node. `scancel --batch --signal=TERM JOB`
-# ends it, and the chief saves. `python -m distmnist.launch --launcher=slurm`
-# does more: it restarts tasks, too.
+# counted from $PORT (2222) on each node. `scancel JOB` ends it, and the chief
+# saves. `python -m distmnist.launch --launcher=slurm` does more: it restarts
+# tasks, too.
 set -euo pipefail
 
 if [[ $# -lt 2 || $1 != [0-9]* || $2 != -- || -z ${SLURM_NTASKS:-} ]]; then
@@ -39,19 +39,13 @@ export PYTHON=${PYTHON:-.venv/bin/python}
 
 # The first that fails ends the others. Who was told to end (143) has not
 # failed, or Slurm would kill a chief that still saves.
+trap : TERM
 # shellcheck disable=SC2016
 "${srun[@]}" --label --wait=0 --kill-on-bad-exit=1 bash -c '
   job=ps index=$SLURM_PROCID
   if ((index >= NUM_PS)); then job=worker index=$((index - NUM_PS)); fi
   trap : TERM
   "$PYTHON" -m distmnist.train --job_name=$job --task_index=$index \
-    --ps_hosts="$PS_HOSTS" --worker_hosts="$WORKER_HOSTS" "$@" &
-  until wait $!; do
-    code=$?
-    kill -0 $! 2>/dev/null || exit $((code == 143 ? 0 : code))
-  done' task "$@" &
-trap 'kill -TERM $!' TERM INT
-until wait $!; do
+    --ps_hosts="$PS_HOSTS" --worker_hosts="$WORKER_HOSTS" "$@"
   code=$?
-  kill -0 $! 2>/dev/null || exit $code
-done
+  exit $((code == 143 ? 0 : code))' task "$@"
