@@ -130,7 +130,7 @@ def find_step(logdir):
 @pytest.mark.slow
 def test_what_is_killed_is_started_again_and_all_reach_the_last_step(tmp_path):
   logdir, shape = tmp_path / 'run', (1, 2)
-  flags = '--last_step=3000', '--save_steps=50', f'--logdir={logdir}', *ADAM
+  flags = '--last_step=5000', '--save_steps=50', f'--logdir={logdir}', *ADAM
 
   with runs.Launch(
     tmp_path, shape, flags, ['--max_restarts=5', EXAMPLE]
@@ -147,7 +147,7 @@ def test_what_is_killed_is_started_again_and_all_reach_the_last_step(tmp_path):
     assert re.search(rf'{name} \S+ killed by SIGKILL: restart 1', text)
   assert 'recovered at step' in text
   path = checkpoints.find_latest(str(logdir))
-  assert checkpoints.parse_step(path) >= 3000
+  assert checkpoints.parse_step(path) >= 5000
   # Once more, there is nothing left to do.
   launch(EXAMPLE, '--', *flags)
   assert checkpoints.find_latest(str(logdir)) == path
