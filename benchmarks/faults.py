@@ -74,7 +74,7 @@ def draw_fault(seed, index, rules, kinds):
 
 
 def read_results(path, args):
-  """Returns the results in a file for these faults, {index: Fault}."""
+  """Returns the results in a file, {index: (rule, Fault)}, of these faults."""
   if path is None or not path.exists():
     return {}
   done = {}
@@ -91,7 +91,7 @@ def read_results(path, args):
         f'under {rule}: give the flags it was made with, or another file'
       )
     if index in list_indices(args):
-      done[index] = fault
+      done[index] = rule, fault
   return done
 
 
@@ -127,8 +127,7 @@ def measure(args, extra):
   """Yields (rule, Fault) of each, and prints the progress to stderr."""
   path = args.results and pathlib.Path(args.results)
   done = read_results(path, args)
-  for index, fault in done.items():
-    yield draw_fault(args.seed, index, args.rules, args.kinds)[0], fault
+  yield from done.values()
   left_out = set()
   for run in plan(args, done):
     index, rule, fault = run[0]

@@ -13,7 +13,7 @@ def test_what_a_file_of_results_has_is_not_done_again(tmp_path, monkeypatch):
   def run(rule, given, extra, keep):
     del extra, keep
     done.append((rule, given[0].task))
-    given[0].has_come, given[0].recover_secs = True, float(len(done))
+    given[0].is_survived, given[0].recover_secs = True, float(len(done))
     return '', None
 
   monkeypatch.setattr(faults.fault_training, 'run_with_faults', run)

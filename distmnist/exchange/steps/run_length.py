@@ -2,8 +2,8 @@
 
 What a session.run costs beside its steps is worth saving only where a step is
 short, and only a measurement says how long it is. So with `auto` a worker makes
-its first steps one by one, and then takes as many at a time as so take
-RUN_SECS. In a run of several, a short step takes down to half the time.
+its first steps one by one, and then takes as many at a time as took RUN_SECS.
+In a run of several, a short step takes down to half the time.
 
 The result of a rule does not depend on it, and neither does what is saved,
 shown or traced after a step of a definite number: a run ends there.
