@@ -22,7 +22,7 @@ from distmnist import (
   launch,
   train,  # noqa: F401  All its flags, for set_flags.
 )
-from distmnist.common import console, registry
+from distmnist.common import console, registry, signals
 from tests.support import in_process, object_store, programs, runner, stepper
 from tests.support.paths import REPO
 
@@ -97,6 +97,18 @@ def logged():
   lines = []
   console.print_logs(lines.append)
   return lines
+
+
+@pytest.fixture(autouse=True)
+def own_signals():
+  """Puts the handlers of signals back that a test has set, as a task does."""
+  before = {n: signal.getsignal(n) for n in signals.STOPS}
+  yield
+  for signum, handler in before.items():
+    # One of C, such as faulthandler's, is None to Python.
+    if handler is not None and signal.getsignal(signum) != handler:
+      signal.signal(signum, handler)
+      signal.set_wakeup_fd(-1)
 
 
 @pytest.fixture
