@@ -13,8 +13,8 @@ import signal
 import time
 
 from distmnist.common import cli
+from distmnist.launching import host as host_lib
 from distmnist.launching.screen import task_logs
-from distmnist.launching.supervisor import task_host
 from distmnist.spark import agent_server, messages
 
 # From the order to kill a task until its agent must have reported its end.
@@ -55,7 +55,7 @@ class Peer:
     return cli.LOST, 'stopped by a signal that the driver did not send'
 
 
-class ExecutorHost(task_host.TaskHost):
+class ExecutorHost(host_lib.Host):
   """Runs the tasks of one training run. Signals raise, as in a Spark program.
 
   Attributes:
@@ -109,7 +109,7 @@ class ExecutorHost(task_host.TaskHost):
     for name in self._left.intersection(names):
       self._peers[name].order_stop(signum)
 
-  def turn(self, timeout_secs=None):
+  def poll(self, timeout_secs=None):
     for peer in self._server.poll(0 if self._events else timeout_secs):
       if self._peers.get(peer.name) is peer:
         self._read(peer)

@@ -181,7 +181,7 @@ class LocalRunner(runners.Runner):
     self._end_overdue()
     first = min(running.deadline for running in self._running.values())
     secs = max(0.0, min(secs, first - time.monotonic()))
-    ended = self._client.turn(None if secs == math.inf else secs)
+    ended = self._client.poll(None if secs == math.inf else secs)
     return [(name, self._note_end(name, code)) for name, code in ended]
 
   def _tell(self, signum, grace_secs):

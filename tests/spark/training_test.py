@@ -273,7 +273,7 @@ def test_a_ps_may_wait_for_a_worker_that_is_lost_after_the_chief_is_done(
 
 def test_ctrl_c_stops_all_in_order(tmp_path):
   run = Run(tmp_path, KeyboardInterrupt())
-  run.host.turn = functools.partial(interrupt_once, run.host, run.host.turn)
+  run.host.poll = functools.partial(interrupt_once, run.host, run.host.poll)
   with pytest.raises(KeyboardInterrupt):
     run.run()
   assert [name for name, _ in run.host.sent] == ['worker 0', 'worker 1', 'ps 0']
@@ -289,7 +289,7 @@ def interrupt_once(host, turn, secs):
 @pytest.mark.parametrize('code', [cli.NOT_SAVED, 143])
 def test_a_signal_has_the_code_of_a_chief_that_could_not_save(tmp_path, code):
   run = Run(tmp_path, signals.SignalError(signal.SIGTERM))
-  run.host.turn = functools.partial(interrupt_once, run.host, run.host.turn)
+  run.host.poll = functools.partial(interrupt_once, run.host, run.host.poll)
   run.host.signal = lambda names, _: run.host.ends.append(
     [(name, code) for name in names]
   )

@@ -1,9 +1,9 @@
 """A host of tasks without a process: the test says what ends, and when."""
 
-from distmnist.launching.supervisor import task_host
+from distmnist.launching import host as host_lib
 
 
-class FakeHost(task_host.TaskHost):
+class FakeHost(host_lib.Host):
   """Notes what it is asked for.
 
   Attributes:
@@ -41,7 +41,7 @@ class FakeHost(task_host.TaskHost):
     # What is told to end does so in the next turn.
     self.ends.append([(name, -signum) for name in names])
 
-  def turn(self, timeout_secs=None):
+  def poll(self, timeout_secs=None):
     end = self.ends.pop(0) if self.ends else []
     if isinstance(end, Exception):
       raise end

@@ -121,7 +121,7 @@ class Room:
     deadline = time.monotonic() + DEADLINE_SECS
     while not is_so():
       assert time.monotonic() < deadline
-      self.events += self.host.turn(0.01)
+      self.events += self.host.poll(0.01)
 
   def next_event(self):
     self.turn_until(lambda: self.events)
@@ -140,7 +140,7 @@ class Room:
 
     self.turn_until(is_enough)
     for _ in range(3):
-      self.events += self.host.turn(0.01)
+      self.events += self.host.poll(0.01)
     return messages + agent.receive()
 
   def read_to_the_end(self, agent):

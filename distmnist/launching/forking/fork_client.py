@@ -15,14 +15,15 @@ import time
 
 from distmnist.common import cli, files, owner_file, signals, stop_grace
 from distmnist.common.names import FORK_SERVER
+from distmnist.launching import host as host_lib
 from distmnist.launching.forking import fork_server, message_socket
-from distmnist.launching.supervisor import failures, task_host
+from distmnist.launching.supervisor import failures
 
 # How long to wait for tasks that the kernel has killed with their server.
 _ORPHAN_SECS = 10.0
 
 
-class ServerDiedError(task_host.HostDiedError):
+class ServerDiedError(host_lib.HostDiedError):
   """The fork server is gone, and the kernel has killed its tasks with it."""
 
   def __init__(self, cause, what, log):
@@ -32,7 +33,7 @@ class ServerDiedError(task_host.HostDiedError):
     )
 
 
-class ForkServerClient(task_host.TaskHost):
+class ForkServerClient(host_lib.Host):
   """A fork server of our own (fork_server.py), and us as its launcher.
 
   Attributes:
@@ -151,7 +152,7 @@ class ForkServerClient(task_host.TaskHost):
   def kill(self):
     self.server.kill()
 
-  def turn(self, timeout_secs=None):
+  def poll(self, timeout_secs=None):
     ended = []
     for key, events in self._selector.select(timeout_secs):
       if key.fileobj is self._wake:
@@ -314,7 +315,7 @@ def make_host(
   namespace=None,
   stop_grace_secs=stop_grace.DEFAULT_SECS,
 ):
-  """Returns the TaskHost for the tasks of a launcher on this machine.
+  """Returns the Host for the tasks of a launcher on this machine.
 
   Args:
     module: dotted name, imported once if `fork_tasks`.

@@ -1,7 +1,7 @@
 """Starts, watches, restarts and ends tasks on a host.
 
 Each task has one log file, the first failure is remembered, and nothing is left
-behind: all processes belong to a TaskHost (task_host.py). On this machine that
+behind: all processes belong to a Host (host.py). On this machine that
 is a fork server, which ends them when the launcher goes, even by kill -9. As
 their parent it sends their signals, so that none can hit another process under
 an old pid. Each attempt at a task has the same address and appends to the same
@@ -14,11 +14,11 @@ import signal
 import time
 
 from distmnist.common import cli, command_line, stop_grace
+from distmnist.launching import host as host_lib
 from distmnist.launching.screen import task_logs
 from distmnist.launching.supervisor import (
   restart_limits,
   restart_policy,
-  task_host,
 )
 from distmnist.storage import retries
 
@@ -31,7 +31,7 @@ class TaskGroup:
 
   Attributes:
     records: task_record.TaskRecords of the tasks that were started.
-    signals: list of int, what this process received; see TaskHost.
+    signals: list of int, what this process received; see Host.
     failure: Failure of the first task that failed for good before `stop`, or
       None.
     is_cut_short: bool, whether another signal came during `stop`.
@@ -49,7 +49,7 @@ class TaskGroup:
   ):
     """
     Args:
-      host: task_host.TaskHost, which the group opens and closes.
+      host: host_lib.Host, which the group opens and closes.
       logs_dir: str, an existing folder.
       limits: restart_limits.Limits, when a task restarts.
       on_tick: callable, called every TICK_SECS while we wait.
@@ -193,7 +193,7 @@ class Attempts:
   def __init__(self, host, logs_dir, limits, on_start):
     """
     Args:
-      host: task_host.TaskHost, opened and closed by the caller.
+      host: host_lib.Host, opened and closed by the caller.
       logs_dir: str, an existing folder.
       limits: restart_limits.Limits, when a task is started again.
       on_start: callable(name, pid, attempt), called when a task has begun.
@@ -239,18 +239,18 @@ class Attempts:
       list of jobs.Task to end, as they restart with one that has ended.
 
     Raises:
-      task_host.HostDiedError: the host is gone, and is out of restarts or must
+      host_lib.HostDiedError: the host is gone, and is out of restarts or must
         not restart.
     """
     secs = min(secs, self.records.compute_wait_secs(time.monotonic()))
     to_end, self._to_end = self._to_end, []
     try:
-      ended = self._host.turn(secs)
+      ended = self._host.poll(secs)
       self._note_begun()
       for name, code in ended:
         reason = self._host.reasons.pop(name, '')
         to_end += self._note_end(self.records[name], code, reason, is_told)
-    except task_host.HostDiedError as error:
+    except host_lib.HostDiedError as error:
       self._note_begun()
       self._note_host_death(error, is_told)
     return to_end
@@ -294,7 +294,7 @@ class Attempts:
         if secs is None or self._host.signals:
           raise
         _log.info(f'{error}: trying again in {secs:g} s')
-        self._host.turn(secs)
+        self._host.poll(secs)
 
   def _note_begun(self):
     while self._host.begun:

@@ -20,7 +20,7 @@ class TaskRecord:
     attempt: int, 0 before the first.
     is_running: bool.
     code: int, of the last attempt once it has ended, else None.
-    reason: str, why it has ended, where the code does not say; see TaskHost.
+    reason: str, why it has ended, where the code does not say; see Host.
     restart_time: float, set while it waits to restart.
     note: str, why it restarts.
   """

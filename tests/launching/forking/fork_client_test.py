@@ -150,19 +150,19 @@ def test_pids_are_known_from_the_start_to_the_end_of_a_task(
 ):
   with make_client() as client:
     assert not client.is_ready
-    assert client.turn(0) == []
+    assert client.poll(0) == []
     assert not client.is_ready
     servers[0].say(ready=True)
-    assert client.turn(0) == []
+    assert client.poll(0) == []
     assert client.is_ready
     servers[0].say(name='a', pid=11)
     servers[0].say(name='b', pid=12)
-    assert client.turn(0) == []
+    assert client.poll(0) == []
     assert client.pids == {'a': 11, 'b': 12}
     servers[0].say(name='b', code=-9)
     servers[0].say(name='a', code=3)
     servers[0].say(name='c', pid=13)
-    assert client.turn(0) == [('b', -9), ('a', 3)]
+    assert client.poll(0) == [('b', -9), ('a', 3)]
     assert client.pids == {'c': 13}
   assert client.begun == [('a', 11), ('b', 12), ('c', 13)]
 
@@ -171,8 +171,8 @@ def test_a_flood_of_messages_comes_in_turns_of_a_hundred(make_client, servers):
   with make_client() as client:
     for i in range(150):
       servers[0].say(name=f'{i}', code=i)
-    assert client.turn(0) == [(f'{i}', i) for i in range(100)]
-    assert client.turn(0) == [(f'{i}', i) for i in range(100, 150)]
+    assert client.poll(0) == [(f'{i}', i) for i in range(100)]
+    assert client.poll(0) == [(f'{i}', i) for i in range(100, 150)]
 
 
 def test_a_signal_to_the_launcher_ends_a_turn_and_is_collected(make_client):
@@ -180,16 +180,16 @@ def test_a_signal_to_the_launcher_ends_a_turn_and_is_collected(make_client):
   with make_client() as client:
     signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGINT)
-    assert client.turn() == []  # Else it would wait for ever.
+    assert client.poll() == []  # Else it would wait for ever.
     assert client.signals == [signal.SIGTERM, signal.SIGINT]
-    assert client.turn(0) == []
+    assert client.poll(0) == []
   assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_an_import_that_fails_is_one_line(make_client, servers, log):
   with make_client() as client, pytest.raises(cli.RunError) as caught:
     servers[0].say(error='ZeroDivisionError: division by zero')
-    client.turn(0)
+    client.poll(0)
   assert str(caught.value) == (
     'cannot import some.module: ZeroDivisionError: division by zero'
     f' (traceback in {log})'
@@ -202,10 +202,10 @@ def test_the_death_of_the_server_comes_after_the_ends_and_once(
   with make_client() as client:
     servers[0].say(name='a', code=-9)
     servers[0].end(-signal.SIGKILL)
-    assert client.turn(0) == [('a', -9)]
+    assert client.poll(0) == [('a', -9)]
     with pytest.raises(fork_client.ServerDiedError) as caught:
-      client.turn(0)
-    assert client.turn(0) == []
+      client.poll(0)
+    assert client.poll(0) == []
   assert caught.value.cause == 'killed by SIGKILL'
   assert str(caught.value) == (
     'the fork server has died, and its tasks with it (killed by SIGKILL;'
@@ -220,25 +220,25 @@ def test_a_server_that_left_with_requests_unread_is_dead_too(
   with make_client() as client:
     client.signal(['a'], signal.SIGTERM)
     servers[0].end(3)
-    client.turn(0)
+    client.poll(0)
     with pytest.raises(fork_client.ServerDiedError, match='exit code 3'):
-      client.turn(0)
+      client.poll(0)
 
 
 def test_a_new_server_starts_with_no_task(make_client, servers):
   with make_client() as client:
     servers[0].say(ready=True)
     servers[0].say(name='a', pid=1 << 30)  # No process has this pid.
-    client.turn(0)
+    client.poll(0)
     servers[0].end(1)
     with pytest.raises(fork_client.ServerDiedError):
-      client.turn(0)
+      client.poll(0)
     client.restart()
     assert len(servers) == 2
     assert servers[1].command[4:] == servers[0].command[4:]
     assert (client.is_ready, client.pids) == (False, {})
     servers[1].say(ready=True)
-    client.turn(0)
+    client.poll(0)
     assert client.is_ready
 
 
@@ -276,7 +276,7 @@ def test_after_a_death_the_tasks_and_what_they_started_are_gone(
   ) as client:
     client.start('a', command, {}, str(tmp_path / 'a.log'))
     while 'a' not in client.pids:
-      client.turn(60)
+      client.poll(60)
     background.wait_until(
       (tmp_path / 'worker0.ready').exists, client.server.poll
     )
@@ -286,7 +286,7 @@ def test_after_a_death_the_tasks_and_what_they_started_are_gone(
     client.kill()
     with pytest.raises(fork_client.ServerDiedError, match='SIGKILL'):
       while True:
-        client.turn(60)
+        client.poll(60)
     if is_restarted:
       client.restart()
       assert client.server.pid != first
@@ -300,7 +300,7 @@ def test_why_a_task_was_not_started_is_known_with_its_end(make_client, servers):
   with make_client() as client:
     servers[0].say(ready=True)
     servers[0].say(name='a', code=71, reason='no process')
-    assert client.turn(0) == [('a', 71)]
+    assert client.poll(0) == [('a', 71)]
     assert client.reasons == {'a': 'no process'}
 
 

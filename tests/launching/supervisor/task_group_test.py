@@ -9,13 +9,13 @@ import psutil
 import pytest
 
 from distmnist.common import cli, stop_grace
+from distmnist.launching import host as host_lib
 from distmnist.launching import jobs
 from distmnist.launching.forking import fork_client
 from distmnist.launching.supervisor import (
   failures,
   restart_limits,
   task_group,
-  task_host,
 )
 from tests.support.fake_host import FakeHost
 from tests.support.paths import SUPPORT
@@ -87,7 +87,7 @@ def test_a_host_that_dies_is_back_with_its_tasks_as_often_as_it_may(
   tmp_path, cluster, monkeypatch, num_restarts
 ):
   monkeypatch.setattr(restart_limits, 'FIRST_BACKOFF_SECS', 0)
-  death = task_host.HostDiedError('the host has died', 'killed by SIGKILL')
+  death = host_lib.HostDiedError('the host has died', 'killed by SIGKILL')
   host = FakeHost([death, [], [(task.name, 0) for task in cluster]])
   begun = []
   with task_group.TaskGroup(
@@ -99,7 +99,7 @@ def test_a_host_that_dies_is_back_with_its_tasks_as_often_as_it_may(
     for task in cluster:
       group.start(task)
     if not num_restarts:
-      with pytest.raises(task_host.HostDiedError):
+      with pytest.raises(host_lib.HostDiedError):
         group.wait(cluster)
       return
     assert group.wait(cluster) == []
@@ -377,7 +377,7 @@ def test_after_a_signal_no_task_starts_again(make):
 
 
 def test_a_host_that_dies_while_all_end_has_no_task_left(make):
-  death = task_host.HostDiedError('the host has died', 'killed by SIGKILL')
+  death = host_lib.HostDiedError('the host has died', 'killed by SIGKILL')
   host, attempts = make([death], restart_limits.NO_LIMITS)
   assert attempts.turn(0.0, is_told=True) == []
   assert attempts.running == []
@@ -429,7 +429,7 @@ def test_a_task_whose_log_cannot_be_written_now_is_restarted_alone(
 def test_a_host_that_cannot_be_started_again_now_is_tried_again(
   make, logged, num_refusals
 ):
-  death = task_host.HostDiedError('the host has died', 'killed by SIGKILL')
+  death = host_lib.HostDiedError('the host has died', 'killed by SIGKILL')
   host, attempts = make([death], restart_limits.Limits(1))
   refusals = [cli.PassingError('no fork server')] * num_refusals
 
@@ -447,7 +447,7 @@ def test_a_host_that_cannot_be_started_again_now_is_tried_again(
 
 
 def test_a_host_that_can_never_be_started_again_is_an_error(make):
-  death = task_host.HostDiedError('the host has died', 'killed by SIGKILL')
+  death = host_lib.HostDiedError('the host has died', 'killed by SIGKILL')
   host, attempts = make([death], restart_limits.Limits(1))
 
   def restart():

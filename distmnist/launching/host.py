@@ -17,11 +17,11 @@ class HostDiedError(cli.LostError):
     self.cause = cause
 
 
-class TaskHost(abc.ABC):
+class Host(abc.ABC):
   """Where tasks run. A context: leaving it ends all of them.
 
   While it is open, the signals that ask to end do not end this process: they
-  are collected in `signals`, and they interrupt `turn`. Only `turn` waits, so
+  are collected in `signals`, and they interrupt `poll`. Only `poll` waits, so
   that a launcher of many tasks can always be told to stop.
 
   Attributes:
@@ -77,7 +77,7 @@ class TaskHost(abc.ABC):
     """Sends a signal to those of the named tasks that run."""
 
   @abc.abstractmethod
-  def turn(self, timeout_secs=None):
+  def poll(self, timeout_secs=None):
     """Waits for an event or a signal; returns [(name, code)] of ended tasks.
 
     Code -n is signal n. None stands for a task that the host has lost although
@@ -99,5 +99,5 @@ class TaskHost(abc.ABC):
     Returns once the old tasks are gone: until then their ports are taken.
 
     Raises:
-      cli.PassingError: it cannot be made ready now; `turn` still waits.
+      cli.PassingError: it cannot be made ready now; `poll` still waits.
     """
