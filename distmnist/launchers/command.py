@@ -22,7 +22,7 @@ from distmnist.cluster import addresses
 from distmnist.common import cli, stop_grace
 from distmnist.common.names import LAUNCH_ID
 from distmnist.launching import jobs, problem_file, run_tasks
-from distmnist.launching.scheduler import job_client, job_meeting, job_template
+from distmnist.launching.scheduler import job_host, job_meeting, job_template
 from distmnist.launching.screen import task_logs
 from distmnist.launching.supervisor import restart_limits
 
@@ -48,7 +48,6 @@ _PYTHON = flags.DEFINE_string(
   'Python on the nodes. Default: the same path as here.',
 )
 
-# Beyond the time to save, for messages through files.
 _FILES_SECS = 3.0
 
 
@@ -78,31 +77,32 @@ def launch(job):
   grace_secs = stop_grace.parse(job.given)
   folder = os.path.join(logs_dir, f'jobs_{secrets.token_hex(4)}')
   _write_request(job, folder, grace_secs)
+  argv = 'python', '-m', job.module, *job.train_flags
   tasks = [
-    jobs.Task(
-      job_name,
-      index,
-      'its job',
-      None,
-      job_client.make_argv(
-        folder, f'{job_name} {index}', templates[job_name], python
-      ),
-    )
+    jobs.Task(job_name, index, 'its job', None, argv)
     for job_name, index in names
   ]
+  # Beyond the time to save, messages go through files.
+  grace_secs += _FILES_SECS
+  host = job_host.JobHost(
+    folder,
+    {task.name: templates[task.job_name] for task in tasks},
+    python,
+    grace_secs,
+  )
   if job.num_ps + job.num_workers > 1:
     _log.info(addresses.describe_exposure('the tasks'))
   try:
     return run_tasks.run(
       tasks,
+      host,
       logs_dir,
       'as jobs',
       show_logs=job.show_logs,
-      explain=explain,
       options=run_tasks.Options(
         # A job that is submitted again may get another host.
         limits=restart_limits.Limits(job.max_restarts, restart_together=True),
-        stop_grace_secs=grace_secs + _FILES_SECS,
+        stop_grace_secs=grace_secs,
         record=job.record,
       ),
     )
@@ -141,13 +141,6 @@ def find_missing(template):
     capture_output=True,
   )
   return first if done.returncode else None
-
-
-def explain(failure, last_lines):
-  """Returns a failure's cause (str), in the scheduler's words if it failed."""
-  if last_lines and last_lines[-1].startswith(job_client.SUBMIT_FAILED):
-    return last_lines[-1]
-  return failure.cause
 
 
 def _choose_templates():

@@ -11,6 +11,7 @@ from distmnist.common import ports as ports_lib
 from distmnist.common.names import FIRST_PORT, TRAIN
 from distmnist.launching import gpus as gpus_lib
 from distmnist.launching import jobs, network_namespace, run_tasks
+from distmnist.launching.forking import fork_client
 from distmnist.launching.screen import task_logs
 from distmnist.launching.supervisor import restart_limits
 from distmnist.storage import urls
@@ -80,17 +81,20 @@ def launch(job):
     # Where the other tasks run, there is no network for a download. What a
     # --problem prepares may overwrite its user's files: never unasked.
     data_task = jobs.make_data_task(job.train_flags)
+  grace_secs = stop_grace.parse(job.given)
+  host = fork_client.make_host(
+    job.module, logs_dir, os.environ, _FORK_TASKS.value, namespace, grace_secs
+  )
   return run_tasks.run(
     cluster,
+    host,
     logs_dir,
     'on this machine',
     data_task,
     job.show_logs,
     options=run_tasks.Options(
-      fork_tasks=_FORK_TASKS.value,
       limits=restart_limits.from_job(job),
-      namespace=namespace,
-      stop_grace_secs=stop_grace.parse(job.given),
+      stop_grace_secs=grace_secs,
       record=job.record,
     ),
   )

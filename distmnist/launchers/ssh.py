@@ -5,15 +5,12 @@ password. The log of each task is kept here; --logdir is a folder that all
 hosts share. launching/ssh/ssh_agent.py ends a task when we are gone.
 """
 
-import dataclasses
-import functools
 import logging
 import os
 import re
 import shlex
 import shutil
 import sys
-import tempfile
 
 from absl import flags
 
@@ -22,7 +19,7 @@ from distmnist.common import cli, stop_grace
 from distmnist.common.names import FIRST_PORT, SSH_AGENT
 from distmnist.launching import gpus, jobs, problem_file, run_tasks
 from distmnist.launching.screen import task_logs
-from distmnist.launching.ssh import ssh_client, ssh_hosts
+from distmnist.launching.ssh import ssh_host, ssh_hosts
 from distmnist.launching.supervisor import restart_limits
 
 _log = logging.getLogger(__name__)
@@ -102,26 +99,28 @@ def launch(job):
         ssh_hosts.describe_ports(places[:num_tasks])
       )
     )
-  with tempfile.TemporaryDirectory(prefix='distmnist_ssh_') as semaphores:
-    return run_tasks.run(
-      [
-        _make_local(
-          task.with_env(*sent),
-          *(place.login, command, options, grace_secs),
-          os.path.join(semaphores, place.host),
-        )
-        for place, task in zip(places, cluster, strict=True)
-      ],
-      logs_dir,
-      f'on {num_hosts} host{"s" if num_hosts > 1 else ""}',
-      show_logs=job.show_logs,
-      explain=functools.partial(explain, python=python),
-      options=run_tasks.Options(
-        limits=restart_limits.from_job(job),
-        stop_grace_secs=grace_secs,
-        record=job.record,
-      ),
-    )
+  host = ssh_host.SshHost(
+    {
+      task.name: (place.login, task.port)
+      for place, task in zip(places, cluster, strict=True)
+    },
+    command,
+    options,
+    python,
+    grace_secs,
+  )
+  return run_tasks.run(
+    [task.with_env(*sent) for task in cluster],
+    host,
+    logs_dir,
+    f'on {num_hosts} host{"s" if num_hosts > 1 else ""}',
+    show_logs=job.show_logs,
+    options=run_tasks.Options(
+      limits=restart_limits.from_job(job),
+      stop_grace_secs=grace_secs,
+      record=job.record,
+    ),
+  )
 
 
 def check_ready():
@@ -139,33 +138,3 @@ def quote(path):
   if home.startswith('~') and re.fullmatch(r'~[\w.-]*', home):
     return f'{home}{slash}{shlex.quote(rest) if rest else ""}'
   return shlex.quote(path)
-
-
-def explain(failure, last_lines, python):
-  """Returns a failure's cause (str), in ssh's own words if it was ssh.
-
-  Args:
-    failure: failures.Failure.
-    last_lines: list of str, the last lines of its log.
-    python: str, the path of Python on the host.
-  """
-  if last_lines and last_lines[-1].startswith(ssh_client.SSH_FAILED):
-    words = last_lines[-1]
-    if 'No module named' in words:
-      words += f': the Python there was {python}: name another by --ssh_python'
-    return words
-  return failure.cause
-
-
-def _make_local(task, login, command, options, grace_secs, semaphore):
-  """Returns the Task on this machine that stands in for `task`."""
-  request = {
-    'argv': task.argv,
-    'env': dict(task.env),
-    'port': task.port,
-    'grace_secs': stop_grace.for_remote(grace_secs),
-  }
-  command = ssh_client.ssh_command(login, command, options)
-  argv = ssh_client.make_argv(login, request, command)
-  env = ((ssh_client.SEMAPHORE, semaphore),)
-  return dataclasses.replace(task, argv=argv, env=env)

@@ -4,13 +4,18 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
+import sys
+import time
 
 _PR_SET_PDEATHSIG = 1
+# Loaded here, as a fork of a process with threads must not wait for a lock.
+_LIBC = ctypes.CDLL(None)
 
 
 def die_with_parent():
   """Has the kernel kill this process once its parent ends, however it ends."""
-  ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+  _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def has_ended(pid):
@@ -25,3 +30,57 @@ def has_ended(pid):
   with contextlib.suppress(ProcessLookupError, PermissionError):
     os.killpg(pid, signal.SIGKILL)
   return True
+
+
+class Task:
+  """A task that an agent runs for a launcher which is elsewhere.
+
+  It has a session and a group of its own, ends with the agent, and what it has
+  started ends with it.
+  """
+
+  def __init__(self, words, env, stdout, grace_secs):
+    """Starts it.
+
+    Args:
+      words: list of str, what follows `python`.
+      env: dict, variables beyond ours.
+      stdout: file, or subprocess.PIPE; its stderr goes there, too.
+      grace_secs: float, from its first signal to its end, for `leave`.
+    """
+    self._grace_secs = grace_secs
+    self._told_time = self._kill_time = None
+    self._process = subprocess.Popen(
+      [sys.executable, *words],
+      env={**os.environ, **env},
+      stdin=subprocess.DEVNULL,
+      stdout=stdout,
+      stderr=subprocess.STDOUT,
+      start_new_session=True,
+      preexec_fn=die_with_parent,
+    )
+    self.stdout = self._process.stdout
+
+  @property
+  def kill_time(self):
+    """float, by time.monotonic, when it is killed; None while it may run."""
+    return self._kill_time
+
+  def tell(self, signum):
+    """Sends it a signal."""
+    self._told_time = self._told_time or time.monotonic()
+    if self._process.returncode is None:
+      os.killpg(self._process.pid, signum)
+
+  def leave(self, signum=signal.SIGTERM):
+    """Sends it a signal, and has `find_code` kill it after its grace."""
+    self.tell(signum)
+    self._kill_time = self._kill_time or self._told_time + self._grace_secs
+
+  def find_code(self):
+    """Returns its exit code (int), -n after signal n; None while it runs."""
+    if self._kill_time is not None and time.monotonic() >= self._kill_time:
+      self.tell(signal.SIGKILL)
+    if self._process.returncode is None and has_ended(self._process.pid):
+      self._process.wait()
+    return self._process.returncode

@@ -2,12 +2,10 @@
 
 import dataclasses
 import logging
-import os
 
 from distmnist.common import signals as signals_lib
 from distmnist.common import stop_grace
-from distmnist.launching import jobs, network_namespace, run_record
-from distmnist.launching.forking import fork_client
+from distmnist.launching import jobs, run_record
 from distmnist.launching.screen import endings, screens, task_logs
 from distmnist.launching.supervisor import restart_limits, task_group
 
@@ -25,17 +23,13 @@ class Options:
   """How tasks are run.
 
   Attributes:
-    fork_tasks: bool, whether to fork tasks rather than start new Pythons.
     limits: restart_limits.Limits, when a task restarts.
-    namespace: network_namespace.Namespace for the tasks that serve, or None.
     stop_grace_secs: float, after which a task that was told to stop forces its
       own exit.
     record: run_record.RunRecord of the launch, or None.
   """
 
-  fork_tasks: bool = True
   limits: restart_limits.Limits = restart_limits.NO_LIMITS
-  namespace: network_namespace.Namespace | None = None
   stop_grace_secs: float = stop_grace.DEFAULT_SECS
   record: run_record.RunRecord | None = None
 
@@ -45,26 +39,26 @@ DEFAULTS = Options()
 
 def run(
   tasks,
+  host,
   logs_dir,
   where,
   data_task=None,
   show_logs='chief',
-  explain=lambda failure, last_lines: failure.cause,
   options=DEFAULTS,
 ):
-  """Runs `tasks` to their end.
+  """Runs `tasks` on a host to their end.
 
   The first task that fails for good stops the others, and is named last on the
   screen.
 
   Args:
     tasks: list of jobs.Task with one module; worker 0 is the chief.
+    host: launching/host.py's Host, which is opened and closed here.
     logs_dir: str, an existing folder for one log per task.
     where: str, tells the user where they run.
     data_task: jobs.Task that runs to its end before the others start, in no
       namespace, or None. Its log stays only if it fails.
     show_logs: str, whose lines go to the screen: 'chief' or 'all'.
-    explain: callable(failures.Failure, its last lines) -> str, the cause.
     options: Options.
 
   Returns:
@@ -79,21 +73,22 @@ def run(
   _log.info(f'{describe(tasks)} {where}, logs in {logs_dir}')
   if options.record:
     options.record.begin(tasks, logs_dir)
-  launch = _Launch(tasks, logs_dir, options)
+  launch = _Launch(tasks, host, logs_dir, options)
   with launch.make_group(screen) as group:
     left = _get_data(group, data_task) if data_task else []
     if not left and not group.failure:
       left = launch.wait_for_end()
     launch.stop(left)
   screen.finish()
-  return launch.report(explain)
+  return launch.report()
 
 
 class _Launch:
   """The tasks of one launch, from their start to the exit code."""
 
-  def __init__(self, tasks, logs_dir, options):
+  def __init__(self, tasks, host, logs_dir, options):
     self._tasks = tasks
+    self._host = host
     self._workers = [task for task in tasks if task.job_name == 'worker']
     self._members = [task for task in tasks if task.is_member]
     self._logs_dir = logs_dir
@@ -108,16 +103,7 @@ class _Launch:
 
   def make_group(self, screen):
     """Returns the TaskGroup of the tasks, which start later."""
-
     options = self._options
-    self._host = fork_client.make_host(
-      self._tasks[0].module,
-      self._logs_dir,
-      os.environ,
-      options.fork_tasks,
-      options.namespace,
-      options.stop_grace_secs,
-    )
     names = [self._host.name, *(task.name for task in self._tasks)]
     self._pids = PidLines(names)
     self._group = task_group.TaskGroup(
@@ -148,7 +134,7 @@ class _Launch:
     self._passed_on = signals_lib.choose_passed_on(self._signum)
     self._killed = self._group.stop(self._passed_on) if left else []
 
-  def report(self, explain):
+  def report(self):
     """Says how the run has ended; returns its exit code (int)."""
     group, signum = self._group, self._signum
     if group.failure or signum:
@@ -156,7 +142,7 @@ class _Launch:
       killed = [task for task in self._killed if task in self._workers]
       endings.say_killed(killed, self._passed_on, group.is_cut_short)
     if group.failure:
-      return endings.report_failure(group, explain, self._logs_dir)
+      return endings.report_failure(group, self._logs_dir)
     if signum:
       return endings.report_signal(group, signum, self._logs_dir)
     for task in self._late:

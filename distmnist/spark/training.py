@@ -227,9 +227,7 @@ def _run(host, tasks, logs_dir, max_restarts, say, launch=None, record=None):
       raise
   host.check_end(has_failed=bool(group.failure or left))
   if group.failure:
-    text, code = endings.show_failure(
-      group, lambda failure, _: failure.cause, logs_dir
-    )
+    text, code = endings.show_failure(group, logs_dir)
     raise TaskError(host.locate(text), code)
   for task in left:
     _log.info(

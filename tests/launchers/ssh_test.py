@@ -3,7 +3,6 @@
 The tasks are support/fake_train.py; one test runs the real one.
 """
 
-import contextlib
 import os
 import re
 import shlex
@@ -209,7 +208,7 @@ def test_a_second_signal_leaves_at_once_and_the_hosts_kill(here):
     everything = running.all_processes(tasks)
     os.kill(running.process.pid, signal.SIGINT)
     # Only then does the launcher know that the chief has saved.
-    assert_gone([p for p in everything if is_stand_in(p, 'worker 0')])
+    assert_gone([psutil.Process(find_pid(running, 'worker 0'))])
     time.sleep(signals.ONE_KEY_SECS)  # Sooner, it would be the same Ctrl-C.
     os.kill(running.process.pid, signal.SIGINT)
     assert running.process.wait(DEADLINE_SECS) == 130
@@ -233,24 +232,23 @@ def test_all_that_is_here_killed_by_9_leaves_nothing_there(here):
     tasks = running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
     everything = running.all_processes(tasks)
     ours = [p for p in everything if is_ours(p)]
-    assert len(ours) == 1 + 3 + 3  # the fork server, clients, ssh
+    assert len(ours) == 3  # an ssh a task
     for process in (psutil.Process(running.process.pid), *ours):
-      # With the fork server all that it has started goes by itself.
-      with contextlib.suppress(psutil.NoSuchProcess):
-        process.kill()
+      process.kill()
     assert_gone(everything)
   for name in ('worker0', 'worker1', 'ps0'):
     assert (here.folder / f'{name}.left').exists()
 
 
-def is_stand_in(process, task):
-  return process.cmdline()[0].startswith(f'distmnist {task} ')
+def find_pid(running, name):
+  """The pid of the ssh of a task, as the launcher has said it."""
+  [pid] = re.findall(rf'{name} (\d+)', running.stderr.read_text())
+  return int(pid)
 
 
 def is_ours(process):
   """Whether it runs on this side, even where both are one machine."""
-  is_forked = process.cmdline()[0].startswith('distmnist ')
-  return is_forked or process.name() == 'ssh'
+  return process.name() == 'ssh'
 
 
 @pytest.mark.slow
@@ -292,19 +290,12 @@ def test_a_connection_that_is_lost_is_made_again(here):
     max_restarts=1,
   ) as running:
     tasks = running.wait_for('worker1.ready')
-    [ssh] = [
-      process
-      for process in running.all_processes(tasks)
-      if process.name() == 'ssh'
-      # ssh itself lets go of its stdout; the process above it does not.
-      and os.readlink(f'/proc/{process.ppid()}/fd/1').endswith('worker_1.log')
-    ]
-    ssh.kill()
+    psutil.Process(find_pid(running, 'worker 1')).kill()
     assert running.process.wait(DEADLINE_SECS) == 0, running.stderr.read_text()
     assert_gone(tasks)
   said = last_line(PIDS.sub('', running.stderr.read_text()))
   assert 'worker 1 (' in said
-  assert 'ended with exit code 3: restart 1 of 1 in 0.1 s' in said
+  assert 'killed by SIGKILL: restart 1 of 1 in 0.1 s' in said
   log = here.log('worker_1')
   assert 'killed by SIGKILL\n--- restart 1 of 1 ---\n' in log
   assert log.endswith(f'serving on {port}\n')

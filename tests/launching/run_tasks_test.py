@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from distmnist.launching import jobs, run_tasks
+from distmnist.launching.forking import fork_client
 from distmnist.launching.run_tasks import PidLines
 from tests.support.paths import PYTHONPATH
 
@@ -20,6 +21,7 @@ def launch_with_data(do, folder, monkeypatch):
   hosts = ['127.0.0.1:1'], ['127.0.0.1:2']
   return run_tasks.run(
     jobs.make_tasks(*hosts, flags, module='fake_train'),
+    fork_client.make_host('fake_train', f'{folder}/logs', os.environ),
     f'{folder}/logs',
     'here',
     data_task=jobs.make_data_task(flags, 'fake_train'),
@@ -48,8 +50,9 @@ def test_without_the_data_nobody_starts(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_the_data_has_the_network_that_the_others_have_not(tmp_path):
   code = (
-    'import sys\n'
+    'import os, sys\n'
     'from distmnist.launching import jobs, network_namespace, run_tasks\n'
+    'from distmnist.launching.forking import fork_client\n'
     "flags = ['--do=all:interfaces;data:exit=1']\n"
     "hosts = [['127.0.0.1:1'], ['127.0.0.1:2']]\n"
     'cluster = jobs.make_tasks(*hosts, flags, module="fake_train")\n'
@@ -57,10 +60,10 @@ def test_the_data_has_the_network_that_the_others_have_not(tmp_path):
     'namespace = network_namespace.make_namespace()\n'
     'for task in (None, data):\n'
     '  folder = sys.argv[1 + bool(task)]\n'
-    '  run_tasks.run(\n'
-    '    cluster, folder, "here", task,\n'
-    '    options=run_tasks.Options(namespace=namespace)\n'
+    '  host = fork_client.make_host(\n'
+    '    "fake_train", folder, os.environ, namespace=namespace\n'
     '  )\n'
+    '  run_tasks.run(cluster, host, folder, "here", task)\n'
   )
   for folder in 'ab':
     (tmp_path / folder).mkdir()

@@ -1,4 +1,4 @@
-"""Runs a task on the node where a scheduler started it; see job_client.py.
+"""Runs a task on the node where a scheduler started it; see job_host.py.
 
 It says where the task will serve, waits until all tasks have done so, runs the
 task, and ends it when its launcher says so, falls silent, or has left.
@@ -8,9 +8,7 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
-import time
 
 from distmnist.common import ports, stop_grace
 from distmnist.common import signals as signals_lib
@@ -87,28 +85,20 @@ class _Agent:
         return None
 
   def _run_task(self, places):
-    process = subprocess.Popen(
-      self._make_argv(places),
-      env={**os.environ, **self._request['env'], **self._make_attempt()},
-      stdin=subprocess.DEVNULL,
-      stdout=self._out,
-      stderr=self._out,
-      start_new_session=True,
-      preexec_fn=child_process.die_with_parent,
+    attempt = self._meeting.hear('attempt')
+    task = child_process.Task(
+      self._make_words(places),
+      {**self._request['env'], **({ATTEMPT: attempt} if attempt else {})},
+      self._out,
+      stop_grace.for_remote(self._request['grace_secs']),
     )
-    kill_time = float('inf')
-    # Its group, as on all other hosts: what it has started must not outlive it.
-    while not child_process.has_ended(process.pid):
+    while (code := task.find_code()) is None:
       for signum in self._listen():
-        os.killpg(process.pid, signum)
-        grace_secs = stop_grace.for_remote(self._request['grace_secs'])
-        kill_time = min(kill_time, time.monotonic() + grace_secs)
-      if time.monotonic() > kill_time:
-        os.killpg(process.pid, signal.SIGKILL)
-    return process.wait()
+        task.leave(signum)
+    return code
 
-  def _make_argv(self, places):
-    """Returns the task's command (list of str)."""
+  def _make_words(self, places):
+    """Returns the task's command (list of str), without its Python."""
     words, module = self._request['train_flags'], self._request['module']
     hosts = {
       job: [place for name, place in places.items() if name.startswith(job)]
@@ -122,11 +112,7 @@ class _Agent:
       job = jobs.Job(train_flags=tuple(words), module=module, evaluator=True)
       tasks = jobs.make_evaluator_tasks(job)
     (task,) = [task for task in tasks if task.name == self._name]
-    return [sys.executable, *task.argv[1:]]
-
-  def _make_attempt(self):
-    attempt = self._meeting.hear('attempt')
-    return {ATTEMPT: attempt} if attempt else {}
+    return task.argv[1:]
 
   def _listen(self):
     """Waits for TICK_SECS or an event; returns new signals, a list of int."""

@@ -6,12 +6,13 @@ share only the file system, not even a clock.
   request.json     what to run, from the launcher
   NAME.place       host:port of a task, from its job
   NAME.signal      for a task, from its launcher
+  NAME.attempt     the number of this attempt, from the second on
   NAME.launcher    changes as long as the launcher lives
   NAME.job         changes as long as the job lives
   NAME.end         the exit code of a task, -n after signal n
   NAME.out         what a task writes
 
-job_client.py keeps its own files there: NAME.sh, NAME.scheduler, NAME.attempt.
+job_host.py keeps its own files there: NAME.sh, NAME.scheduler.
 
 Once the folder is gone, the run is over.
 """

@@ -32,31 +32,30 @@ def say_killed(tasks, signum, is_cut_short):
     _log.info(f'{task.name} ({task.address}) {why}')
 
 
-def report_failure(group, explain, logs_dir):
+def report_failure(group, logs_dir):
   """Names the root cause of `group.failure`; returns the exit code.
 
   Args:
     group: task_group.TaskGroup in which a task has failed for good.
-    explain: callable(failures.Failure, its last lines) -> str, the cause.
     logs_dir: str.
   """
-  text, exit_code = show_failure(group, explain, logs_dir)
+  text, exit_code = show_failure(group, logs_dir)
   _log.info(f'error: {text}')
   return exit_code
 
 
-def show_failure(group, explain, logs_dir):
+def show_failure(group, logs_dir):
   """Shows the last lines of the task that is the root cause.
 
   Args:
-    group, explain, logs_dir: see `report_failure`.
+    group, logs_dir: see `report_failure`.
 
   Returns:
     str, one line on the failure, and int, the exit code.
   """
   failure = _find_root(group)
   last_lines = group.last_lines(failure.task)
-  cause = explain(failure, last_lines)
+  cause = failure.cause
   task, times = failure.task, failure.num_restarts
   name = _DATA_TITLE if task.job_name == 'data' else task.name
   reason = task_logs.find_reason(last_lines)

@@ -1,4 +1,4 @@
-"""Runs a task on the host that ssh has reached; see ssh_client.py.
+"""Runs a task on the host that ssh has reached; see ssh_host.py.
 
 It starts the task, and ends it once it no longer hears from the launcher: the
 launcher was killed, its machine is off, or the cable is cut.
@@ -36,7 +36,7 @@ def serve():
   if not line.endswith(b'\n'):
     return cli.FAILED
   print(READY, file=sys.stderr, flush=True)
-  return _Host(json.loads(line)).serve()
+  return _Agent(json.loads(line)).serve()
 
 
 class _Launcher:
@@ -59,6 +59,11 @@ class _Launcher:
   def lost_time(self):
     """float, when it counts as lost if nothing comes from it until then."""
     return self._heard_time + LOST_SECS
+
+  @property
+  def is_lost(self):
+    """Whether it has been silent for too long, and is not known to be gone."""
+    return self.is_heard and time.monotonic() > self.lost_time
 
   def show(self, data):
     """Queues the bytes `data` for it, if it still reads."""
@@ -92,7 +97,7 @@ class _Launcher:
     self.buffer = b''
 
 
-class _Host:
+class _Agent:
   """Runs the task here on behalf of the launcher.
 
   No read or write may block it: a lost launcher has to be noticed in time.
@@ -100,74 +105,76 @@ class _Host:
 
   def __init__(self, request):
     self._request = request
-    # From the first signal, if the launcher is gone. A ps needs as long as a
-    # worker: stopped with all others, it lets the chief save first.
-    self._grace_secs = request['grace_secs']
     # A signal that ends sshd's session is meant for the task.
     self._signals = signals_lib.Reader(
       signal.SIGCHLD, *set(signals_lib.STOPS) - {signal.SIGINT}
     )
     self._task = None
     self._code = None
+    self._is_leaving = False
     self._output = None  # of the task, while there may be more
     self._launcher = _Launcher()
-    self._told_time = None  # of the first signal
-    self._kill_time = None
 
   def serve(self):
     """Runs the task to its end; returns its exit code, 128 + n by signal n."""
     console.print_logs(self._write_to_log)
-    wait = console.Wait(LOST_SECS + self._grace_secs + LEAVE_SECS)
-    port = self._request['port']
+    if not self._wait_for_port():
+      return 128 + signal.SIGTERM
+    self._start()
     while self._code is None:
-      # If the port stays taken, the task says so better than we can.
-      if self._task is None and (
-        port is None
-        or ports.is_free(port)
-        or wait.is_over(f'for port {port} here, which another process has')
-      ):
-        self._start()
-      self._turn()
-      if self._task is None:
-        if self._kill_time is not None:
-          return 128 + signal.SIGTERM
-        continue
-      self._keep_time()
-      self._reap()
+      self._turn(self._secs_left())
+      if self._launcher.is_lost:
+        self._launcher.lose()
+        self._leave()
+      self._code = self._task.find_code()
     # Its group is gone, so its output comes to an end.
     deadline = time.monotonic() + DRAIN_SECS
     while (
       self._output or self._launcher.buffer
     ) and time.monotonic() < deadline:
-      self._turn()
-    return self._code
+      self._turn(_TICK_SECS)
+    # 255 would be ssh's own.
+    code = self._code
+    return 128 - code if code < 0 else min(code, SSH_FAILED_CODE - 1)
+
+  def _wait_for_port(self):
+    """Returns whether the task may start: it is not told to leave meanwhile.
+
+    If the port stays taken, the task says so better than we can.
+    """
+    port, secs = self._request['port'], self._request['grace_secs']
+    wait = console.Wait(LOST_SECS + secs + LEAVE_SECS)
+    what = f'for port {port} here, which another process has'
+    while not (port is None or ports.is_free(port) or wait.is_over(what)):
+      self._turn(_TICK_SECS)
+      if self._is_leaving:
+        return False
+    return True
 
   def _write_to_log(self, text):
     """Writes a line into the log of the task."""
     self._launcher.show(text.encode() + b'\n')
 
   def _start(self):
-    env = {**os.environ, 'PYTHONUNBUFFERED': '1', **self._request['env']}
-    self._task = subprocess.Popen(
-      [sys.executable, *self._request['argv'][1:]],
-      env=env,
-      stdin=subprocess.DEVNULL,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      start_new_session=True,
-      preexec_fn=child_process.die_with_parent,
+    self._task = child_process.Task(
+      self._request['argv'][1:],
+      {'PYTHONUNBUFFERED': '1', **self._request['env']},
+      subprocess.PIPE,
+      # From the first signal, if the launcher is gone. A ps needs as long as a
+      # worker: stopped with all others, it lets the chief save first.
+      self._request['grace_secs'],
     )
     self._output = self._task.stdout.fileno()
 
-  def _turn(self):
-    """Waits until something happens or is due; handles what happened."""
+  def _turn(self, secs):
+    """Waits until something happens, at most `secs`; handles it."""
     launcher, readers = self._launcher, [self._signals]
     if launcher.is_heard:
       readers.append(0)
     if self._output and len(launcher.buffer) < _MAX_BUFFERED_BYTES:
       readers.append(self._output)
     writers = [1] if launcher.buffer else []
-    ready, writable, _ = select.select(readers, writers, [], self._secs_left())
+    ready, writable, _ = select.select(readers, writers, [], secs)
     if self._signals in ready:
       for signum in self._signals.read():
         if signum != signal.SIGCHLD:
@@ -183,9 +190,7 @@ class _Host:
 
   def _secs_left(self):
     """Returns the seconds until something is due that no event announces."""
-    if self._task is None or self._code is not None:
-      return _TICK_SECS
-    due = self._kill_time or self._launcher.lost_time
+    due = self._task.kill_time or self._launcher.lost_time
     return min(max(_TICK_SECS, due - time.monotonic()), LOST_SECS)
 
   def _listen(self):
@@ -196,34 +201,12 @@ class _Host:
       if self._task is None:
         self._leave()
       else:
-        self._tell(signum)
+        self._task.tell(signum)
 
   def _leave(self):
-    self._tell(signal.SIGTERM)
-    if self._kill_time is None:
-      self._kill_time = self._told_time + self._grace_secs
-
-  def _tell(self, signum):
-    if self._task and self._code is None:
-      os.killpg(self._task.pid, signum)
-    if self._told_time is None:
-      self._told_time = time.monotonic()
-
-  def _keep_time(self):
-    now = time.monotonic()
-    if self._launcher.is_heard and now > self._launcher.lost_time:
-      self._launcher.lose()
-      self._leave()
-    if self._kill_time is not None and now >= self._kill_time:
-      os.killpg(self._task.pid, signal.SIGKILL)
-      self._kill_time = float('inf')  # once is enough
-
-  def _reap(self):
-    if not child_process.has_ended(self._task.pid):
-      return
-    code = self._task.wait()
-    # 255 would be ssh's own.
-    self._code = 128 - code if code < 0 else min(code, SSH_FAILED_CODE - 1)
+    self._is_leaving = True
+    if self._task:
+      self._task.leave()
 
 
 if __name__ == '__main__':

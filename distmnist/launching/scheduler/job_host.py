@@ -1,0 +1,241 @@
+"""Tasks that a scheduler runs, each as a job that a command submits.
+
+On the node job_agent.py runs the task. The two communicate only through the
+folder of job_meeting.py.
+"""
+
+import contextlib
+import os
+import select
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+
+from distmnist.common import cli, signals
+from distmnist.common.names import ATTEMPT, JOB_AGENT
+from distmnist.launching import child_process
+from distmnist.launching import host as host_lib
+from distmnist.launching.scheduler import job_meeting, job_template
+from distmnist.launching.screen import log_view, task_logs
+from distmnist.launching.supervisor import failures
+
+# How often to look at the shared folder.
+TICK_SECS = 0.2
+
+
+class JobHost(host_lib.Host):
+  """Runs each task as a job of its own."""
+
+  name = 'launcher'
+
+  def __init__(self, folder, templates, python, grace_secs):
+    """
+    Args:
+      folder: str, an absolute path that the nodes share; each attempt at all
+        tasks gets a folder in it, where they meet.
+      templates: dict, name of a task -> str, see job_template.
+      python: str, the path of Python on the nodes.
+      grace_secs: float, from SIGTERM to the end of a task.
+    """
+    super().__init__()
+    self.is_ready = True
+    self._folder = folder
+    self._templates = templates
+    self._python = python
+    self._grace_secs = grace_secs
+    self._jobs = {}  # name -> _Job, until its end
+    self._ended = []
+    self._look_time = 0.0
+
+  @property
+  def pid(self):
+    return os.getpid()
+
+  def __enter__(self):
+    self._waking = signals.waking(self.signals)
+    self._wake = self._waking.__enter__()
+    return self
+
+  def __exit__(self, *error):
+    self.signal(list(self._jobs), signal.SIGTERM)
+    deadline = time.monotonic() + self._grace_secs
+    while self._jobs and time.monotonic() < deadline:
+      self.poll(TICK_SECS)
+    self.kill()
+    self._waking.__exit__(*error)
+
+  def start(self, name, argv, env, log, is_isolated=False, title=''):
+    attempt = env.get(ATTEMPT, '')
+    folder = os.path.join(self._folder, attempt or '1')
+    os.makedirs(folder, exist_ok=True)
+    job = _Job(folder, name, attempt, log)
+    try:
+      job.submit(self._templates[name], self._python)
+    except OSError as error:
+      self.reasons[name] = f'nothing was submitted: {error.strerror}'
+      self._ended.append((name, cli.NOT_STARTED))
+      return
+    self._jobs[name] = job
+    self.begun.append((name, job.pid))
+
+  def signal(self, names, signum):
+    for name in [name for name in names if name in self._jobs]:
+      self._jobs[name].tell(signum)
+      if signum == signal.SIGKILL:
+        self._end(name, -signum)
+
+  def kill(self):
+    self.signal(list(self._jobs), signal.SIGKILL)
+
+  def restart(self):
+    """Does nothing: this host does not die."""
+
+  def poll(self, timeout_secs=None):
+    due_secs = max(0.0, self._look_time - time.monotonic())
+    secs = due_secs if timeout_secs is None else min(timeout_secs, due_secs)
+    if select.select([self._wake], [], [], 0 if self._ended else secs)[0]:
+      self._wake.recv(4096)
+    if time.monotonic() >= self._look_time:
+      self._look_time = time.monotonic() + TICK_SECS
+      for name, job in list(self._jobs.items()):
+        code = job.find_code()
+        if code is not None:
+          self._end(name, code)
+    ended, self._ended = self._ended, []
+    return ended
+
+  def _end(self, name, code):
+    job = self._jobs.pop(name)
+    job.close()
+    if job.reason:
+      self.reasons[name] = job.reason
+    self._ended.append((name, code))
+
+
+class _Job:
+  """A task, from its submission to its end.
+
+  Attributes:
+    reason: str, why it has ended, where its code does not say.
+  """
+
+  def __init__(self, folder, name, attempt, log):
+    # When one task has failed, all meet again in a new folder.
+    self._folder = folder
+    self._name = name
+    self._path = log
+    self._meeting = job_meeting.Meeting(folder, name)
+    self._meeting.say('attempt', attempt)
+    self._pulse = job_meeting.Pulse(self._meeting, 'launcher', 'job')
+    self._output = log_view.Log(self._meeting.path('out'))
+    self._told = []
+    self._num_said = 0  # lines of the scheduler that were shown
+    self._end_time = None  # When one that ends without a word is given up.
+    self.reason = ''
+
+  @property
+  def pid(self):
+    return self._process.pid
+
+  def submit(self, template, python):
+    """Runs the command that submits it.
+
+    Raises:
+      OSError: the system refuses.
+    """
+    command = shlex.join([python, '-m', JOB_AGENT, self._folder, self._name])
+    script = self._meeting.path('sh')
+    with open(script, 'w', encoding='utf-8') as file:
+      file.write(f'#!/bin/sh\nexec {command}\n')
+    os.chmod(script, 0o755)
+    log = self._meeting.path('scheduler')
+    words = job_template.fill(template, command, script, self._name, log)
+    self._words = tempfile.TemporaryFile()  # noqa: SIM115
+    self._process = subprocess.Popen(
+      ['sh', '-c', words],
+      stdin=subprocess.DEVNULL,
+      stdout=self._words,
+      stderr=self._words,
+      start_new_session=True,
+      preexec_fn=child_process.die_with_parent,
+    )
+
+  def tell(self, signum):
+    """Has the task get a signal."""
+    self._told.append(int(signum))
+    # The count tells two equal signals apart.
+    self._meeting.say('signal', f'{self._told[-1]} {len(self._told)}')
+
+  def find_code(self):
+    """Returns its code (int), -n after signal n; None while it runs or waits.
+
+    Shows meanwhile what it writes.
+    """
+    end = self._meeting.hear('end')
+    self._write(self._output.read_lines())
+    if end:
+      return int(end)
+    code, has_place = self._process.poll(), self._has_place
+    if not has_place:
+      self._show_scheduler()
+      if code:
+        return self._fail(cli.FAILED, f'submit: {self._last_words(code)}')
+      # A job may wait in its queue for days.
+      return -self._told[0] if self._told else None
+    if code and self._is_over():
+      words = self._last_words(code)
+      return self._fail(cli.LOST, f'the job has ended without a word: {words}')
+    if self._pulse.is_lost():
+      secs = job_meeting.LOST_SECS
+      return self._fail(
+        cli.LOST, f'nothing was heard of the job for {secs:g} s'
+      )
+    return None
+
+  def close(self):
+    """Ends what was started here for it."""
+    self._write(self._output.finish())
+    if self._process.poll() is None and not self._has_place:
+      # A submit command that waits then withdraws its job.
+      os.killpg(self._process.pid, signal.SIGTERM)
+    self._words.close()
+
+  @property
+  def _has_place(self):
+    return bool(self._meeting.hear('place'))
+
+  def _is_over(self):
+    """Whether a job killed with its node has had the time for a last word.
+
+    Its submit command, which has waited for it, has said so.
+    """
+    now = time.monotonic()
+    self._end_time = self._end_time or now + job_meeting.BEAT_SECS
+    return now >= self._end_time
+
+  def _fail(self, code, reason):
+    self.reason = reason
+    self._write([reason])
+    return code
+
+  def _write(self, lines):
+    """Adds lines to the task's log; those that do not fit are lost."""
+    if lines:
+      with contextlib.suppress(OSError):
+        task_logs.append(self._path, lines)
+
+  def _show_scheduler(self):
+    """Shows what the scheduler writes until the task begins: why it may not."""
+    path = self._meeting.path('scheduler')
+    with contextlib.suppress(OSError), open(path, errors='replace') as file:
+      *said, _ = file.read().split('\n')  # The last one is not complete.
+      self._write([f'scheduler: {line}' for line in said[self._num_said :]])
+      self._num_said = len(said)
+
+  def _last_words(self, code):
+    self._words.seek(0)
+    lines = self._words.read().decode(errors='replace').splitlines()
+    said = [line.strip() for line in lines if line.strip()]
+    return '; '.join(said[-2:]) or failures.describe_end(code)

@@ -1,0 +1,409 @@
+"""Tasks on other machines: each is followed by an ssh, which ends as it does.
+
+There ssh_agent.py runs the task. ssh carries, line by line:
+
+  stdin   the request, {"argv": [...], "env": {...}, "port": number or null,
+          "grace_secs": number}; then the numbers of signals for the task, and
+          empty lines as signs of life
+  stdout  what the task writes, which ssh itself appends to the task's log
+  stderr  READY once the other end runs; all else is ssh's or the shell's
+
+The agents end their tasks when stdin ends: so they outlive neither this host
+nor its process, however that ends.
+"""
+
+import contextlib
+import json
+import os
+import random
+import re
+import selectors
+import signal
+import subprocess
+import time
+
+from distmnist.common import cli, files, signals, stop_grace
+from distmnist.common.names import ATTEMPT, LAUNCH_ID
+from distmnist.launching import child_process
+from distmnist.launching import host as host_lib
+from distmnist.launching.screen import task_logs
+from distmnist.launching.ssh import ssh_agent
+from distmnist.launching.supervisor import failures
+
+# ssh gives up 75 s after the other side's last answer (ssh_command). By then
+# the task has ended there, so that a restart finds its port free: it takes at
+# most 10 s from our last line to the cut, 60 s of silence, and a few to leave.
+BEAT_SECS = 10.0
+# sshd turns some away if more than ten connect at once (its MaxStartups). One
+# launch connects this many; there may be other clients, so each tries again.
+NUM_AT_ONCE = 6
+TURNED_AWAY_SECS = 60.0
+# Between two tries: at random, or all would connect at once again.
+_AGAIN_SECS = 0.2, 2.0
+# How often to look whether an ssh that says nothing more has ended.
+_LOOK_SECS = 0.05
+
+
+def ssh_command(login, command, options=()):
+  """Returns the list of str that runs `command` (str, for the shell there).
+
+  Args:
+    login: str, [user@]host.
+    command: str.
+    options: list of str for ssh. They override ours: ssh takes the first.
+  """
+  ours = (
+    'BatchMode=yes',  # A prompt would wait forever.
+    'ConnectTimeout=10',
+    'ServerAliveInterval=15',
+    'ServerAliveCountMax=5',
+    # A shared connection would outlive us, and one of us could end it for all.
+    'ControlPath=none',
+  )
+  words = [word for option in ours for word in ('-o', option)]
+  return ['ssh', '-T', *options, *words, '--', login, command]
+
+
+class SshHost(host_lib.Host):
+  """Runs each task where it belongs, over an ssh of its own."""
+
+  name = 'launcher'
+
+  def __init__(self, places, command, options, python, grace_secs):
+    """
+    Args:
+      places: dict, name of a task -> (login, port): ssh's [user@]host, and
+        where the task serves there (int or None).
+      command: str, starts ssh_agent there, for the shell.
+      options: list of str for ssh.
+      python: str, the Python in `command`, for messages.
+      grace_secs: float, from SIGTERM to SIGKILL for tasks that still run there
+        when we are gone.
+    """
+    super().__init__()
+    self.is_ready = True
+    self._places = places
+    self._command = command
+    self._options = options
+    self._python = python
+    self._grace_secs = grace_secs
+    self._tasks = {}  # name -> _Task, until its end
+    self._ended = []
+
+  @property
+  def pid(self):
+    return os.getpid()
+
+  def __enter__(self):
+    with contextlib.ExitStack() as stack:
+      self._wake = stack.enter_context(signals.waking(self.signals))
+      self._selector = stack.enter_context(selectors.DefaultSelector())
+      self._selector.register(self._wake, selectors.EVENT_READ)
+      self._at_exit = stack.pop_all()
+    return self
+
+  def __exit__(self, *error):
+    for task in self._tasks.values():
+      task.hang_up()
+    deadline = time.monotonic() + self._grace_secs + 2
+    for task in self._tasks.values():
+      task.end(max(0.0, deadline - time.monotonic()))
+    self._at_exit.close()
+
+  def start(self, name, argv, env, log, is_isolated=False, title=''):
+    login, port = self._places[name]
+    told = {n: os.environ[n] for n in (LAUNCH_ID,) if n in os.environ}
+    request = {
+      'argv': argv,
+      'env': {**told, **env},
+      'port': port,
+      'grace_secs': stop_grace.for_remote(self._grace_secs),
+    }
+    words = ssh_command(login, self._command, self._options)
+    self._tasks[name] = _Task(login, words, request, log)
+    self._connect_next()
+
+  def signal(self, names, signum):
+    for name in [name for name in names if name in self._tasks]:
+      if self._tasks[name].tell(signum):
+        self._note_end(name, -signum)
+
+  def kill(self):
+    self.signal(list(self._tasks), signal.SIGKILL)
+
+  def restart(self):
+    """Does nothing: this host does not die."""
+
+  def poll(self, timeout_secs=None):
+    self._connect_next()
+    for key, events in self._selector.select(self._find_secs(timeout_secs)):
+      if key.fileobj is self._wake:
+        self._wake.recv(4096)
+      else:
+        key.data.handle(events)
+    for name, task in list(self._tasks.items()):
+      task.beat()
+      if task.has_ended():
+        self._finish(name, task)
+    ended, self._ended = self._ended, []
+    return ended
+
+  def _find_secs(self, timeout_secs):
+    """Returns the seconds until something is due, at most `timeout_secs`."""
+    if self._ended:
+      return 0.0
+    due = [task.due_secs for task in self._tasks.values()]
+    return min([*due, *([] if timeout_secs is None else [timeout_secs])])
+
+  def _connect_next(self):
+    """Starts the ssh of tasks that wait, as many as may connect at a time."""
+    room = NUM_AT_ONCE - sum(t.is_connecting for t in self._tasks.values())
+    for name, task in list(self._tasks.items()):
+      if room > 0 and task.is_due:
+        room -= 1
+        try:
+          task.connect(self._selector)
+        except OSError as error:
+          self.reasons[name] = f'no ssh was started: {error.strerror}'
+          self._note_end(name, cli.NOT_STARTED)
+        else:
+          self.begun.append((name, task.pid))
+
+  def _finish(self, name, task):
+    if task.may_try_again():
+      task.write(f'ssh to {task.login}: {task.words}: trying again')
+      return
+    if task.has_failed and not task.killed_by:
+      words = f'ssh to {task.login}: {task.words}'
+      if 'No module named' in words:
+        words += (
+          f': the Python there was {self._python}: name another by --ssh_python'
+        )
+      task.write(words)
+      self.reasons[name] = words
+    self._note_end(name, task.find_code())
+
+  def _note_end(self, name, code):
+    del self._tasks[name]
+    self._ended.append((name, code))
+
+
+class _Task:
+  """A task elsewhere, from its request to the end of its ssh.
+
+  Attributes:
+    login: str.
+    is_ready: bool, whether the other end runs.
+    killed_by: int, the signal for which its ssh was killed, or None.
+  """
+
+  def __init__(self, login, command, request, log):
+    self.login = login
+    self._command = command
+    self._is_first = ATTEMPT not in request['env']
+    self._request = json.dumps(request).encode() + b'\n'
+    self._log = log
+    self._process = None
+    self._start_time = 0.0  # When the next ssh may start.
+    self._deadline = time.monotonic() + TURNED_AWAY_SECS
+    self.is_ready = False
+    self.killed_by = None
+
+  @property
+  def pid(self):
+    return self._process.pid
+
+  @property
+  def is_connecting(self):
+    return self._process is not None and not self.is_ready
+
+  @property
+  def is_due(self):
+    return self._process is None and time.monotonic() >= self._start_time
+
+  @property
+  def due_secs(self):
+    """Seconds until it has something to do that no event announces."""
+    if self._process is None:
+      # With those that connect already it waits for one of their events.
+      return max(_LOOK_SECS, self._start_time - time.monotonic())
+    if not self._is_heard:
+      return _LOOK_SECS
+    return max(0.0, self._beat_time - time.monotonic())
+
+  def connect(self, selector):
+    """Starts ssh.
+
+    Raises:
+      OSError: the system refuses.
+    """
+    with open(self._log, 'ab', opener=files.no_follow) as log:
+      self._process = subprocess.Popen(
+        self._command,
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # A Ctrl-C is ours to pass on.
+        preexec_fn=child_process.die_with_parent,
+      )
+    self._selector = selector
+    self._said, self._rest = [], b''
+    self._unsent = self._request
+    self._beat_time = time.monotonic() + BEAT_SECS
+    self._is_heard = True
+    for pipe in (self._process.stdin, self._process.stderr):
+      os.set_blocking(pipe.fileno(), False)
+    selector.register(self._process.stderr, selectors.EVENT_READ, self)
+    selector.register(self._process.stdin, selectors.EVENT_WRITE, self)
+
+  def handle(self, events):
+    """Reads or writes what there is, as the selector says."""
+    if events & selectors.EVENT_WRITE:
+      self._flush()
+    if events & selectors.EVENT_READ:
+      self._read()
+
+  def beat(self):
+    """Gives a sign of life if one is due."""
+    if self._process is not None and time.monotonic() >= self._beat_time:
+      self._beat_time = time.monotonic() + BEAT_SECS
+      self._send(b'\n')
+
+  def tell(self, signum):
+    """Has the task get a signal; returns whether it ends without one."""
+    if self._process is None:
+      return True
+    if self.is_ready and signum != signal.SIGKILL:
+      self._send(f'{int(signum)}\n'.encode())
+    else:
+      self.killed_by = self.killed_by or signum
+      self._process.kill()
+    return False
+
+  def has_ended(self):
+    """Whether its ssh has ended; closes its pipes then."""
+    if self._process is None or self._process.poll() is None:
+      return False
+    if self._is_heard:
+      self._read()
+    self._take(self._rest)
+    self.hang_up()
+    if self._is_heard:
+      self._selector.unregister(self._process.stderr)
+    self._process.stderr.close()
+    return True
+
+  def hang_up(self):
+    """Ends what ssh reads, and so the task."""
+    if self._process is not None and not self._process.stdin.closed:
+      self._stop_writing()
+      with contextlib.suppress(BrokenPipeError):
+        self._process.stdin.close()
+
+  def end(self, secs):
+    """Waits for the end of ssh, at most `secs` seconds; then kills it."""
+    if self._process is None:
+      return
+    try:
+      self._process.wait(secs)
+    except subprocess.TimeoutExpired:
+      self._process.kill()
+      self._process.wait()
+    self._process.stderr.close()
+
+  def may_try_again(self):
+    """Whether sshd had no room and it waits to connect again."""
+    said = '\n'.join(self._said)
+    is_turned_away = self._process.returncode == ssh_agent.SSH_FAILED_CODE and (
+      'kex_exchange_identification' in said or 'MaxStartups' in said
+    )
+    now = time.monotonic()
+    if not is_turned_away or self.killed_by or now > self._deadline:
+      return False
+    self._process = None
+    self._start_time = now + random.uniform(*_AGAIN_SECS)
+    return True
+
+  @property
+  def has_failed(self):
+    """Whether the task was never reached, or the connection to it is lost."""
+    code = self._process.returncode
+    return not self.is_ready or not 0 <= code < ssh_agent.SSH_FAILED_CODE
+
+  @property
+  def words(self):
+    """What ssh, or the shell there, said last (str)."""
+    if self._said:
+      return self._said[-1]
+    code = self._process.returncode if self._process else 0
+    if code < 0:
+      return failures.describe_end(code)
+    if code == ssh_agent.SSH_FAILED_CODE:
+      return 'the connection was lost'
+    return f'ended with exit code {code} before the task'
+
+  def find_code(self):
+    """Returns the task's exit code (int), -n after signal n."""
+    if self.killed_by:
+      return -self.killed_by
+    if self.has_failed:
+      # A host that cannot be reached at the start is a mistake; later it may
+      # come back.
+      is_mistake = self._is_first and not self.is_ready
+      return cli.FAILED if is_mistake else cli.LOST
+    code = self._process.returncode
+    # Codes that train itself returns stay as they are.
+    is_signal = code - 128 in {*signal.valid_signals()} - {*signals.STOPS}
+    return 128 - code if is_signal else code
+
+  def write(self, line):
+    """Adds a line to the task's log; one that does not fit is lost."""
+    with contextlib.suppress(OSError):
+      task_logs.append(self._log, [line])
+
+  def _send(self, data):
+    if not self._process.stdin.closed:
+      if not self._unsent:
+        self._selector.register(
+          self._process.stdin, selectors.EVENT_WRITE, self
+        )
+      self._unsent += data
+      self._flush()
+
+  def _flush(self):
+    try:
+      sent = os.write(self._process.stdin.fileno(), self._unsent)
+      self._unsent = self._unsent[sent:]
+    except BlockingIOError:
+      pass
+    except OSError:  # ssh will say why.
+      self._unsent = b''
+    if not self._unsent:
+      self._stop_writing()
+
+  def _stop_writing(self):
+    with contextlib.suppress(KeyError):
+      self._selector.unregister(self._process.stdin)
+
+  def _read(self):
+    """Takes what ssh says."""
+    try:
+      while data := os.read(self._process.stderr.fileno(), 1 << 16):
+        *lines, self._rest = (self._rest + data).split(b'\n')
+        for line in lines:
+          self._take(line)
+    except BlockingIOError:
+      return
+    self._is_heard = False
+    self._selector.unregister(self._process.stderr)
+
+  def _take(self, line):
+    line = line.decode(errors='replace').strip()
+    if line == ssh_agent.READY:
+      self.is_ready = True
+      self._said = []
+    elif line:
+      self.write(line)
+      # We print the host: drop the prefix `ssh:` or `user@host:`.
+      said = re.sub(r'^(ssh|\S+@\S+): ', '', line)
+      self._said.append(said.removesuffix('.'))
