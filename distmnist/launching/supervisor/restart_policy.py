@@ -33,6 +33,7 @@ class RestartPolicy:
   """The policy of one run; times are in seconds, of any clock.
 
   Attributes:
+    restarts_together: bool, whether all tasks restart with one.
     failure: failures.Failure of the first task that failed for good, or None.
     records: TaskRecords.
   """
@@ -43,6 +44,7 @@ class RestartPolicy:
       limits: restart_limits.Limits.
     """
     self._limits = limits
+    self.restarts_together = limits.restart_together
     self._server = restart_limits.Budget(limits)
     self.failure = None
     self.records = TaskRecords()
@@ -50,7 +52,7 @@ class RestartPolicy:
   def add(self, task):
     """Adds a jobs.Task; returns its TaskRecord."""
     record = self.records[task.name] = TaskRecord(task, self._limits)
-    if self._limits.restart_together and task.is_member:
+    if self.restarts_together and task.is_member:
       record.budget = self._server
     return record
 
@@ -138,7 +140,7 @@ class RestartPolicy:
     number, secs = taken
     note = _number(number, self._limits)
     record.restart_at(now + secs, note)
-    is_together = self._limits.restart_together
+    is_together = self.restarts_together
     others = []
     if record.task.is_member and is_together:
       others = self.records.values()

@@ -8,6 +8,7 @@ an old pid. Each attempt at a task has the same address and appends to the same
 log. restart_policy.py decides what restarts.
 """
 
+import enum
 import functools
 import logging
 import signal
@@ -16,14 +17,19 @@ import time
 from distmnist.common import cli, command_line, stop_grace
 from distmnist.launching import host as host_lib
 from distmnist.launching.screen import task_logs
-from distmnist.launching.supervisor import (
-  restart_limits,
-  restart_policy,
-)
+from distmnist.launching.supervisor import restart_limits, restart_policy
 from distmnist.storage import retries
 
 TICK_SECS = 0.1
 _log = logging.getLogger(__name__)
+
+
+class _State(enum.Enum):
+  """What a group does with its tasks."""
+
+  RUNNING = 'those that fail start again, as often as they may'
+  RESTARTING = 'all end in order, to start again together'
+  STOPPING = 'all end in order, for good'
 
 
 class TaskGroup:
@@ -32,8 +38,6 @@ class TaskGroup:
   Attributes:
     records: task_record.TaskRecords of the tasks that were started.
     signals: list of int, what this process received; see Host.
-    failure: Failure of the first task that failed for good before `stop`, or
-      None.
     is_cut_short: bool, whether another signal came during `stop`.
   """
 
@@ -59,14 +63,17 @@ class TaskGroup:
       record: run_record.RunRecord, told which tasks start and end, or None.
     """
     self._host, self._record = host, record
-    self._attempts = Attempts(host, logs_dir, limits, on_start)
+    self._logs_dir = logs_dir
+    self._logs = task_logs.AttemptLogs(logs_dir)
+    self._policy = restart_policy.RestartPolicy(limits)
     self._stop_grace_secs = stop_grace_secs
-    self._on_tick = on_tick
-    self._restart_together = limits.restart_together
-    self._is_stopping = self.is_cut_short = False
-    self._is_restarting = False
+    self._on_tick, self._on_start = on_tick, on_start
+    self._state = _State.RUNNING
+    self._host_time = time.monotonic()
+    self._to_end = []  # With a task that could not be started.
     self._num_noticed = 0
-    self.records = self._attempts.records
+    self.is_cut_short = False
+    self.records = self._policy.records
     self.signals = host.signals
 
   def __enter__(self):
@@ -76,13 +83,21 @@ class TaskGroup:
   def __exit__(self, *error):
     self._host.__exit__(*error)
 
+  @property
+  def failure(self):
+    """The Failure of the first task that failed for good, or None.
+
+    What fails after `stop` is our doing, and is none.
+    """
+    return self._policy.failure
+
   def start(self, task):
-    """Requests a task.
+    """Requests the first attempt at a jobs.Task.
 
     Raises:
       OSError: its log cannot be written.
     """
-    self._attempts.start(task)
+    self._start(self._policy.add(task))
 
   def wait(self, tasks, timeout_secs=float('inf')):
     """Waits for `tasks` to end; returns those that still run.
@@ -105,7 +120,7 @@ class TaskGroup:
     Returns:
       list of Task that had to be killed.
     """
-    self._is_stopping = True
+    self._state = _State.STOPPING
     self.records.cancel_restarts()
     self._num_noticed = min(1, len(self.signals))
     if not self._host.is_ready:
@@ -113,23 +128,16 @@ class TaskGroup:
       self._host.kill()
     return self._end_in_order(signum)
 
-  def _end_in_order(self, signum):
-    """Ends what runs, the ps last; returns the Tasks that had to be killed."""
-    killed = []
-    jobs = {record.task.job_name for record in self.records.values()}
-    for is_ps in (False, True):
-      grace_secs = stop_grace.for_job(is_ps, jobs, self._stop_grace_secs)
-      find_left = functools.partial(self._attempts.find_running, is_ps)
-      self._attempts.signal(find_left(), signum)
-      left = self._wait(find_left, grace_secs)
-      if self._is_disturbed():
-        self.is_cut_short = self._is_stopping
-        left = self._attempts.running
-      self._attempts.signal(left, signal.SIGKILL)
-      killed += left
-      while any(task in left for task in self._attempts.running):
-        self._turn(TICK_SECS)
-    return killed
+  def discard(self, task):
+    """Forgets a task that has ended, and removes its log."""
+    del self.records[task.name]
+    self._logs.remove(task)
+
+  def last_lines(self, task, num_lines=10):
+    """Returns the last lines (list of str) of a task's last attempt."""
+    return self._logs.last_lines(task, num_lines)
+
+  # ---- The loop ----
 
   def _wait(self, find_left, timeout_secs):
     """Waits until `find_left()` is empty; returns its value; see `wait`."""
@@ -142,106 +150,31 @@ class TaskGroup:
         break
     return left
 
-  def discard(self, task):
-    """Forgets a task that has ended, and removes its log."""
-    del self.records[task.name]
-    self._attempts.logs.remove(task)
-
-  def last_lines(self, task, num_lines=10):
-    """Returns the last lines (list of str) of a task's last attempt."""
-    return self._attempts.logs.last_lines(task, num_lines)
-
-  @property
-  def failure(self):
-    return self._attempts.policy.failure
-
   def _is_disturbed(self):
-    is_ending = self._is_stopping or self._is_restarting
-    failed = self.failure is not None and not is_ending
+    failed = self.failure is not None and self._state is _State.RUNNING
     return failed or len(self.signals) > self._num_noticed
 
   def _turn(self, secs):
-    to_end = self._attempts.turn(secs, is_told=self._is_stopping)
-    if to_end:
-      self._end_to_restart(to_end)
-    if not self._is_disturbed() and not self._is_restarting:
-      self._attempts.start_due()
+    """Waits for something to happen, at most `secs`; does what follows."""
+    to_end = self._poll(secs)
+    is_running = self._state is _State.RUNNING
+    if to_end and is_running and self._policy.restarts_together:
+      self._state = _State.RESTARTING
+      try:
+        self._end_in_order(signal.SIGTERM)
+      finally:
+        self._state = _State.RUNNING
+    elif to_end:
+      self._signal(to_end, signal.SIGKILL)
+    if self._state is _State.RUNNING and not self._is_disturbed():
+      for record in self.records.take_due(time.monotonic()):
+        self._start(record)
     if self._record:
       self._record.update(self.records)
     self._on_tick()
 
-  def _end_to_restart(self, tasks):
-    if not self._restart_together:
-      self._attempts.signal(tasks, signal.SIGKILL)
-      return
-    self._is_restarting = True
-    try:
-      self._end_in_order(signal.SIGTERM)
-    finally:
-      self._is_restarting = False
-
-
-class Attempts:
-  """Every attempt at every task of a run.
-
-  Attributes:
-    logs: task_logs.AttemptLogs.
-    policy: restart_policy.RestartPolicy, with the records of all tasks.
-    records: task_record.TaskRecords, those of the policy.
-  """
-
-  def __init__(self, host, logs_dir, limits, on_start):
-    """
-    Args:
-      host: host_lib.Host, opened and closed by the caller.
-      logs_dir: str, an existing folder.
-      limits: restart_limits.Limits, when a task is started again.
-      on_start: callable(name, pid, attempt), called when a task has begun.
-    """
-    self._host = host
-    self._logs_dir = logs_dir
-    self._on_start = on_start
-    self._host_time = time.monotonic()
-    self._to_end = []  # With a task that could not be started.
-    self.logs = task_logs.AttemptLogs(logs_dir)
-    self.policy = restart_policy.RestartPolicy(limits)
-    self.records = self.policy.records
-
-  @property
-  def running(self):
-    """The jobs.Tasks (list) that run."""
-    return [record.task for record in self.records.running]
-
-  def find_running(self, is_ps):
-    """Returns the running tasks: the ps if `is_ps`, else all others."""
-    return [task for task in self.running if (task.job_name == 'ps') == is_ps]
-
-  def start(self, task):
-    """Requests the first attempt at a task; see TaskGroup.start."""
-    self._start(self.policy.add(task))
-
-  def start_due(self):
-    """Requests the next attempts that are due by now."""
-    for record in self.records.take_due(time.monotonic()):
-      self._start(record)
-
-  def signal(self, tasks, signum):
-    self._host.signal([task.name for task in tasks], signum)
-
-  def turn(self, secs, is_told):
-    """Waits for something to happen, at most `secs` seconds.
-
-    Args:
-      secs: float.
-      is_told: whether all tasks were told to end.
-
-    Returns:
-      list of jobs.Task to end, as they restart with one that has ended.
-
-    Raises:
-      host_lib.HostDiedError: the host is gone, and is out of restarts or must
-        not restart.
-    """
+  def _poll(self, secs):
+    """Notes what has begun and ended; returns the Tasks to end with that."""
     secs = min(secs, self.records.compute_wait_secs(time.monotonic()))
     to_end, self._to_end = self._to_end, []
     try:
@@ -249,29 +182,40 @@ class Attempts:
       self._note_begun()
       for name, code in ended:
         reason = self._host.reasons.pop(name, '')
-        to_end += self._note_end(self.records[name], code, reason, is_told)
+        to_end += self._note_end(self.records[name], code, reason)
     except host_lib.HostDiedError as error:
       self._note_begun()
-      self._note_host_death(error, is_told)
+      self._note_host_death(error)
     return to_end
 
-  def _note_end(self, record, code, reason, is_told=False):
+  def _note_begun(self):
+    while self._host.begun:
+      name, pid = self._host.begun.pop(0)
+      if name in self.records:
+        self._on_start(name, pid, self.records[name].attempt)
+
+  def _note_end(self, record, code, reason):
     record.reason = reason
-    return self.policy.note_end(
+    return self._policy.note_end(
       record,
       code,
       time.monotonic(),
-      is_told,
-      may_restart=not self._host.signals,
+      is_told=self._state is _State.STOPPING,
+      may_restart=not self.signals,
     )
 
-  def _note_host_death(self, error, is_told):
-    if is_told:
+  def _note_host_death(self, error):
+    """Restarts the host, and its tasks with it, where that is allowed.
+
+    Raises:
+      host_lib.HostDiedError: it is out of restarts, or must not restart.
+    """
+    if self._state is _State.STOPPING:
       for record in self.records.values():
         record.is_running = False
       return
     now = time.monotonic()
-    if self._host.signals or not self.policy.note_server_death(
+    if self.signals or not self._policy.note_server_death(
       error.cause, self._host_time, now
     ):
       raise error
@@ -291,22 +235,18 @@ class Attempts:
         self._host.restart()
         return
       except cli.PassingError as error:
-        if secs is None or self._host.signals:
+        if secs is None or self.signals:
           raise
         _log.info(f'{error}: trying again in {secs:g} s')
         self._host.poll(secs)
 
-  def _note_begun(self):
-    while self._host.begun:
-      name, pid = self._host.begun.pop(0)
-      if name in self.records:
-        self._on_start(name, pid, self.records[name].attempt)
+  # ---- One task, or all ----
 
   def _start(self, record):
     task = record.task
-    self.policy.note_start(record, time.monotonic())
+    self._policy.note_start(record, time.monotonic())
     try:
-      path = self.logs.begin(task, record.note)
+      path = self._logs.begin(task, record.note)
     except OSError as error:
       if not cli.is_passing(error):
         raise
@@ -323,3 +263,29 @@ class Attempts:
       is_isolated=task.port is not None,
       title=f'distmnist {task.name} {folder}',
     )
+
+  def _end_in_order(self, signum):
+    """Ends what runs, the ps last; returns the Tasks that had to be killed."""
+    killed = []
+    jobs = {record.task.job_name for record in self.records.values()}
+    for is_ps in (False, True):
+      grace_secs = stop_grace.for_job(is_ps, jobs, self._stop_grace_secs)
+      find_left = functools.partial(self._find_running, is_ps)
+      self._signal(find_left(), signum)
+      left = self._wait(find_left, grace_secs)
+      if self._is_disturbed():
+        self.is_cut_short = self._state is _State.STOPPING
+        left = [record.task for record in self.records.running]
+      self._signal(left, signal.SIGKILL)
+      killed += left
+      while any(record.task in left for record in self.records.running):
+        self._turn(TICK_SECS)
+    return killed
+
+  def _find_running(self, is_ps):
+    """Returns the running tasks: the ps if `is_ps`, else all others."""
+    running = [record.task for record in self.records.running]
+    return [task for task in running if (task.job_name == 'ps') == is_ps]
+
+  def _signal(self, tasks, signum):
+    self._host.signal([task.name for task in tasks], signum)
