@@ -597,7 +597,7 @@ def test_the_data_comes_first_where_train_could_not_get_it(
 ):
   found = []
 
-  def run(tasks, logs_dir, where, data_task, *args, **settings):
+  def run(tasks, host, logs_dir, where, data_task, *args, **settings):
     found.append(data_task and data_task.argv[3:])
 
   held = ports.hold_ports(3)

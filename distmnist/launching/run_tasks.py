@@ -73,87 +73,66 @@ def run(
   _log.info(f'{describe(tasks)} {where}, logs in {logs_dir}')
   if options.record:
     options.record.begin(tasks, logs_dir)
-  launch = _Launch(tasks, host, logs_dir, options)
-  with launch.make_group(screen) as group:
+  pids = PidLines([host.name, *(task.name for task in tasks)])
+  group = task_group.TaskGroup(
+    host,
+    logs_dir,
+    limits=options.limits,
+    on_tick=screen.update,
+    on_start=pids.note,
+    stop_grace_secs=options.stop_grace_secs,
+    record=options.record,
+  )
+  late, killed = [], []
+  with group:
     left = _get_data(group, data_task) if data_task else []
     if not left and not group.failure:
-      left = launch.wait_for_end()
-    launch.stop(left)
+      pids.note(host.name, host.pid, 1)
+      left = late = _run_to_end(group, tasks, options.limits)
+    signum = group.signals[0] if group.signals else None
+    if left:
+      killed = group.stop(signals_lib.choose_passed_on(signum))
   screen.finish()
-  return launch.report()
-
-
-class _Launch:
-  """The tasks of one launch, from their start to the exit code."""
-
-  def __init__(self, tasks, host, logs_dir, options):
-    self._tasks = tasks
-    self._host = host
-    self._workers = [task for task in tasks if task.job_name == 'worker']
-    self._members = [task for task in tasks if task.is_member]
-    self._logs_dir = logs_dir
-    self._options = options
-    limits = options.limits
-    ends_with_chief = limits.max_restarts or limits.min_workers is not None
-    # With restarts the others may have lost what they need to end.
-    self._last = self._workers[:1] if ends_with_chief else self._workers
-    self._waited_for = (
-      self._last[0].name if ends_with_chief else 'the last worker'
+  if group.failure or signum:
+    # A ps is stopped last, and the workers have saved what it holds.
+    endings.say_killed(
+      [task for task in killed if task.job_name == 'worker'],
+      signals_lib.choose_passed_on(signum),
+      group.is_cut_short,
     )
+  if group.failure:
+    return endings.report_failure(group, logs_dir)
+  if signum:
+    return endings.report_signal(group, signum, logs_dir)
+  waited_for = _name_last(tasks, options.limits)
+  for task in late:
+    _log.info(endings.describe_late(task, LEAVE_SECS, waited_for, logs_dir))
+  if not late:
+    task_logs.remove_if_temporary(logs_dir)
+  return 0
 
-  def make_group(self, screen):
-    """Returns the TaskGroup of the tasks, which start later."""
-    options = self._options
-    names = [self._host.name, *(task.name for task in self._tasks)]
-    self._pids = PidLines(names)
-    self._group = task_group.TaskGroup(
-      self._host,
-      self._logs_dir,
-      limits=options.limits,
-      on_tick=screen.update,
-      on_start=self._pids.note,
-      stop_grace_secs=options.stop_grace_secs,
-      record=options.record,
-    )
-    return self._group
 
-  def wait_for_end(self):
-    """Starts all tasks; returns those that still run when the run is over."""
-    self._pids.note(self._host.name, self._host.pid, 1)
-    for task in self._tasks:
-      self._group.start(task)
-    left = self._group.wait(self._last)
-    left = left or self._group.wait(self._members, LEAVE_SECS)
-    return left or self._group.wait(self._tasks, _EVALUATE_SECS)
+def _run_to_end(group, tasks, limits):
+  """Starts all tasks; returns those that still run when the run is over."""
+  workers = [task for task in tasks if task.job_name == 'worker']
+  members = [task for task in tasks if task.is_member]
+  for task in tasks:
+    group.start(task)
+  left = group.wait(workers[:1] if _ends_with_chief(limits) else workers)
+  left = left or group.wait(members, LEAVE_SECS)
+  return left or group.wait(tasks, _EVALUATE_SECS)
 
-  def stop(self, left):
-    """Stops the tasks that are left, if any."""
-    signals = self._group.signals
-    self._signum = signals[0] if signals else None
-    self._late = left
-    self._passed_on = signals_lib.choose_passed_on(self._signum)
-    self._killed = self._group.stop(self._passed_on) if left else []
 
-  def report(self):
-    """Says how the run has ended; returns its exit code (int)."""
-    group, signum = self._group, self._signum
-    if group.failure or signum:
-      # A ps is stopped last, and the workers have saved what it holds.
-      killed = [task for task in self._killed if task in self._workers]
-      endings.say_killed(killed, self._passed_on, group.is_cut_short)
-    if group.failure:
-      return endings.report_failure(group, self._logs_dir)
-    if signum:
-      return endings.report_signal(group, signum, self._logs_dir)
-    for task in self._late:
-      _log.info(
-        endings.describe_late(
-          task, LEAVE_SECS, self._waited_for, self._logs_dir
-        )
-      )
-    if not self._late:
-      task_logs.remove_if_temporary(self._logs_dir)
-    return 0
+def _ends_with_chief(limits):
+  # With restarts the others may have lost what they need to end.
+  return limits.max_restarts or limits.min_workers is not None
+
+
+def _name_last(tasks, limits):
+  """Names the end of what ends a run (str)."""
+  if not _ends_with_chief(limits):
+    return 'the last worker'
+  return next(task.name for task in tasks if task.job_name == 'worker')
 
 
 def describe(tasks):

@@ -151,3 +151,37 @@ def test_the_page_of_the_packages_names_all_of_them_and_the_programs():
   packages = {path.parent.name for path in PACKAGE.glob('*/__init__.py')}
   text = (REPO / 'docs' / 'architecture.md').read_text()
   assert sorted((packages | TOP) - set(re.findall(r'\w+', text))) == []
+
+
+# Who starts processes, and which.
+STARTERS = {
+  # Tasks: the hosts, and their agents on the other side.
+  'launching/forking/fork_client.py': 'the fork server',
+  'launching/forking/fork_server.py': 'tasks on this machine',
+  'launching/ssh/ssh_host.py': 'ssh, one a task',
+  'launching/scheduler/job_host.py': 'the command that submits a task',
+  'launching/child_process.py': 'the task of an agent',
+  'launching/slurm/sbatch.py': 'sbatch, squeue, scancel',
+  'launching/kubernetes/kubectl_run.py': 'kubectl',
+  'spark/partition.py': 'the agent of an executor',
+  # Other programs.
+  'common/child_program.py': 'launch or sweep, for a call from Python',
+  'launching/supervisor/sidecars.py': 'TensorBoard and its like',
+  'launching/network_namespace.py': 'who makes the namespace',
+  'launching/train_flags.py': 'the check of a combination of flags',
+  'launchers/command.py': 'sh, to look for a command',
+  'launchers/slurm.py': 'scontrol',
+}
+_STARTS = re.compile(
+  r'subprocess\.(Popen|run|call|check_)\w*\(|os\.(fork|posix_spawn|system)'
+  r'\w*\(|multiprocessing\.(Process|Pool)'
+)
+
+
+def test_processes_are_started_in_few_places():
+  found = {
+    path.as_posix()
+    for path in PATHS
+    if _STARTS.search((PACKAGE / path).read_text())
+  }
+  assert found == set(STARTERS)
