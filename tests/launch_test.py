@@ -532,7 +532,7 @@ def test_a_loss_after_the_chief_has_ended_is_no_failure(tmp_path):
 def test_a_signal_ends_a_run_that_waits_to_restart(tmp_path):
   with start_launch(
     *('worker0:leave;worker1:kill=9', tmp_path, '--max_restarts=9'),
-    program=patched('supervisor.restart_limits', 'FIRST_BACKOFF_SECS', 600),
+    program=patched('supervisor.restart_policy', 'FIRST_BACKOFF_SECS', 600),
   ) as running:
     running.wait_for('worker0.ready')
     running.wait_for_words('restart 1 of 9 in 600 s')

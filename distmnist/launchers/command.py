@@ -24,7 +24,7 @@ from distmnist.common.names import LAUNCH_ID
 from distmnist.launching import jobs, problem_file, run_tasks
 from distmnist.launching.scheduler import job_host, job_meeting, job_template
 from distmnist.launching.screen import task_logs
-from distmnist.launching.supervisor import restart_limits
+from distmnist.launching.supervisor import restart_policy
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def launch(job):
       show_logs=job.show_logs,
       options=run_tasks.Options(
         # A job that is submitted again may get another host.
-        limits=restart_limits.Limits(job.max_restarts, restart_together=True),
+        limits=restart_policy.Limits(job.max_restarts, restart_together=True),
         stop_grace_secs=grace_secs,
         record=job.record,
       ),

@@ -13,7 +13,7 @@ from distmnist.launching import gpus as gpus_lib
 from distmnist.launching import jobs, network_namespace, run_tasks
 from distmnist.launching.forking import fork_client
 from distmnist.launching.screen import task_logs
-from distmnist.launching.supervisor import restart_limits
+from distmnist.launching.supervisor import restart_policy
 from distmnist.storage import urls
 
 _log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def launch(job):
     data_task,
     job.show_logs,
     options=run_tasks.Options(
-      limits=restart_limits.from_job(job),
+      limits=restart_policy.from_job(job),
       stop_grace_secs=grace_secs,
       record=job.record,
     ),

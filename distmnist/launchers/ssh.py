@@ -20,7 +20,7 @@ from distmnist.common.names import FIRST_PORT, SSH_AGENT
 from distmnist.launching import gpus, jobs, problem_file, run_tasks
 from distmnist.launching.screen import task_logs
 from distmnist.launching.ssh import ssh_host, ssh_hosts
-from distmnist.launching.supervisor import restart_limits
+from distmnist.launching.supervisor import restart_policy
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def launch(job):
     f'on {num_hosts} host{"s" if num_hosts > 1 else ""}',
     show_logs=job.show_logs,
     options=run_tasks.Options(
-      limits=restart_limits.from_job(job),
+      limits=restart_policy.from_job(job),
       stop_grace_secs=grace_secs,
       record=job.record,
     ),

@@ -7,7 +7,7 @@ from distmnist.common import signals as signals_lib
 from distmnist.common import stop_grace
 from distmnist.launching import jobs, run_record
 from distmnist.launching.screen import endings, screens, task_logs
-from distmnist.launching.supervisor import restart_limits, task_group
+from distmnist.launching.supervisor import restart_policy, task_group
 
 _log = logging.getLogger(__name__)
 
@@ -23,13 +23,13 @@ class Options:
   """How tasks are run.
 
   Attributes:
-    limits: restart_limits.Limits, when a task restarts.
+    limits: restart_policy.Limits, when a task restarts.
     stop_grace_secs: float, after which a task that was told to stop forces its
       own exit.
     record: run_record.RunRecord of the launch, or None.
   """
 
-  limits: restart_limits.Limits = restart_limits.NO_LIMITS
+  limits: restart_policy.Limits = restart_policy.NO_LIMITS
   stop_grace_secs: float = stop_grace.DEFAULT_SECS
   record: run_record.RunRecord | None = None
 

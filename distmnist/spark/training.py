@@ -34,7 +34,7 @@ from distmnist.common.names import (
 )
 from distmnist.launching import jobs, run_record, run_tasks
 from distmnist.launching.screen import endings, task_logs
-from distmnist.launching.supervisor import restart_limits, task_group
+from distmnist.launching.supervisor import restart_policy, task_group
 from distmnist.spark import barrier_job, executor_host, executors, partition
 from distmnist.spark import program as program_lib
 
@@ -208,7 +208,7 @@ def _run(host, tasks, logs_dir, max_restarts, say, launch=None, record=None):
     cli.RunError: the training failed in another way.
   """
   console.print_logs(lambda text: say(host.locate(text)))
-  limits = restart_limits.Limits(max_restarts, restart_together=True)
+  limits = restart_policy.Limits(max_restarts, restart_together=True)
   group = task_group.TaskGroup(
     host,
     logs_dir,

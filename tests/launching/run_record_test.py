@@ -12,7 +12,7 @@ import pytest
 
 from distmnist.common import cli, owner, owner_file, signals, takeover
 from distmnist.launching import jobs, run_record
-from distmnist.launching.supervisor import restart_limits, sidecars, task_record
+from distmnist.launching.supervisor import restart_policy, sidecars, task_record
 from distmnist.watching import html_report, metrics_file, stop_file
 from tests.support.background import wait_until
 
@@ -43,7 +43,7 @@ def test_starts_and_ends_of_tasks_are_written(tmp_path):
     mine.begin(TASKS, 'logs')
     mine.update(records)
     record = records['worker 1'] = task_record.TaskRecord(
-      TASKS[2], restart_limits.NO_LIMITS
+      TASKS[2], restart_policy.Budget(restart_policy.NO_LIMITS)
     )
     record.attempt, record.is_running = 1, True
     mine.update(records)

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from distmnist.common import cli
-from distmnist.launching.supervisor import restart_limits, task_group
+from distmnist.launching.supervisor import restart_policy, task_group
 from distmnist.spark import executor_host
 from tests.support.host_room import NAMES, STOP, TASKS
 
@@ -216,9 +216,9 @@ class Obedient:
 def test_a_lost_task_ends_all_in_order_and_all_start_again(
   room, monkeypatch, caplog
 ):
-  monkeypatch.setattr(restart_limits, 'FIRST_BACKOFF_SECS', 0)
+  monkeypatch.setattr(restart_policy, 'FIRST_BACKOFF_SECS', 0)
   agents = Obedient(room)
-  limits = restart_limits.Limits(1, restart_together=True)
+  limits = restart_policy.Limits(1, restart_together=True)
   group = task_group.TaskGroup(
     room.host, str(room.folder), limits, on_tick=agents
   )

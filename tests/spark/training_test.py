@@ -14,7 +14,6 @@ import pytest
 
 from distmnist.common import cli, owner, signals
 from distmnist.common.names import LAUNCH_ID
-from distmnist.launching.supervisor import restart_limits
 from distmnist.spark import feed, training
 from distmnist.watching import metrics_file
 from tests.support import runner
@@ -209,7 +208,7 @@ def test_a_run_that_goes_well_has_its_report(tmp_path):
 
 
 def test_after_a_failure_all_start_again(tmp_path, monkeypatch):
-  monkeypatch.setattr(restart_limits, 'FIRST_BACKOFF_SECS', 0)
+  monkeypatch.setattr(restart_policy, 'FIRST_BACKOFF_SECS', 0)
   run = Run(tmp_path, [('worker 1', -9)], DONE, max_restarts=3)
   monkeypatch.setattr(run.host, 'signal', lambda names, signum: tell(names))
 

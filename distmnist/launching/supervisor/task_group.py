@@ -17,7 +17,7 @@ import time
 from distmnist.common import cli, command_line, stop_grace
 from distmnist.launching import host as host_lib
 from distmnist.launching.screen import task_logs
-from distmnist.launching.supervisor import restart_limits, restart_policy
+from distmnist.launching.supervisor import restart_policy
 from distmnist.storage import retries
 
 TICK_SECS = 0.1
@@ -45,7 +45,7 @@ class TaskGroup:
     self,
     host,
     logs_dir,
-    limits=restart_limits.NO_LIMITS,
+    limits=restart_policy.NO_LIMITS,
     on_tick=lambda: None,
     on_start=lambda name, pid, attempt: None,
     stop_grace_secs=stop_grace.DEFAULT_SECS,
@@ -55,7 +55,7 @@ class TaskGroup:
     Args:
       host: host_lib.Host, which the group opens and closes.
       logs_dir: str, an existing folder.
-      limits: restart_limits.Limits, when a task restarts.
+      limits: restart_policy.Limits, when a task restarts.
       on_tick: callable, called every TICK_SECS while we wait.
       on_start: callable(name, pid, attempt), called when a task has begun.
       stop_grace_secs: float, after which a task that was told to stop forces

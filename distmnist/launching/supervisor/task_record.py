@@ -6,7 +6,7 @@ import signal
 
 from distmnist.common import cli
 from distmnist.common.names import ATTEMPT, CHIEF
-from distmnist.launching.supervisor import failures, restart_limits
+from distmnist.launching.supervisor import failures
 
 _log = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ class TaskRecord:
 
   Attributes:
     task: jobs.Task.
-    budget: restart_limits.Budget, its restarts.
+    budget: restart_policy.Budget, its restarts.
     attempt: int, 0 before the first.
     is_running: bool.
     code: int, of the last attempt once it has ended, else None.
@@ -25,9 +25,9 @@ class TaskRecord:
     note: str, why it restarts.
   """
 
-  def __init__(self, task, limits):
+  def __init__(self, task, budget):
     self.task = task
-    self.budget = restart_limits.Budget(limits)
+    self.budget = budget
     self.attempt = 0
     self.start_time = 0.0
     self.is_running = False

@@ -7,7 +7,7 @@ import pytest
 from distmnist.common import console, files
 from distmnist.launching import jobs
 from distmnist.launching.screen import endings, log_view, task_logs
-from distmnist.launching.supervisor import failures, restart_limits, task_record
+from distmnist.launching.supervisor import failures, restart_policy, task_record
 
 PS, CHIEF, WORKER = jobs.make_tasks(['x:1'], ['x:2', 'x:3'], [])
 SAID = 'distmnist.launch: '
@@ -26,7 +26,9 @@ class Group:
     self._lines = list(lines)
     self.records = task_record.TaskRecords()
     for task, code in codes:
-      record = task_record.TaskRecord(task, restart_limits.NO_LIMITS)
+      record = task_record.TaskRecord(
+        task, restart_policy.Budget(restart_policy.NO_LIMITS)
+      )
       record.code = code
       self.records[task.name] = record
 

@@ -14,7 +14,7 @@ from distmnist.launching import jobs
 from distmnist.launching.forking import fork_client
 from distmnist.launching.supervisor import (
   failures,
-  restart_limits,
+  restart_policy,
   task_group,
 )
 from tests.support.fake_host import FakeHost
@@ -86,14 +86,14 @@ def test_what_a_signal_interrupts_is_killed_at_once_by_the_next(
 def test_a_host_that_dies_is_back_with_its_tasks_as_often_as_it_may(
   tmp_path, cluster, monkeypatch, num_restarts
 ):
-  monkeypatch.setattr(restart_limits, 'FIRST_BACKOFF_SECS', 0)
+  monkeypatch.setattr(restart_policy, 'FIRST_BACKOFF_SECS', 0)
   death = host_lib.HostDiedError('the host has died', 'killed by SIGKILL')
   host = FakeHost([death, [], [(task.name, 0) for task in cluster]])
   begun = []
   with task_group.TaskGroup(
     host,
     str(tmp_path),
-    restart_limits.Limits(num_restarts),
+    restart_policy.Limits(num_restarts),
     on_start=lambda *facts: begun.append(facts),
   ) as group:
     for task in cluster:
@@ -133,7 +133,7 @@ def test_the_first_failure_is_remembered_with_its_last_lines(
 @contextlib.contextmanager
 def start_again(task, max_restarts, folder, env):
   """Yields a group in which a task is started, and again if it fails."""
-  limits = restart_limits.Limits(max_restarts)
+  limits = restart_policy.Limits(max_restarts)
   with make_group('fake_train', str(folder), env, limits=limits) as group:
     group.start(task)
     yield group
@@ -153,7 +153,7 @@ def test_a_restart_has_a_line_of_its_own_in_the_log(tmp_path, env):
 def test_who_waits_for_a_restart_counts_as_running_until_the_stop(
   caplog, tmp_path, env, monkeypatch
 ):
-  monkeypatch.setattr(restart_limits, 'FIRST_BACKOFF_SECS', 30)
+  monkeypatch.setattr(restart_policy, 'FIRST_BACKOFF_SECS', 30)
   (task,) = make_tasks('worker0:exit=3')
   with start_again(task, 9, tmp_path, env) as group:
     while not caplog.messages:
@@ -238,7 +238,7 @@ def test_a_server_that_was_killed_is_back_with_its_tasks(caplog, tmp_path, env):
     'fake_train',
     str(tmp_path),
     env,
-    limits=restart_limits.Limits(1),
+    limits=restart_policy.Limits(1),
     on_start=lambda *facts: begun.append(facts),
   ) as group:
     for task in cluster:
@@ -269,7 +269,7 @@ def test_a_server_that_dies_again_and_again_ends_the_run(tmp_path, env):
       'fake_train',
       str(tmp_path),
       env,
-      limits=restart_limits.Limits(1),
+      limits=restart_policy.Limits(1),
       on_start=lambda *_: group._host.server.kill(),
     ) as group,
   ):
@@ -328,10 +328,10 @@ def test_a_task_is_called_what_it_is(tmp_path, env):
 def test_tasks_that_start_together_leave_in_order_before(
   tmp_path, cluster, monkeypatch
 ):
-  monkeypatch.setattr(restart_limits, 'FIRST_BACKOFF_SECS', 0)
+  monkeypatch.setattr(restart_policy, 'FIRST_BACKOFF_SECS', 0)
   host = FakeHost([[('worker 1', -9)]])
   with task_group.TaskGroup(
-    host, str(tmp_path), restart_limits.Limits(1, restart_together=True)
+    host, str(tmp_path), restart_policy.Limits(1, restart_together=True)
   ) as group:
     for task in cluster:
       group.start(task)
@@ -357,7 +357,7 @@ def test_a_host_may_say_why_a_task_has_ended(tmp_path, cluster):
 
 @pytest.fixture
 def make(tmp_path, cluster, monkeypatch):
-  monkeypatch.setattr(restart_limits, 'FIRST_BACKOFF_SECS', 0)
+  monkeypatch.setattr(restart_policy, 'FIRST_BACKOFF_SECS', 0)
 
   def make(ends, limits, on_start=lambda *facts: None):
     host = FakeHost(ends)
@@ -370,7 +370,7 @@ def make(tmp_path, cluster, monkeypatch):
 
 
 def test_after_a_signal_no_task_starts_again(make, cluster):
-  host, group = make([[('worker 1', -9)]], restart_limits.Limits(1))
+  host, group = make([[('worker 1', -9)]], restart_policy.Limits(1))
   host.signals.append(15)
   group.wait(cluster, 0)
   assert group.records.waiting == []
@@ -378,7 +378,7 @@ def test_after_a_signal_no_task_starts_again(make, cluster):
 
 def test_a_host_that_dies_while_all_end_has_no_task_left(make, cluster):
   death = host_lib.HostDiedError('the host has died', 'killed by SIGKILL')
-  host, group = make([death], restart_limits.NO_LIMITS)
+  host, group = make([death], restart_policy.NO_LIMITS)
   assert group.stop() == []
   assert group.records.running == []
   assert host.num_restarts == 0
@@ -387,7 +387,7 @@ def test_a_host_that_dies_while_all_end_has_no_task_left(make, cluster):
 def test_the_start_of_each_attempt_is_told_with_its_number(make, cluster):
   begun = []
   host, group = make(
-    [], restart_limits.NO_LIMITS, lambda *facts: begun.append(facts)
+    [], restart_policy.NO_LIMITS, lambda *facts: begun.append(facts)
   )
   host.begun += [('worker 0', 12), ('no task of ours', 13)]
   group.wait(cluster, 0)
@@ -398,7 +398,7 @@ def test_the_start_of_each_attempt_is_told_with_its_number(make, cluster):
 def test_a_task_whose_log_cannot_be_written_now_is_restarted_alone(
   make, cluster, monkeypatch
 ):
-  host, group = make([[('worker 1', 3)]], restart_limits.Limits(3))
+  host, group = make([[('worker 1', 3)]], restart_policy.Limits(3))
   num_started, fails = len(host.started), [True]
   real = group._logs.begin
 
@@ -428,7 +428,7 @@ def test_a_host_that_cannot_be_started_again_now_is_tried_again(
   make, cluster, logged, num_refusals
 ):
   death = host_lib.HostDiedError('the host has died', 'killed by SIGKILL')
-  host, group = make([death], restart_limits.Limits(1))
+  host, group = make([death], restart_policy.Limits(1))
   refusals = [cli.PassingError('no fork server')] * num_refusals
 
   def restart():
@@ -445,7 +445,7 @@ def test_a_host_that_cannot_be_started_again_now_is_tried_again(
 
 def test_a_host_that_can_never_be_started_again_is_an_error(make, cluster):
   death = host_lib.HostDiedError('the host has died', 'killed by SIGKILL')
-  host, group = make([death], restart_limits.Limits(1))
+  host, group = make([death], restart_policy.Limits(1))
 
   def restart():
     raise cli.PassingError('no fork server')

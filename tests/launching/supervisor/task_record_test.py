@@ -5,14 +5,14 @@ import math
 import pytest
 
 from distmnist.launching import jobs
-from distmnist.launching.supervisor import failures, restart_limits
+from distmnist.launching.supervisor import failures, restart_policy
 from distmnist.launching.supervisor.task_record import TaskRecord, TaskRecords
 
 
 @pytest.fixture
 def records():
   return [
-    TaskRecord(task, restart_limits.NO_LIMITS)
+    TaskRecord(task, restart_policy.Budget(restart_policy.NO_LIMITS))
     for task in jobs.make_tasks(['x:1'], ['x:2'], [])
   ]
 
