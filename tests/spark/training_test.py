@@ -14,6 +14,7 @@ import pytest
 
 from distmnist.common import cli, owner, signals
 from distmnist.common.names import LAUNCH_ID
+from distmnist.launching.supervisor import restart_policy
 from distmnist.spark import feed, training
 from distmnist.watching import metrics_file
 from tests.support import runner
