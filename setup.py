@@ -63,6 +63,7 @@ setuptools.setup(
   package_data={
     'distmnist': ['py.typed'],
     'distmnist.configs': ['*.flags', '*/*.flags'],
+    'distmnist.launching': ['*.json'],
     'distmnist.watching': ['*.json'],
   },
   python_requires='>=3.10',

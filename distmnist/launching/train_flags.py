@@ -1,14 +1,13 @@
 """The flags of train, known without TensorFlow and checked before it starts.
 
 A launcher passes train's flags on, perhaps into a queue of hours. Importing
-train would take seconds, so it reads the definitions from train's sources:
-every `flags.DEFINE_...` at the top level of train and of what train imports.
-They use only literals, `registry.names`, common/names.py and names of literals
-in the same file; a test compares the result with the flags of train itself.
+train would take seconds, so its flags are listed in train_flags.json, which
+`python -m scripts.train_flags` writes; a test says when to run it again.
 
-The flags that a user's problem defines are read from its file in the same way.
-What is not seen there is known to train itself, which imports the file: a flag
-that comes from a module of the file's own, for example.
+The flags that a user's problem defines are read from its file, and those of
+other packages' modules from their sources. What is not seen there is known to
+train itself, which imports them: a flag that comes from a module of the file's
+own, for example.
 """
 
 import ast
@@ -19,7 +18,6 @@ import json
 import logging
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
@@ -28,24 +26,13 @@ import absl.logging  # noqa: F401  Its flags are train's, too.
 from absl import flags
 
 from distmnist.common import cli, command_line, names, registry
-from distmnist.common.names import CHECK, PACKAGE, TRAIN
+from distmnist.common.names import CHECK, PACKAGE
 
 _log = logging.getLogger(__name__)
 
-_LINES = re.MULTILINE | re.DOTALL
-_DEFINITION = re.compile(
-  r'^(?:\w+ = )?flags\.DEFINE_\w+\((?:[^\n]*\)$|.*?^\)$)', _LINES
-)
-_IMPORT = re.compile(
-  rf'^from ({PACKAGE}[.\w]*) import (?:\((.*?)\)|([^\n]*))', _LINES
-)
-_COMMENT = re.compile(r'#[^\n]*')
-_LOAD_ALL = re.compile(r'registry\.load_all\((\w+)\)')
-_LIBRARIES = ('absl.logging',)
-# In source that `ast` has written: each statement on one line, no comments.
-_PROBLEM_DEFINITION = re.compile(
-  r'^ *(?:[^=\n]+ = )?(?:[\w.]+\.)?(DEFINE_\w+\(.*\))$', re.MULTILINE
-)
+# {name: what _define_flag takes}. A flag whose values are the names of a room
+# has the room instead of them, as other packages add to it.
+MANIFEST = pathlib.Path(__file__).with_suffix('.json')
 
 
 def expand(words):
@@ -64,7 +51,8 @@ def check(words):
   """Checks names, types and bounds of the flags `words` (list of str).
 
   A flag that only train itself can know is left to train: one that the user's
-  problem takes from another file, or defines in a way that is not read here.
+  problem, or another package's module, takes from another file or defines in a
+  way that is not read here.
 
   Returns:
     flags.FlagValues, all flags of train, with those of `words` set.
@@ -74,9 +62,10 @@ def check(words):
   """
   values = _define()
   problem = command_line.find_value(expand(words), 'problem')
-  define_of_problem(problem, _know(values))
+  _define_from(_read_problem(problem), values)
+  known_only = bool(problem or _find_others())
   try:
-    rest = command_line.parse(values, ['train', *words], bool(problem))
+    rest = command_line.parse(values, ['train', *words], known_only)
   except flags.Error as error:
     raise cli.UsageError(str(error), 'train') from error
   if rest and not rest[0].startswith('-'):
@@ -101,18 +90,43 @@ def is_known(name):
 def _define():
   """Returns flags.FlagValues with the flags of train, none of them set."""
   values = flags.FlagValues()
-  for library in _LIBRARIES:
-    for flag in flags.FLAGS.flags_by_module_dict()[library]:
-      values[flag.name] = _copy(flag)
-  known = _know(values)
-  for name, code in _compile():
-    exec(code, {}, ProblemNames(known, _get_source(name)))
+  for flag in flags.FLAGS.flags_by_module_dict()['absl.logging']:
+    values[flag.name] = _copy(flag)
+  for name, found in _read_manifest().items():
+    _define_flag(values, name, **found)
+  for module in _find_others():
+    _define_from(_get_source(module), values)
   return values
 
 
-def _know(values):
-  """Returns {name: value} for running definitions, which add to `values`."""
-  return {**vars(names), 'flags': _Flags(values), 'registry': registry}
+@functools.cache
+def _read_manifest():
+  return json.loads(MANIFEST.read_bytes())
+
+
+def _define_flag(values, name, kind, room=None, **how):
+  """Defines a flag in `values` by the function flags.DEFINE_`kind`.
+
+  Args:
+    values: flags.FlagValues.
+    name, kind: str.
+    room: str, the package whose names are the values of an enum; or None.
+    **how: other arguments of the function.
+  """
+  if room:
+    how['enum_values'] = registry.names(room)
+  getattr(flags, f'DEFINE_{kind}')(name, help='', flag_values=values, **how)
+
+
+def _find_others():
+  """Returns the modules (list of str) that other packages add to train."""
+  rooms = (found.get('room') for found in _read_manifest().values())
+  return [
+    module
+    for room in filter(None, rooms)
+    for module in registry.find(room).values()
+    if not module.startswith(f'{PACKAGE}.')
+  ]
 
 
 def _copy(flag):
@@ -125,16 +139,6 @@ def _copy(flag):
     flag.help,
     boolean=flag.boolean,
   )
-
-
-class _Flags:
-  """Stands in for absl.flags: what is defined goes to `values`."""
-
-  def __init__(self, values):
-    self._values = values
-
-  def __getattr__(self, name):
-    return functools.partial(getattr(flags, name), flag_values=self._values)
 
 
 def check_combination(words, num_ps, num_workers):
@@ -177,90 +181,53 @@ def find_mistakes(combinations, num_ps, num_workers):
       return json.load(file)
 
 
-@functools.cache
-def _compile():
-  """Returns (name of its module, code) for each definition."""
-  return [
-    (name, compile(text, f'the flags of {name}', 'exec'))
-    for name in _find_modules(TRAIN)
-    for text in _DEFINITION.findall(_get_source(name))
-  ]
+def _get_source(module):
+  """Returns the source (str) of another package's module.
+
+  Raises:
+    cli.UsageError: there is no such module.
+  """
+  spec = None
+  with contextlib.suppress(ModuleNotFoundError):
+    spec = importlib.util.find_spec(module)
+  if spec is None:
+    raise registry.explain(module, None)
+  return spec.loader.get_source(module) or ''
 
 
-def _find_modules(root):
-  """Returns the names of `root` and of all modules of ours that it imports."""
-  found, left = [], [root]
-  while left:
-    name = left.pop()
-    if name in found:
-      continue
-    found.append(name)
-    source = _get_source(name)
-    for package, several, one in _IMPORT.findall(source):
-      left.append(package)
-      if _find_spec(package).submodule_search_locations is None:
-        continue  # It imports names from a module.
-      for word in _COMMENT.sub('', several or one).split(','):
-        if word := word.split(' as ')[0].strip():
-          left.append(f'{package}.{word}')
-    for constant in _LOAD_ALL.findall(source):
-      left += registry.find(getattr(names, constant)).values()
-  return found
+def _define_from(source, values):
+  """Defines the flags of a source in `values`, as far as they can be read.
 
-
-@functools.cache
-def _find_spec(name):
-  return importlib.util.find_spec(name)
-
-
-@functools.cache
-def _get_source(name):
-  try:
-    spec = _find_spec(name)
-  except ModuleNotFoundError:
-    spec = None
-  if spec is None:  # Of ours none is missing.
-    raise registry.explain(name, None)
-  return spec.loader.get_source(name) or ''
-
-
-class ProblemNames(dict):
-  """What a definition may name: `known`, and literals of its own file."""
-
-  def __init__(self, known, source):
-    """
-    Args:
-      known: {name: value}.
-      source: str, that of the file.
-    """
-    super().__init__(known)
-    self._source = source
-
-  def __missing__(self, name):
-    found = re.search(
-      rf'^{name} = (.*?)(?=^\S)(?:[)\]}}]$)?', self._source, _LINES
-    )
-    if found is None:
-      raise KeyError(name)
-    return ast.literal_eval(found[0].partition(' = ')[2])
-
-
-def define_of_problem(named, known):
-  """Runs the definitions of a problem that are literals.
+  Their definitions may use literals, names of literals at the top level, and
+  `registry.names`.
 
   Args:
-    named: str, the value of --problem, or None.
-    known: {name: value} for Names, in which `flags` stands for absl.flags.
+    source: str or bytes; nothing is defined if it is no Python.
+    values: flags.FlagValues.
   """
-  source = _read_problem(named)
-  for text in _PROBLEM_DEFINITION.findall(source):
-    with contextlib.suppress(Exception):  # The user's code may raise anything.
-      code = compile(f'flags.{text}', 'the flags of --problem', 'exec')
-      exec(code, {}, ProblemNames(known, source))
+  try:
+    tree = ast.parse(source)
+  except (SyntaxError, ValueError):
+    return
+  known = {**vars(names), 'registry': registry}
+  for node in tree.body:
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+      with contextlib.suppress(ValueError):  # It is no literal.
+        known[node.targets[0].id] = ast.literal_eval(node.value)
+  for node in ast.walk(tree):
+    if not isinstance(node, ast.Call):
+      continue
+    function = ast.unparse(node.func).rpartition('.')[2]
+    if function.startswith('DEFINE_'):
+      with contextlib.suppress(Exception):  # Whatever the user's words raise.
+        define = functools.partial(getattr(flags, function), flag_values=values)
+        node.func = ast.copy_location(ast.Name('define', ast.Load()), node)
+        code = compile(ast.Expression(node), 'the flags of train', 'eval')
+        eval(code, {**known, 'define': define})
 
 
 def _read_problem(named):
-  """Returns the source (str) of a problem; '' if it is not found or no Python.
+  """Returns the source (bytes) of a problem, b'' if it is not found.
 
   Args:
     named: str, the value of --problem, or None.
@@ -273,6 +240,6 @@ def _read_problem(named):
     path = f'{path.replace(".", os.sep)}.py'
   for folder in ['', *sys.path]:
     found = os.path.join(folder, os.path.expanduser(path))
-    with contextlib.suppress(OSError, ValueError, SyntaxError):
-      return ast.unparse(ast.parse(pathlib.Path(found).read_bytes()))
-  return ''
+    with contextlib.suppress(OSError, ValueError):
+      return pathlib.Path(found).read_bytes()
+  return b''

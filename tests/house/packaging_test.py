@@ -63,6 +63,7 @@ def test_all_configs_and_modules_are_in_the_wheel(wheel):
   assert configs
   assert configs | modules <= names
   assert {
+    'distmnist/launching/train_flags.json',
     'distmnist/py.typed',
     'distmnist/watching/metrics.schema.json',
   } <= names

@@ -1,6 +1,5 @@
 """train_flags: train's flags are known even without TensorFlow."""
 
-import re
 import subprocess
 import sys
 
@@ -21,6 +20,8 @@ DEFINITIONS = {
   'by its own name': "DEFINE_integer('units', 3, 'It.')",
   'with a type': "U: object = flags.DEFINE_integer('units', 3, 'It.')",
   'in a block': "if True:\n  flags.DEFINE_integer('units', 3, 'It.')",
+  'within a call': "keep(flags.DEFINE_integer('units', 3, 'It.'))",
+  'with a name': "U = 3\nflags.DEFINE_integer('units', U + 1, f'As {U}.')",
   'in Latin-1': "# coding: latin-1\nflags.DEFINE_integer('units', 3, '\xe9')",
 }
 
@@ -35,28 +36,22 @@ def describe(flag):
   return type(flag), type(flag.parser), parser, flag.default, flag.boolean
 
 
-def test_the_flags_read_from_the_sources_are_those_of_train():
+def test_the_list_is_that_of_train_today(tasks, tmp_path):
+  """In a process of its own: this one has flags of other programs."""
+  path = tmp_path / 'today.json'
+  task = tasks.run(tmp_path / 'log', path, module='scripts.train_flags')
+  assert task.code == 0, task.output
+  assert train_flags.MANIFEST.read_text() == path.read_text(), (
+    'a flag of train has changed: run python -m scripts.train_flags'
+  )
+
+
+def test_each_flag_of_the_list_is_as_train_defines_it():
   assert check_flags.train  # All are defined.
   values = train_flags._define()
-  mine = {n: describe(values[n]) for n in values}
-  real = flags.FLAGS
-  modules = train_flags._find_modules('distmnist.train')
-  expected = {
-    flag.name: describe(flag)
-    for name in modules
-    for flag in real.flags_by_module_dict().get(name, [])
-  }
-  assert len(expected) > 80
-  assert {n: d for n, d in mine.items() if n in expected} == expected
-
-
-def test_train_has_no_flag_that_was_not_found(tasks, tmp_path):
-  """In a process of its own: this one has flags of other programs."""
-  page = tasks.run(tmp_path / 'log', '--helpfull').output
-  ours = page.partition('\nLibrary ')[0]
-  found = set(re.findall(r'^  --(?:\[no\])?(\w+): ', ours, re.M))
-  assert len(found) > 80
-  assert found <= set(train_flags._define())
+  mine = {name: describe(values[name]) for name in train_flags._read_manifest()}
+  assert mine == {name: describe(flags.FLAGS[name]) for name in mine}
+  assert len(mine) > 80
 
 
 def test_it_needs_no_tensorflow():
@@ -116,14 +111,38 @@ def test_what_does_not_fit_is_found_with_no_host(capfd, caplog):
   assert capfd.readouterr() == ('', '')
 
 
-def test_a_module_of_another_package_that_is_not_there_is_named(monkeypatch):
-  find = registry.find
-  monkeypatch.setattr(
-    registry, 'find', lambda room: {**find(room), 'theirs': 'their.gone'}
-  )
+@pytest.fixture
+def add_net(monkeypatch):
+  """Returns add(module): of another package, which adds it to the models."""
+
+  def add(module):
+    found = registry._find_all(MODELS)
+    monkeypatch.setitem(found, 'theirs', {module: 'theirs'})
+
+  return add
+
+
+def test_a_module_of_another_package_that_is_not_there_is_named(add_net):
+  add_net('their.gone')
   message = 'the module their.gone, which an .*no such module: mend it'
   with pytest.raises(cli.UsageError, match=message):
-    train_flags._find_modules('distmnist.train')
+    train_flags.check([])
+
+
+def test_the_flags_of_another_package_are_checked(
+  add_net, tmp_path, monkeypatch
+):
+  (tmp_path / 'their_net.py').write_text(
+    "from their_flags import DEPTH\nflags.DEFINE_float('their_scale', 1, 'It.')"
+  )
+  monkeypatch.syspath_prepend(tmp_path)
+  add_net('their_net')
+  words = ['--model=theirs', '--their_scale=2', '--their_depth=3']
+  values = train_flags.check(words)
+  assert (values['model'].value, values['their_scale'].value) == ('theirs', 2.0)
+  assert train_flags.is_known('their_scale')
+  with pytest.raises(cli.UsageError, match='expected a number'):
+    train_flags.check(['--their_scale=much'])
 
 
 @pytest.mark.parametrize('text', DEFINITIONS.values(), ids=DEFINITIONS)
@@ -140,6 +159,7 @@ def test_a_definition_is_read_however_it_is_written(tmp_path, text):
   'text',
   [
     "import os\nflags.DEFINE_integer('units', os.cpu_count(), 'It.')",
+    "flags.DEFINE_units('units', 3, 'It.')",
     'from my_flags import UNITS',
     'def build(:',
   ],
