@@ -1,5 +1,7 @@
 """initial_values: what first values depend on, whatever the initializer."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -49,6 +51,7 @@ def build_variables(num_more=0):
   layers.embedding(ids, 130, 3, 'scaled_table', initializer=scaled)
 
 
+@functools.cache
 def draw(num_shards=0, num_more=0, seed=3):
   """Returns {name: first values, whole}."""
   with tf.Graph().as_default(), tf.Session() as session:

@@ -98,6 +98,7 @@ def test_each_program_has_a_command(wheel):
   assert {*found, 'check_flags'} == programs
 
 
+@pytest.mark.slow
 def test_an_index_page_has_no_broken_link(wheel):
   metadata = email.message_from_string(read(wheel, 'METADATA'))
   text = metadata.get_payload()

@@ -100,6 +100,7 @@ def find_ours():
   return ours
 
 
+@pytest.mark.slow
 def test_no_other_module_touches_private_parts():
   ours, found = find_ours(), []
   for path in sorted(PACKAGE.rglob('*.py')):

@@ -1,10 +1,12 @@
 """checkpoints: which there are, whether they are whole, what fits a graph."""
 
+import functools
 import glob
 import os
 import pathlib
 import re
 import shutil
+import tempfile
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -14,16 +16,43 @@ from distmnist.logdir import checkpoints
 from distmnist.transport import sharding
 
 
-def save(folder, step=3, **shapes):
-  """Writes a checkpoint with variables of zeros; returns its path."""
-  with tf.Graph().as_default(), tf.Session() as session:
-    tf.train.get_or_create_global_step().assign(step)
-    for name, shape in shapes.items():
+@functools.cache
+def make_files(step, shapes):
+  """Returns {end of its path: bytes} of each file of a checkpoint.
+
+  Args:
+    step: int.
+    shapes: tuple of (name, tuple of int), of variables of zeros.
+  """
+  with (
+    tempfile.TemporaryDirectory() as folder,
+    tf.Graph().as_default(),
+    tf.Session() as session,
+  ):
+    tf.train.get_or_create_global_step()
+    for name, shape in shapes:
       tf.get_variable(name, shape, initializer=tf.zeros_initializer())
     session.run(tf.global_variables_initializer())
     session.run(tf.train.get_global_step().assign(step))
-    saver = tf.train.Saver()
-    return saver.save(session, checkpoints.prefix(folder), step)
+    path = tf.train.Saver().save(session, checkpoints.prefix(folder), step)
+    return {
+      str(file).removeprefix(path): file.read_bytes()
+      for file in pathlib.Path(folder).glob('model.ckpt*')
+    }
+
+
+def save(folder, step=3, **shapes):
+  """Writes a checkpoint with variables of zeros; returns its path.
+
+  It is made once, as that takes longer than most of what is tested with it.
+  """
+  path = checkpoints.path_of_step(str(folder), step)
+  os.makedirs(folder, exist_ok=True)
+  given = tuple((name, tuple(shape)) for name, shape in shapes.items())
+  for end, data in make_files(step, given).items():
+    pathlib.Path(f'{path}{end}').write_bytes(data)
+  tf.train.update_checkpoint_state(str(folder), path)
+  return path
 
 
 def test_the_latest_checkpoint_is_found_and_knows_its_step(tmp_path):

@@ -97,7 +97,8 @@ def test_nothing_is_assigned_to_a_method_of_an_optimizer():
     if callable(getattr(optimizer.Optimizer, name))
   }
   found = []
-  named = re.compile(rf'\bsetattr\b|\.(?:{"|".join(methods)})\b')
+  # What is assigned to is not called there.
+  named = re.compile(rf'\bsetattr\b|\.(?:{"|".join(methods)})\b(?!\s*\()')
   for path in [*REPO.glob('distmnist/**/*.py'), *REPO.glob('tests/**/*.py')]:
     text = path.read_text('utf-8')
     if not named.search(text):
