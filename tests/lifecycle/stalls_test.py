@@ -206,6 +206,7 @@ def test_lines_of_a_wait_of_its_own_are_no_reason_for_more(make, monkeypatch):
   end = time.monotonic() + 1
   while time.monotonic() < end:
     wait.is_over('for ps 0')
+    said.wait(0.01)
   assert lines in ([], ['waiting for ps 0'])
   said.clear()
   monkeypatch.setattr(stalls, '_LOOK_SECS', 0.1)  # It hangs in something else.
@@ -230,6 +231,7 @@ def test_what_comes_on_is_not_given_up(make):
   end = time.monotonic() + 1
   while time.monotonic() < end:
     watched.goes_on()
+    stop.given_up.wait(0.01)
   assert not stop.given_up.is_set()
   assert stop.given_up.wait(DEADLINE_SECS)
 

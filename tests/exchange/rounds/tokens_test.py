@@ -38,10 +38,11 @@ def test_who_is_let_go_takes_one_for_each_step_left(
 ):
   built = token_queues.Built(tf_session, num_contributions, num_workers=3)
   built.run(built.tokens.offer_own())
+  token = built.tokens.take()
+  both = token, round_entry.step_of(token)
   for left in range(tokens.NUM_OFFERED - 1, 10, -1):
-    token = built.run(built.tokens.take())
-    assert token < 0
-    assert built.run(round_entry.step_of(tf.constant(token))) == 0
+    taken, step = built.run(both)
+    assert taken < 0 and step == 0
     assert built.count()[0] == left
   built.run(built.tokens.close())
   built.run(built.tokens.close())

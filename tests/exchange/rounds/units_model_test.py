@@ -274,7 +274,13 @@ class Model:
 
 @pytest.mark.parametrize(
   'num_workers, num_units, num_deaths',
-  [(1, 2, 3), (2, 1, 1), pytest.param(2, 2, 1, marks=pytest.mark.slow)],
+  [
+    (2, 1, 1),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in ((1, 2, 3), (2, 2, 1))
+    ),
+  ],
 )
 def test_whatever_dies_all_units_go_on_and_none_counts_twice(
   num_workers, num_units, num_deaths

@@ -108,7 +108,9 @@ def test_a_host_that_dies_is_back_with_its_tasks_as_often_as_it_may(
   assert len(host.started) == 2 * len(cluster)
 
 
-@pytest.mark.parametrize('fork_tasks', [True, False])
+@pytest.mark.parametrize(
+  'fork_tasks', [True, pytest.param(False, marks=pytest.mark.slow)]
+)
 def test_the_first_failure_is_remembered_with_its_last_lines(
   tmp_path, env, fork_tasks
 ):
