@@ -3,6 +3,7 @@
 import logging
 import os
 import posixpath
+import re
 
 from absl import flags
 
@@ -10,16 +11,13 @@ from distmnist.common import cli, refusals, stop_grace
 from distmnist.common.names import LAUNCH_ID
 from distmnist.common.refusals import Refusal
 from distmnist.launching import problem_file
-from distmnist.launching.kubernetes import (
-  kubectl_run,
-  manifests,
-  pod_flags,
-  pods,
-  unit_objects,
-  yaml_text,
+from distmnist.launching.kubernetes import kubectl_run, manifests, yaml_text
+from distmnist.launching.kubernetes.manifests import (
+  DATA_DIR,
+  KILL_MARGIN_SECS,
+  LOGS_DIR,
+  PROBLEM_DIR,
 )
-from distmnist.launching.kubernetes import options as options_lib
-from distmnist.launching.kubernetes.pods import DATA_DIR, LOGS_DIR, PROBLEM_DIR
 from distmnist.storage import urls
 
 _log = logging.getLogger(__name__)
@@ -29,16 +27,15 @@ _log = logging.getLogger(__name__)
 _START_TIMEOUT_SECS = 600
 # From SIGTERM to SIGKILL. Nodes that are reclaimed often allow no more.
 _KILL_SECS = 30
-# The longest suffix of the name is '-tensorboard' or '-worker-9999'.
-_NAME_LENGTH = 63 - len('-tensorboard')
+# The longest suffix of the name is '-worker-9999'.
+_NAME_LENGTH = 63 - len('-worker-9999')
 
 _KIND = flags.DEFINE_enum(
   'kind',
   'job',
-  manifests.KINDS,
+  list(manifests.WORKLOADS),
   'What --launcher=kubernetes makes of the run: a Job and a Service for each'
-  ' task, one JobSet, one TrainJob of Kubeflow Trainer v2, or one TFJob of'
-  " Kubeflow's training operator, which is deprecated.",
+  ' task, one JobSet, or one TrainJob of Kubeflow Trainer v2.',
 )
 _NAME = flags.DEFINE_string(
   'kube_name',
@@ -68,15 +65,41 @@ _LOGS_CLAIM = flags.DEFINE_string(
   f' for --logdir, which is then {LOGS_DIR}/NAME (of --kube_name) unless given.'
   ' Default: none, and no checkpoint is kept.',
 )
-_USER = flags.DEFINE_integer(
-  'kube_user',
-  1000,
-  'ID of the user, and of the group, that the tasks run as; never root.',
-  lower_bound=1,
-  upper_bound=2**31 - 1,  # As in runAsUser.
+_CPU = flags.DEFINE_string(
+  'kube_cpu',
+  '2',
+  'CPUs of each worker, as request and limit: 2, 0.5 or 500m.',
 )
-_TENSORBOARD = flags.DEFINE_bool(
-  'kube_tensorboard', False, 'Run a TensorBoard on the --logdir as well.'
+_MEMORY = flags.DEFINE_string(
+  'kube_memory',
+  '4Gi',
+  'Memory of each worker, as request and limit, in bytes: 4Gi, 512Mi.',
+)
+_PS_CPU = flags.DEFINE_string(
+  'kube_ps_cpu',
+  '1',
+  'CPUs of each ps, as request and limit: 2, 0.5 or 500m.',
+)
+_PS_MEMORY = flags.DEFINE_string(
+  'kube_ps_memory',
+  '1Gi',
+  'Memory of each ps, as request and limit, in bytes: 4Gi, 512Mi.',
+)
+_GPUS = flags.DEFINE_integer(
+  'kube_gpus', 0, 'Number of NVIDIA GPUs of each worker.', lower_bound=0
+)
+_QUEUE = flags.DEFINE_string(
+  'kube_queue',
+  None,
+  'LocalQueue of Kueue that admits the run: as a whole with --kind=jobset and'
+  ' trainjob, task by task with --kind=job.',
+)
+_PATCH = flags.DEFINE_string(
+  'kube_patch',
+  None,
+  'YAML file that kubectl kustomize merges into the manifests: documents with a'
+  ' kind, such as Pod, a metadata.name, such as worker, if not all are meant,'
+  ' and the fields to set.',
 )
 _APPLY = flags.DEFINE_bool(
   'apply',
@@ -86,16 +109,40 @@ _APPLY = flags.DEFINE_bool(
   'manifests are printed.',
 )
 
-flags.adopt_module_key_flags(pod_flags)
-pod_flags.check_pattern(
+_LABEL = (
+  r'[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?',
+  'lowercase letters, digits and dashes (DNS-1123)',
+)
+_OBJECT = r'[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?', f'a name of {_LABEL[1]}'
+_CPUS = (
+  r'(?=.*[1-9])([0-9]+m?|[0-9]*\.[0-9]{1,3})',
+  'CPUs above 0, such as 2, 0.5 or 500m',
+)
+_BYTES = r'[1-9][0-9]*(k|M|G|T|Ki|Mi|Gi|Ti)?', 'memory such as 4Gi or 512Mi'
+
+
+def _check_pattern(flag, pattern: str, expected: str) -> None:
+  """Has a flag refuse values that do not fit a pattern, said in words."""
+  flags.register_validator(
+    flag,
+    lambda value: value is None or re.fullmatch(pattern, value) is not None,
+    f'expected {expected}',
+  )
+
+
+_check_pattern(
   _NAME,
   rf'[a-z]([-a-z0-9]{{0,{_NAME_LENGTH - 2}}}[a-z0-9])?',
-  f'up to {_NAME_LENGTH} {pod_flags.LABEL[1]}, starting with a letter and not'
-  ' ending with a dash',
+  f'up to {_NAME_LENGTH} {_LABEL[1]}, starting with a letter and not ending'
+  ' with a dash',
 )
-pod_flags.check_pattern(_NAMESPACE, *pod_flags.LABEL)
-pod_flags.check_pattern(_DATA_CLAIM, *pod_flags.NAME)
-pod_flags.check_pattern(_LOGS_CLAIM, *pod_flags.NAME)
+_check_pattern(_NAMESPACE, *_LABEL)
+for _flag in (_DATA_CLAIM, _LOGS_CLAIM, _QUEUE):
+  _check_pattern(_flag, *_OBJECT)
+for _flag in (_CPU, _PS_CPU):
+  _check_pattern(_flag, *_CPUS)
+for _flag in (_MEMORY, _PS_MEMORY):
+  _check_pattern(_flag, *_BYTES)
 
 
 def launch(job):
@@ -103,15 +150,10 @@ def launch(job):
   options = choose_options(job)
   documents = manifests.make(job, options)
   text = yaml_text.write(job, options, documents)
-  if not options.logdir:
+  if _find_logdir(job) is None:
     _log.info(
       'without --kube_logs_claim no checkpoint is kept: what a ps, or the last'
       ' worker, holds is lost with it'
-    )
-  if options.kind == 'tfjob':
-    _log.info(
-      "Kubeflow's training operator, which runs a TFJob, is deprecated:"
-      ' --kind=jobset and --kind=trainjob run the same'
     )
   if options.queue and options.kind == 'job':
     _log.info(
@@ -125,7 +167,7 @@ def launch(job):
 
 
 def choose_options(job):
-  """Returns the options_lib.Options of the flags and the jobs.Job.
+  """Returns the manifests.Options of the flags and the jobs.Job.
 
   Raises:
     cli.UsageError: something is missing, or would be lost with a Pod.
@@ -133,27 +175,20 @@ def choose_options(job):
   refusals.refuse(
     _REFUSALS,
     logs_dir=job.logs_dir,
+    logdir=_find_logdir(job),
+    evaluator=job.evaluator,
     resume=job.flag('resume'),
     num_gpus=job.flag('num_gpus') or '0',
   )
-  unit_objects.check_name(job, _KIND.value, _NAME.value)
-  logdir = job.flag('logdir')
-  if not logdir and _LOGS_CLAIM.value:
-    logdir = posixpath.join(LOGS_DIR, _NAME.value)
+  manifests.check_name(job, _KIND.value, _NAME.value)
+  logdir = _find_logdir(job)
   if logdir:
-    check_folder('logdir', logdir, LOGS_DIR, _LOGS_CLAIM.value)
-  elif _TENSORBOARD.value or job.evaluator:
-    flag = 'kube_tensorboard' if _TENSORBOARD.value else 'evaluator'
-    raise cli.UsageError(
-      f'--{flag} has nothing to show: give --kube_logs_claim too'
-    )
+    _check_folder('logdir', logdir, LOGS_DIR, _LOGS_CLAIM.value)
   data_dir = job.flag('data_dir')
   if _DATA_CLAIM.value:
     data_dir = data_dir or DATA_DIR
-    check_folder('data_dir', data_dir, DATA_DIR, _DATA_CLAIM.value)
-  grace_secs, grace_flags = stop_grace.choose(
-    job, _KILL_SECS, pods.KILL_MARGIN_SECS
-  )
+    _check_folder('data_dir', data_dir, DATA_DIR, _DATA_CLAIM.value)
+  grace_secs, grace_flags = stop_grace.choose(job, _KILL_SECS, KILL_MARGIN_SECS)
   chosen = {
     'start_timeout_secs': _START_TIMEOUT_SECS,
     'logdir': logdir,
@@ -168,26 +203,38 @@ def choose_options(job):
   problem = problem_file.read(job.flag('problem'))
   problem_flags = problem_file.make_flags(job.flag('problem'), PROBLEM_DIR)
   is_applied = _APPLY.value and not job.dry_run
-  return options_lib.Options(
+  return manifests.Options(
     kind=_KIND.value,
     name=_NAME.value,
     namespace=_NAMESPACE.value,
     image=_IMAGE.value,
+    resources={
+      'ps': {'cpu': _PS_CPU.value, 'memory': _PS_MEMORY.value},
+      'worker': {'cpu': _CPU.value, 'memory': _MEMORY.value},
+    },
+    gpus=_GPUS.value,
     claims={path: claim for path, claim in claims.items() if claim},
-    user=_USER.value,
-    logdir=logdir,
-    tensorboard=_TENSORBOARD.value,
     stop_grace_secs=grace_secs,
     # With each --flagfile expanded, as the image need not have it. Of two flags
     # of the same name the later wins: the user's.
     train_flags=(*chosen_flags, *grace_flags, *job.given, *problem_flags),
     problem=problem,
+    queue=_QUEUE.value,
+    patch=_PATCH.value,
     launch=os.environ[LAUNCH_ID] if is_applied else None,
-    **pod_flags.choose(),
   )
 
 
-# Facts: logs_dir, str or None; resume, str or None, and num_gpus, str, train's.
+def _find_logdir(job) -> str | None:
+  """Returns the --logdir of the tasks, None if they have none."""
+  logdir = job.flag('logdir')
+  if not logdir and _LOGS_CLAIM.value:
+    return posixpath.join(LOGS_DIR, _NAME.value)
+  return logdir or None
+
+
+# Facts: logs_dir, str or None; evaluator, bool; logdir and resume, str or None,
+# and num_gpus, str, train's.
 _REFUSALS = (
   Refusal(
     'kube_image',
@@ -208,17 +255,22 @@ _REFUSALS = (
     'over; leave it out, and give a new run a --logdir of its own',
   ),
   Refusal(
+    'evaluator',
+    lambda f: f.evaluator and not f.logdir,
+    ' has nothing to show: give --kube_logs_claim too',
+  ),
+  Refusal(
     lambda f: f'--num_gpus={f.num_gpus}',
-    lambda f: f.num_gpus.isdecimal() and int(f.num_gpus) > pod_flags.GPUS.value,
+    lambda f: f.num_gpus.isdecimal() and int(f.num_gpus) > _GPUS.value,
     lambda f: (
-      f', but a worker has --kube_gpus={pod_flags.GPUS.value}: leave '
+      f', but a worker has --kube_gpus={_GPUS.value}: leave '
       '--num_gpus out, and set the GPUs of each worker with --kube_gpus'
     ),
   ),
 )
 
 
-def check_folder(name, folder, mount, claim):
+def _check_folder(name, folder, mount, claim):
   """Refuses a folder that would be lost with its Pod or that no other sees.
 
   Args:

@@ -14,7 +14,7 @@ import pytest
 
 from distmnist.launching.kubernetes import yaml_text
 from tests.support import in_process, manifests
-from tests.support.manifests import container_of, flags_of, tasks_of
+from tests.support.manifests import container_of, flags_of, templates_of
 from tests.support.runner import SMALL, read_report
 
 yaml = pytest.importorskip('yaml')
@@ -23,8 +23,6 @@ GOLDEN = pathlib.Path(__file__).parent / 'golden'
 CLAIMS = '--kube_data_claim=mnist-data --kube_logs_claim=mnist-logs'
 IMAGE = '--kube_image=distmnist:1'
 LOGS = f'{IMAGE} --kube_logs_claim=logs'
-# What is said of a TFJob.
-DEPRECATED = re.compile('^.*, which runs a TFJob, is deprecated: .*\n')
 each_kind = pytest.mark.parametrize('kind', manifests.KINDS)
 
 
@@ -43,7 +41,7 @@ def render(run):
 
   def render(flags='', train=()):
     code, out, err = run(f'{IMAGE} {CLAIMS} {flags}', train)
-    assert (code, DEPRECATED.sub('', err)) == (0, '')
+    assert (code, err) == (0, '')
     return list(yaml.safe_load_all(out))
 
   return render
@@ -56,24 +54,15 @@ def render(run):
       'job.yaml',
       '--num_ps=1 --num_workers=2 --kube_image=registry.example.com/distmnist:1'
       ' --kube_namespace=ml --kube_gpus=1 --kube_data_claim=mnist-data'
-      ' --kube_logs_claim=mnist-logs --kube_tensorboard --max_restarts=5',
+      ' --kube_logs_claim=mnist-logs --max_restarts=5',
       ['--model=cnn', '--strategy=sync_sgd', '--epochs=2', '--note=a b'],
-    ),
-    (
-      'tfjob.yaml',
-      '--kind=tfjob --num_ps=2 --num_workers=3 --kube_image=distmnist:1'
-      ' --kube_logs_claim=mnist-logs --kube_cpu=500m --max_restarts=5',
-      ['--model=cnn', '--logdir=/logs/mnist/first'],
     ),
     (
       'jobset.yaml',
       '--kind=jobset --num_ps=2 --num_workers=3 --kube_image=distmnist:1'
       ' --kube_logs_claim=mnist-logs --kube_gpus=1 --max_restarts=5'
-      ' --kube_queue=team --kube_priority_class=high --kube_ttl_secs=86400'
-      ' --kube_deadline_secs=7200 --kube_node_selector=pool=gpu'
-      ' --kube_tolerations=nvidia.com/gpu:NoSchedule --kube_egress=none'
-      ' --kube_pull_secrets=registry --kube_pull_policy=Always',
-      ['--model=cnn'],
+      ' --kube_queue=team --kube_cpu=500m --evaluator',
+      ['--model=cnn', '--logdir=/logs/mnist/first'],
     ),
     (
       'trainjob.yaml',
@@ -85,8 +74,7 @@ def render(run):
 )
 def test_the_manifests_are_those_of_the_golden_file(run, file, flags, train):
   code, out, err = run(flags, train)
-  assert (code, DEPRECATED.sub('', err)) == (0, '')
-  assert bool(err) == (file == 'tfjob.yaml')
+  assert (code, err) == (0, '')
   if os.environ.get('RENEW_GOLDEN'):
     (GOLDEN / file).write_text(out)
   assert out == (GOLDEN / file).read_text(), (
@@ -100,22 +88,21 @@ def test_each_flag_becomes_an_option(run, monkeypatch):
   monkeypatch.setattr(
     yaml_text, 'write', lambda job, options, _: seen.append(options) or ''
   )
-  flags = '--kind=tfjob --kube_namespace=ml --kube_gpus=3 --kube_tensorboard'
-  flags += ' --kube_cpu=3 --kube_memory=5Gi --kube_ps_cpu=4 --kube_user=4242'
+  flags = '--kind=trainjob --kube_namespace=ml --kube_gpus=3 --kube_queue=team'
+  flags += ' --kube_cpu=3 --kube_memory=5Gi --kube_ps_cpu=4'
   flags += ' --kube_ps_memory=6Gi'
   assert run(f'{IMAGE} {CLAIMS} {flags}', ['--stop_grace_secs=9'])[0] == 0
   chosen = '--start_timeout_secs=600', '--logdir=/logs/mnist'
   assert seen == [
     manifests.make_options(
-      kind='tfjob',
+      kind='trainjob',
       namespace='ml',
       resources={
         'ps': {'cpu': '4', 'memory': '6Gi'},
         'worker': {'cpu': '3', 'memory': '5Gi'},
       },
       gpus=3,
-      user=4242,
-      tensorboard=True,
+      queue='team',
       stop_grace_secs=9.0,
       train_flags=(*chosen, '--data_dir=/data', '--stop_grace_secs=9'),
     )
@@ -127,7 +114,7 @@ def test_a_flag_of_train_that_is_given_wins(render, kind):
   train = ['--start_timeout_secs=5', '--num_gpus=1', '--logdir=/logs/a/b']
   train += ['--intra_op_parallelism_threads=9', '--data_dir=/data/mine']
   documents = render(f'--kind={kind} --kube_gpus=2', train)
-  for template in tasks_of(documents).values():
+  for template in templates_of(documents).values():
     assert container_of(template)['args'][-5:] == train
     flags = flags_of(template)
     assert flags['start_timeout_secs'] == '5'
@@ -137,7 +124,7 @@ def test_a_flag_of_train_that_is_given_wins(render, kind):
 def test_the_flagfile_is_read_here_and_not_in_the_pod(render, tmp_path):
   (tmp_path / 'a.flags').write_text('# a\n--model=cnn\n--logdir=/logs/file\n')
   documents = render(train=[f'--flagfile={tmp_path}/a.flags', '--epochs=1'])
-  for template in tasks_of(documents).values():
+  for template in templates_of(documents).values():
     args = container_of(template)['args']
     assert args[-3:] == ['--model=cnn', '--logdir=/logs/file', '--epochs=1']
     assert not any('flagfile' in word for word in args)
@@ -190,11 +177,12 @@ def test_no_pyyaml_is_said_before_anything_is_printed(run, monkeypatch):
     (f'{IMAGE} --kube_ps_cpu=two', '', 'kube_ps_cpu=two: .* such as 2'),
     (f'{IMAGE} --kube_memory=4GB', '', 'kube_memory=4GB: .* such as 4Gi'),
     (f'{IMAGE} --kube_ps_memory=0', '', 'kube_ps_memory=0: .* such as 4Gi'),
-    (f'{IMAGE} --kube_user=0', '', 'kube_user=0'),
-    (f'{IMAGE} --kube_user=2147483648', '', 'kube_user=2147483648'),
-    (f'{IMAGE} --kind=pod', '', '--kind=pod: .*<job|jobset|tfjob|trainjob>'),
+    (f'{IMAGE} --kube_queue=a/b', '', 'kube_queue=a/b: expected a name of'),
+    (f'{IMAGE} --kind=tfjob', '', '--kind=tfjob: .*<job|jobset|trainjob>'),
+    (f'{IMAGE} --kube_ttl_secs=9', '', "Unknown .* flag 'kube_ttl_secs'"),
+    (f'{IMAGE} --kube_patch=none.yaml', '', 'kube_patch=none.yaml: .*No such'),
     (f'{IMAGE} --logs_dir=/tmp/x', '', '--logs_dir=/tmp/x: .* kubectl logs'),
-    (f'{IMAGE} --kube_tensorboard', '', 'give --kube_logs_claim too'),
+    (f'{IMAGE} --evaluator', '', 'evaluator has .* --kube_logs_claim too'),
     (LOGS, '--logdir=/tmp/a', 'at /logs: give --logdir=/logs/a, or leave'),
     (LOGS, '--logdir=logs/a', '--logdir=logs/a is not on the volume logs'),
     (LOGS, '--logdir=/logs/../a', 'is not on the volume logs'),
@@ -219,7 +207,7 @@ def test_a_mistake_is_told_before_anything_is_printed(run, flags, train, error):
 def test_the_commands_of_the_manifests_train(render, tasks, tmp_path):
   """What the Pods would run, here: names and folders are those of this host."""
   train = [*SMALL, '--train_steps=40']
-  jobs = tasks_of(render('--num_workers=1 --kube_cpu=1', train))
+  jobs = templates_of(render('--num_workers=1 --kube_cpu=1', train))
   ports = in_process.pick_ports(len(jobs))
   here = {
     f'{name}:2222': f'127.0.0.1:{port}'

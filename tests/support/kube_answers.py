@@ -9,6 +9,7 @@ def make_pod(name, created='2026-01-01T00:00:00Z', **state):
   """Returns a Pod (dict): running={}, waiting={...}, terminated={...}."""
   statuses = [{'name': 'tensorflow', 'state': state}] if state else []
   return {
+    'kind': 'Pod',
     'metadata': {'name': name, 'creationTimestamp': created},
     'status': {'phase': 'Pending', 'containerStatuses': statuses},
   }
@@ -46,7 +47,6 @@ class Cluster:
     """Has it answer with each (object, list of Pods) in turn."""
     played = [{'object': found, 'pods': pods} for found, pods in moments]
     (self.folder / 'moments.json').write_text(json.dumps(played))
-    (self.folder / 'now.json').write_text(json.dumps(played[0]))
 
   @property
   def calls(self):

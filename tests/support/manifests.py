@@ -3,13 +3,13 @@
 import json
 
 from distmnist.launching import jobs
-from distmnist.launching.kubernetes import manifests, options, patch
+from distmnist.launching.kubernetes import manifests
 
-KINDS = manifests.KINDS
+KINDS = list(manifests.WORKLOADS)
 
 
 def make_options(**fields):
-  """Returns options.Options, with `fields` as given."""
+  """Returns manifests.Options, with `fields` as given."""
   default = {
     'kind': 'job',
     'name': 'mnist',
@@ -21,13 +21,10 @@ def make_options(**fields):
     },
     'gpus': 0,
     'claims': {'/data': 'mnist-data', '/logs': 'mnist-logs'},
-    'user': 1000,
-    'logdir': '/logs/mnist',
-    'tensorboard': False,
     'stop_grace_secs': 25.0,
     'train_flags': ('--logdir=/logs/mnist',),
   }
-  return options.Options(**{**default, **fields})
+  return manifests.Options(**{**default, **fields})
 
 
 def make(
@@ -63,19 +60,13 @@ def find(documents, kind):
 
 
 def templates_of(documents):
-  """Returns {name: template of its Pods}, TensorBoard's too."""
-  found = {}
-  for document in documents:
-    name = document['metadata']['name']
-    roles = list(patch.find_templates(document))
-    for index, (_, template) in enumerate(roles):
-      found[f'{name}-{index}' if len(roles) > 1 else name] = template
-  return found
-
-
-def tasks_of(documents):
-  found = templates_of(documents)
-  return {n: t for n, t in found.items() if not n.endswith('-tensorboard')}
+  """Returns {name of a Job: template of its Pods}."""
+  return {
+    each['metadata']['name']: each['spec']['template']
+    for document in documents
+    for each in unpack(document)
+    if each['kind'] == 'Job'
+  }
 
 
 def container_of(template):
@@ -94,8 +85,8 @@ def find_jobs(document):
     {
       'apiVersion': 'batch/v1',
       'kind': 'Job',
-      'metadata': {'name': job['name']},
       **job['template'],
+      'metadata': {'name': job['name'], **job['template'].get('metadata', {})},
     }
     for job in document['spec']['replicatedJobs']
   ]

@@ -4,7 +4,7 @@ A file of YAML documents, each a part of an object that is merged into all
 objects of its `kind`, or into that of its `metadata.name` where one is given:
 
   kind: Pod
-  metadata: {name: worker}        # or ps, or tensorboard; without: all Pods
+  metadata: {name: worker}        # or ps, or evaluator; without: all Pods
   spec:
     affinity: ...
   ---
@@ -12,202 +12,149 @@ objects of its `kind`, or into that of its `metadata.name` where one is given:
   spec:
     ingress: ...
 
-It is Kubernetes's strategic merge: maps are merged, null removes a field, and a
-list is replaced, but lists whose entries have names (containers, env, volumes
-...) are merged by name. `$patch: delete` or `$patch: replace` overrides this.
+`kubectl kustomize` merges (a strategic merge). It knows the named lists of
+Kubernetes's own kinds alone, and replaces lists of others: so each Pod, Job and
+JobSet is patched as itself, before one becomes a part of the other.
 """
 
-import copy
-import dataclasses
+import pathlib
+import tempfile
 
 from distmnist.common import cli
 from distmnist.launching.kubernetes import yaml_text
-
-# The fields that tell the entries of a list apart.
-_KEYS = {
-  'containers': ('name',),
-  'env': ('name',),
-  'hostAliases': ('ip',),
-  'imagePullSecrets': ('name',),
-  'initContainers': ('name',),
-  'ports': ('containerPort', 'port'),
-  'replicatedJobs': ('name',),
-  'resourceClaims': ('name',),
-  'schedulingGates': ('name',),
-  'topologySpreadConstraints': ('topologyKey',),
-  'volumeDevices': ('devicePath',),
-  'volumeMounts': ('mountPath',),
-  'volumes': ('name',),
-}
-_DIRECTIVE = '$patch'
+from distmnist.launching.kubernetes.kubectl import Kubectl
 
 
-@dataclasses.dataclass(frozen=True)
-class Patch:
-  """Fields to merge into the objects of a kind.
-
-  Attributes:
-    kind: str, such as 'Job', or 'Pod' for the templates of Pods.
-    name: str, of one object, or the role of one kind of Pods; None for all.
-    fields: dict, what is merged.
-  """
-
-  kind: str
-  name: str | None
-  fields: dict
-
-
-def read(path):
-  """Returns the Patches of a file, a tuple.
+def apply(documents: list[dict], path: str) -> list[dict]:
+  """Returns the documents with the patches of a file merged into them.
 
   Raises:
-    cli.UsageError: it cannot be read, or is not a patch.
-    cli.RunError: PyYAML is not installed.
+    cli.UsageError: the file cannot be read, or one of its patches fits no
+      document, cannot be merged, or takes what the run needs.
+    cli.RunError: there is no kubectl, or no PyYAML.
   """
-  yaml = yaml_text.import_yaml()
+  flag = f'--kube_patch={path}'
   try:
-    with open(path, encoding='utf-8') as file:
-      documents = [d for d in yaml.safe_load_all(file) if d is not None]
-  except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-    raise cli.UsageError(f'--kube_patch={path}: {error}') from error
-  if not documents:
-    raise cli.UsageError(f'--kube_patch={path} has no document')
-  return tuple(_make_patch(path, document) for document in documents)
-
-
-def _make_patch(path, document):
-  metadata = document.get('metadata') if isinstance(document, dict) else None
-  if (
-    not isinstance(document, dict)
-    or not isinstance(document.get('kind'), str)
-    or not isinstance(metadata, dict | None)
-  ):
-    raise cli.UsageError(
-      f'--kube_patch={path}: expected documents with a kind, such as'
-      ' "kind: Pod", and the fields to merge, such as spec'
-    )
-  fields = {k: v for k, v in document.items() if k not in ('kind', 'metadata')}
-  more = {k: v for k, v in (metadata or {}).items() if k != 'name'}
-  if more:
-    fields['metadata'] = more
-  return Patch(document['kind'], (metadata or {}).get('name'), fields)
-
-
-def apply(documents, patches):
-  """Returns the documents (list of dict) with all patches merged into them.
-
-  Raises:
-    cli.UsageError: a patch fits none of them, or breaks one.
-  """
-  documents = copy.deepcopy(documents)
-  for patch in patches:
-    targets = list(_find(documents))
-    fitting = [
-      target
-      for kind, name, target in targets
-      if kind == patch.kind and patch.name in (None, name)
-    ]
-    if not fitting:
-      named = f' named {patch.name}' if patch.name else ''
-      known = sorted({f'{kind} {name}' for kind, name, _ in targets})
-      raise cli.UsageError(
-        f'--kube_patch: this run has no {patch.kind}{named}: expected one of'
-        f' {", ".join(known)}'
-      )
-    for target in fitting:
-      merged = merge(target, patch.fields)
-      target.clear()
-      target.update(merged)
-    for _ in _find(documents):  # What it needs of them is still there.
-      pass
-  return documents
-
-
-def _find(documents):
-  """Yields (kind, name, the dict to merge into) for objects and their Pods."""
+    given = yaml_text.load(pathlib.Path(path).read_text('utf-8'))
+  except (OSError, ValueError) as error:
+    raise cli.UsageError(f'{flag}: {error}') from error
+  if not given:
+    raise cli.UsageError(f'{flag} has no document')
+  patches = [each for one in given for each in _aim(one, documents, flag)]
+  aimed = {_key(each) for each in patches}
+  kustomization = {
+    'resources': ['objects.yaml'],
+    'patches': [{'patch': yaml_text.dump([each])} for each in patches],
+  }
+  files = {
+    'kustomization.yaml': [kustomization],
+    'objects.yaml': [d for d in documents if _key(d) in aimed],
+  }
+  kubectl = Kubectl('kube_patch')
+  with tempfile.TemporaryDirectory(prefix='distmnist-') as folder:
+    for name, content in files.items():
+      (pathlib.Path(folder) / name).write_text(yaml_text.dump(content), 'utf-8')
+    try:
+      merged = yaml_text.load(kubectl.change('kustomize', folder))
+    except (cli.RunError, ValueError) as error:
+      raise cli.UsageError(f'{flag}: {error}') from error
+  found = {_key(each): each for each in merged}
   for document in documents:
-    name = _read(document, 'metadata', 'name')
-    if name is None:
-      raise cli.UsageError(
-        f'--kube_patch leaves a {document["kind"]} without its metadata.name'
-      )
-    yield document['kind'], name, document
-    yield from (('Pod', *found) for found in find_templates(document))
+    if after := found.get(_key(document)):
+      _check_kept(document, after, flag)
+  return [
+    found[_key(d)] if _key(d) in aimed else d
+    for d in documents
+    if _key(d) in found or _key(d) not in aimed  # Else it was deleted.
+  ]
 
 
-def find_templates(document):
-  """Yields (role, template) for the Pods of an object (dict).
-
-  Raises:
-    cli.UsageError: a template has no labels, by which Services find its Pods.
-  """
-  parts = [document.get('spec', {})]
-  while parts:
-    part = parts.pop(0)
-    if isinstance(part, list):
-      parts += part
-    elif isinstance(part, dict):
-      if _read(part, 'spec', 'containers'):
-        app = _read(part, 'metadata', 'labels', 'app')
-        if app is None:
-          raise cli.UsageError(
-            f'--kube_patch leaves the Pods of a {document["kind"]} without'
-            ' their label app in metadata.labels'
-          )
-        yield part['metadata']['labels'].get('role', app), part
-      else:
-        parts += part.values()
+def _key(document: dict) -> tuple[str, str]:
+  return document['kind'], document['metadata']['name']
 
 
-def _read(value, *names):
-  """Returns the field at a path of `names`, or None if there is none."""
-  for name in names:
-    value = value.get(name) if isinstance(value, dict) else None
-  return value
-
-
-def merge(base, patch):
-  """Returns `base` with `patch` merged into it; both are dicts.
+def _aim(given: object, documents: list[dict], flag: str) -> list[dict]:
+  """Returns a patch for each of the documents that one of a file is meant for.
 
   Raises:
-    cli.UsageError: an entry of a list lacks what tells it from the others.
+    cli.UsageError: it is no patch, or fits none of them.
   """
-  if patch.get(_DIRECTIVE) == 'replace':
-    return {k: v for k, v in patch.items() if k != _DIRECTIVE}
-  merged = dict(base)
-  for name, value in patch.items():
-    if value is None:
-      merged.pop(name, None)
-    elif isinstance(value, dict):
-      before = merged.get(name)
-      merged[name] = merge(before if isinstance(before, dict) else {}, value)
-    elif name in _KEYS and _is_list_of_maps(value):
-      merged[name] = _merge_lists(name, merged.get(name) or [], value)
-    else:
-      merged[name] = value
-  return merged
+  kind = given.get('kind') if isinstance(given, dict) else None
+  metadata = (given.get('metadata') or {}) if kind else None
+  if not isinstance(kind, str) or not isinstance(metadata, dict):
+    raise cli.UsageError(
+      f'{flag}: expected documents with a kind, such as "kind: Pod", and the'
+      ' fields to merge, such as spec'
+    )
+  name = metadata.get('name')
+  more = {k: v for k, v in metadata.items() if k != 'name'}
+  fields = {
+    k: v
+    for k, v in given.items()
+    if k not in ('apiVersion', 'kind', 'metadata')
+  }
+  found, known = [], set()
+  for document in documents:
+    targets = {(document['kind'], document['metadata']['name'])}
+    if document['kind'] == 'Job':
+      labels = document['spec']['template']['metadata']['labels']
+      targets.add(('Pod', labels['role']))
+    known |= targets
+    for target in targets & {(kind, name)} if name else targets:
+      if target[0] == kind:
+        found.append(_make_patch(document, kind, more, fields))
+  if not found:
+    named = f' named {name}' if name else ''
+    raise cli.UsageError(
+      f'{flag}: this run has no {kind}{named}: expected one of'
+      f' {", ".join(sorted(f"{k} {n}" for k, n in known))}'
+    )
+  return found
 
 
-def _is_list_of_maps(value):
-  return isinstance(value, list) and all(isinstance(e, dict) for e in value)
+def _make_patch(
+  document: dict, kind: str, metadata: dict, fields: dict
+) -> dict:
+  """Returns a patch of one document, or of the template of its Pods."""
+  if kind == 'Pod':
+    template = {**({'metadata': metadata} if metadata else {}), **fields}
+    metadata, fields = {}, {'spec': {'template': template}}
+  own = {
+    name: value
+    for name, value in document['metadata'].items()
+    if name in ('name', 'namespace')
+  }
+  return {
+    'apiVersion': document['apiVersion'],
+    'kind': document['kind'],
+    'metadata': {**metadata, **own},
+    **fields,
+  }
 
 
-def _merge_lists(name, base, patch):
-  if {_DIRECTIVE: 'replace'} in patch:
-    return [entry for entry in patch if entry != {_DIRECTIVE: 'replace'}]
-  merged = list(base)
-  for entry in patch:
-    key = next((k for k in _KEYS[name] if k in entry), None)
-    if key is None:
+def _check_kept(before: dict, after: dict, flag: str) -> None:
+  """Refuses a patch that takes a label, or its container, from an object.
+
+  Raises:
+    cli.UsageError: it does.
+  """
+  for name in _find_kept(before):
+    if name not in _find_kept(after):
       raise cli.UsageError(
-        f'--kube_patch: an entry of {name} has no {" or ".join(_KEYS[name])},'
-        ' which says which one it is'
+        f'{flag} takes {name} from {" ".join(_key(before))}: expected a patch '
+        'that adds to metadata.labels, and names each of its containers'
       )
-    same = [e for e in merged if e.get(key) == entry[key]]
-    if entry.get(_DIRECTIVE) == 'delete':
-      merged = [e for e in merged if e not in same]
-    elif same:
-      merged = [merge(e, entry) if e in same else e for e in merged]
-    else:
-      merged.append(entry)
-  return merged
+
+
+def _find_kept(document: dict) -> list[str]:
+  """Returns what the run needs of an object and of its Pods, in words."""
+  template = (document.get('spec') or {}).get('template') or {}
+  labels = [
+    f'the label {name}={value}{of}'
+    for each, of in ((document, ''), (template, ' of its Pods'))
+    for name, value in (
+      (each.get('metadata') or {}).get('labels') or {}
+    ).items()
+  ]
+  containers = (template.get('spec') or {}).get('containers') or []
+  return labels + [f'the container {each.get("name")}' for each in containers]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from distmnist.common import cli
-from distmnist.launching.kubernetes import kubectl_run, patch
+from distmnist.launching.kubernetes import kubectl, kubectl_run
 from tests.support import kube_answers, programs
 from tests.support.background import Running, last_line
 from tests.support.kube_answers import make_end, make_object, make_pod
@@ -86,6 +86,24 @@ def test_a_chief_that_was_replaced_is_followed_too(cluster, capfd):
   )
 
 
+@pytest.mark.parametrize(
+  ('kind', 'path', 'pod'),
+  [
+    ('Job', 'job/mnist-worker-0', 'mnist-worker-0-x'),
+    ('JobSet', 'jobset/mnist', 'mnist-chief-0-0-x'),
+    ('TrainJob', 'trainjob/mnist', 'mnist-chief-0-0-x'),
+  ],
+)
+def test_the_end_of_each_kind_is_seen(cluster, capfd, caplog, kind, path, pod):
+  end = {'TrainJob': 'Complete', 'Job': 'Complete', 'JobSet': 'Completed'}[kind]
+  others = [make_pod('mnist-ps-0-0-a', running={})]
+  pods = [*others, make_pod(pod, terminated=make_end(0))]
+  cluster.play((make_object(kind, end), pods))
+  assert run(kind.lower()) == 0
+  assert capfd.readouterr().out == f'the log of {pod}\n'
+  assert caplog.messages[0].startswith(f'{path} is created')
+
+
 @pytest.mark.slow
 def test_a_log_that_breaks_off_goes_on(cluster, capfd):
   running = (make_object('Job'), [make_pod(CHIEF, running={})])
@@ -99,12 +117,6 @@ def test_a_run_that_fails_with_no_pod_left_fails(cluster, caplog):
   cluster.play((make_object('Job', 'Failed'), []))
   assert run() == 1
   assert 'job/mnist-worker-0 has failed; see kubectl' in caplog.messages[-1]
-
-
-def test_a_run_that_somebody_deletes_is_an_error(cluster):
-  cluster.play(({}, []))
-  with pytest.raises(cli.RunError, match='was deleted by somebody else'):
-    run()
 
 
 def command(*words):
@@ -185,7 +197,7 @@ def test_what_cannot_be_created_as_a_whole_is_removed(
   tmp_path, monkeypatch, script
 ):
   """Also if another launcher was faster, or the server does not answer."""
-  monkeypatch.setattr(kubectl_run, 'ANSWER_SECS', 0.5)
+  monkeypatch.setattr(kubectl, 'ANSWER_SECS', 0.5)
   monkeypatch.setattr(kubectl_run, '_SECS_PER_OBJECT', 0)
   path = programs.make(
     tmp_path,
@@ -212,19 +224,10 @@ def test_nothing_is_created_where_it_is_not_known_what_is_there(
   assert (tmp_path / 'calls').read_text() == 'get\n'
 
 
-def test_the_run_of_another_launch_in_place_of_ours_is_not_ours(cluster):
+def test_a_run_that_somebody_deletes_is_an_error(cluster):
   cluster.play((make_object('Job', 'Complete', name='mnist-worker-1'), []))
   with pytest.raises(cli.RunError, match='was deleted by somebody else'):
     run()
-
-
-def test_a_patch_that_takes_our_label_away_is_refused(cluster, tmp_path):
-  (tmp_path / 'a.yaml').write_text(
-    'kind: Job\nmetadata: {labels: {$patch: replace, app: distmnist}}'
-  )
-  patches = patch.read(str(tmp_path / 'a.yaml'))
-  with pytest.raises(cli.UsageError, match='label launch from job/mnist-ps-0'):
-    run(patches=patches)
 
 
 @pytest.mark.slow
@@ -240,14 +243,14 @@ def test_a_dry_run_applies_nothing(cluster, tmp_path):
 
 def test_no_kubectl_is_said(monkeypatch, tmp_path):
   monkeypatch.setenv('PATH', str(tmp_path))
-  with pytest.raises(cli.RunError, match='no kubectl on this machine: install'):
-    kubectl_run.Kubectl(None)
+  with pytest.raises(cli.RunError, match='kubectl on .*, which --apply needs'):
+    kubectl.Kubectl('apply')
 
 
 def test_it_is_the_users_with_the_namespace(monkeypatch, tmp_path):
   path = programs.make(tmp_path, kubectl='echo "$@"; cat')
   monkeypatch.setenv('PATH', path)
-  client = kubectl_run.Kubectl('ml')
+  client = kubectl.Kubectl('apply', 'ml')
   said = client.change('create', '-f', '-', text='a: 1')
   assert said == '--namespace ml create -f -\na: 1'
 
@@ -256,7 +259,7 @@ def test_what_it_refuses_is_told_in_its_words(monkeypatch, tmp_path):
   path = programs.make(tmp_path, kubectl='echo "no rights:" >&2; exit 1')
   monkeypatch.setenv('PATH', path)
   with pytest.raises(cli.RunError, match='^kubectl create: no rights:$'):
-    kubectl_run.Kubectl(None).change('create', '-f', '-')
+    kubectl.Kubectl('apply').change('create', '-f', '-')
 
 
 @pytest.mark.parametrize(
@@ -271,8 +274,8 @@ def test_what_it_refuses_is_told_in_its_words(monkeypatch, tmp_path):
 )
 def test_a_look_may_have_no_answer(monkeypatch, tmp_path, script, found):
   monkeypatch.setenv('PATH', programs.make(tmp_path, kubectl=script))
-  monkeypatch.setattr(kubectl_run, 'ANSWER_SECS', 0.5)
-  assert kubectl_run.Kubectl(None).get('job') == found
+  monkeypatch.setattr(kubectl, 'ANSWER_SECS', 0.5)
+  assert kubectl.Kubectl('apply').get('job') == found
 
 
 @pytest.mark.parametrize(
@@ -281,6 +284,6 @@ def test_a_look_may_have_no_answer(monkeypatch, tmp_path, script, found):
 )
 def test_a_log_goes_to_the_screen(monkeypatch, tmp_path, capfd, is_new, words):
   monkeypatch.setenv('PATH', programs.make(tmp_path, kubectl='echo "$@"'))
-  assert kubectl_run.Kubectl(None).follow('a', is_new).wait() == 0
+  assert kubectl.Kubectl('apply').follow('a', is_new).wait() == 0
   sys.stdout.flush()
   assert capfd.readouterr().out == f'{words}\n'

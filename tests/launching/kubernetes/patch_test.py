@@ -1,153 +1,249 @@
-"""Patches, and how kubectl itself would merge them."""
+"""Patches, and those of their page in the manifests of each kind."""
 
-import json
+import re
 import shutil
-import subprocess
 
 import pytest
 
 from distmnist.common import cli
-from distmnist.launching.kubernetes import patch as patch_lib
+from tests.support import kube_schemas, manifests
 from tests.support.manifests import container_of, find, make, templates_of
+from tests.support.paths import REPO
 
 yaml = pytest.importorskip('yaml')
-
-POD = {
-  'labels': {'app': 'x'},
-  'spec': {
-    'nodeSelector': {'a': '1', 'b': '2'},
-    'tolerations': [{'key': 'a', 'operator': 'Exists'}],
-    'containers': [
-      {
-        'name': 'tensorflow',
-        'image': 'a',
-        'args': ['--a', '--b'],
-        'env': [{'name': 'A', 'value': '1'}, {'name': 'B', 'value': '2'}],
-        'ports': [{'name': 'grpc', 'containerPort': 2222}],
-        'volumeMounts': [{'name': 'tmp', 'mountPath': '/tmp'}],
-      }
-    ],
-    'volumes': [{'name': 'tmp', 'emptyDir': {'sizeLimit': '2Gi'}}],
-  },
-}
-PATCHES = [
-  {'spec': {'nodeSelector': {'a': None, 'c': '3'}}},
-  {'spec': {'nodeSelector': {'$patch': 'replace', 'c': '3'}}},
-  {'spec': {'tolerations': [{'key': 'b', 'operator': 'Exists'}]}},
-  {'spec': {'tolerations': None, 'hostNetwork': True}},
-  {'spec': {'affinity': {'nodeAffinity': {}}}},
-  {'spec': {'containers': [{'name': 'tensorflow', 'args': ['--c']}]}},
-  {
-    'spec': {
-      'containers': [
-        {
-          'name': 'tensorflow',
-          'env': [
-            {'name': 'C', 'value': '3'},
-            {'name': 'A', 'value': '9'},
-            {'name': 'B', '$patch': 'delete'},
-          ],
-          'volumeMounts': [{'name': 'shm', 'mountPath': '/dev/shm'}],
-          'ports': [{'containerPort': 2222, 'name': 'tf'}],
-        },
-        {'name': 'sidecar', 'image': 's'},
-      ],
-      'volumes': [
-        {'name': 'shm', 'emptyDir': {'medium': 'Memory'}},
-        {'name': 'tmp', 'emptyDir': {'sizeLimit': '9Gi'}},
-      ],
-    }
-  },
-  {'spec': {'volumes': [{'$patch': 'replace'}, {'name': 'a', 'emptyDir': {}}]}},
-]
+needs_kubectl = pytest.mark.skipif(
+  not shutil.which('kubectl'), reason='no kubectl'
+)
+each_kind = pytest.mark.parametrize('kind', manifests.KINDS)
 
 
-def sort(value):
-  """Sorts lists of named entries: kubectl has them in another order."""
-  if isinstance(value, dict):
-    return {name: sort(each) for name, each in sorted(value.items())}
-  if isinstance(value, list):
-    return sorted(map(sort, value), key=lambda each: json.dumps(each))
-  return value
+def read_page():
+  """Returns {heading: its blocks of YAML} of the page of ready patches."""
+  page = (REPO / 'docs' / 'kube_patches.md').read_text()
+  found = {}
+  for section in page.split('\n## ')[1:]:
+    title, _, text = section.partition('\n')
+    if blocks := re.findall(r'^```yaml\n(.*?)^```', text, re.M | re.S):
+      found[title] = blocks
+  return found
 
 
-@pytest.mark.skipif(not shutil.which('kubectl'), reason='no kubectl')
-@pytest.mark.parametrize('patch', PATCHES, ids=range(len(PATCHES)))
-def test_it_merges_as_kubectl_does(tmp_path, patch):
-  metadata = {'name': 'a'}
-  pod = {'apiVersion': 'v1', 'kind': 'Pod', 'metadata': metadata}
-  pod['spec'] = POD['spec']
-  (tmp_path / 'pod.json').write_text(json.dumps(pod))
-  done = subprocess.run(
-    [
-      *('kubectl', 'patch', '--local', '--type=strategic', '-o', 'json'),
-      *('-f', tmp_path / 'pod.json', '--patch', json.dumps(patch)),
-    ],
-    env={'PATH': '/usr/local/bin:/usr/bin:/bin', 'KUBECONFIG': '/dev/null'},
-    capture_output=True,
-    text=True,
-    timeout=60,
+@pytest.fixture
+def patched(tmp_path):
+  """Returns patched(text of a patch, fields of the run) -> the manifests."""
+
+  def make_patched(text, **fields):
+    path = tmp_path / 'patch.yaml'
+    path.write_text(text)
+    return make(patch=str(path), **fields)
+
+  return make_patched
+
+
+def jobs_of(documents):
+  """Returns the specs of the Jobs, also of those in a JobSet."""
+  parts = [each for d in documents for each in manifests.unpack(d)]
+  return [each['spec'] for each in parts if each['kind'] == 'Job']
+
+
+def spec_of(documents, kind):
+  """Returns the spec of the one object of a kind, also of one in another."""
+  parts = [each for d in documents for each in manifests.unpack(d)]
+  (spec,) = [each['spec'] for each in parts if each['kind'] == kind]
+  return spec
+
+
+def is_in_pods(documents, check, roles=('ps', 'worker', 'evaluator')):
+  """Whether `check` of a template holds for the Pods of these roles alone."""
+  templates = templates_of(documents).values()
+  assert {t['metadata']['labels']['role'] for t in templates} >= set(roles)
+  return all(
+    bool(check(each)) == (each['metadata']['labels']['role'] in roles)
+    for each in templates
   )
-  assert done.returncode == 0, done.stderr
-  assert sort(patch_lib.merge(pod, patch)) == sort(json.loads(done.stdout))
 
 
-def test_what_is_merged_is_not_changed():
-  before = json.dumps(POD)
-  patch_lib.merge(POD, PATCHES[6])
-  assert json.dumps(POD) == before
+def has_spec(**fields):
+  return lambda template: fields.items() <= template['spec'].items()
 
 
-def test_a_new_entry_comes_last():
-  merged = patch_lib.merge(POD, PATCHES[6])['spec']
-  assert [c['name'] for c in merged['containers']] == ['tensorflow', 'sidecar']
-  assert [v['name'] for v in merged['volumes']] == ['tmp', 'shm']
+# What a reader may take for something other than a string.
+WORDS = '--a=1e-3\n', '1e3', '0o7', 'y', 'No', '~', '1:30', '# a\n\nb\tc: d \n'
+# Heading -> of each block, the kinds it is for and whether it is in their
+# manifests. The others of a block are no patches, but complete objects.
+ALL = tuple(manifests.KINDS)
+READY = {
+  'Nodes and taints': [
+    (ALL, lambda d: is_in_pods(d, has_spec(nodeSelector={'pool': 'gpu'})))
+  ],
+  'Priority': [
+    (ALL, lambda d: is_in_pods(d, has_spec(priorityClassName='high')))
+  ],
+  'A private registry': [
+    (
+      ALL,
+      lambda d: (
+        is_in_pods(d, has_spec(imagePullSecrets=[{'name': 'registry'}]))
+        and is_in_pods(
+          d,
+          lambda t: (
+            container_of(t)['imagePullPolicy'] == 'Always'
+            and container_of(t)['image'] == 'distmnist:1'
+          ),
+        )
+      ),
+    )
+  ],
+  'Removal after the end': [
+    (
+      ('job',),
+      lambda d: {j['ttlSecondsAfterFinished'] for j in jobs_of(d)} == {86400},
+    ),
+    (
+      ('jobset', 'trainjob'),
+      lambda d: spec_of(d, 'JobSet')['ttlSecondsAfterFinished'] == 86400,
+    ),
+  ],
+  'A deadline': [
+    (ALL, lambda d: {j['activeDeadlineSeconds'] for j in jobs_of(d)} == {7200})
+  ],
+  'A larger /tmp': [
+    (
+      ALL,
+      lambda d: is_in_pods(
+        d,
+        lambda t: (
+          {'name': 'tmp', 'emptyDir': {'sizeLimit': '20Gi'}}
+          in t['spec']['volumes']
+        ),
+      ),
+    )
+  ],
+  'Another user': [
+    (
+      ALL,
+      lambda d: is_in_pods(
+        d,
+        lambda t: (
+          t['spec']['securityContext']['runAsUser'] == 4242
+          and t['spec']['securityContext']['runAsNonRoot']
+        ),
+      ),
+    )
+  ],
+  'A namespace that denies egress': [
+    (
+      ALL,
+      lambda d: (
+        len(spec_of(d, 'NetworkPolicy')['egress']) == 3
+        and len(spec_of(d, 'NetworkPolicy')['ingress']) == 1
+      ),
+    )
+  ],
+  'Workers on separate nodes': [
+    (
+      ALL,
+      lambda d: is_in_pods(d, lambda t: 'affinity' in t['spec'], ['worker']),
+    )
+  ],
+  'Volcano': [
+    ((), None),
+    (
+      ALL,
+      lambda d: is_in_pods(
+        d,
+        lambda t: (
+          'scheduling.k8s.io/group-name' in t['metadata']['annotations']
+        ),
+      ),
+    ),
+    (
+      ('trainjob',),
+      lambda d: (
+        spec_of(d, 'TrainingRuntime')['podGroupPolicy'] == {'volcano': {}}
+        and is_in_pods(d, has_spec(schedulerName='volcano'))
+      ),
+    ),
+  ],
+  'A TensorBoard': [((), None)],
+}
 
 
-def read(tmp_path, text):
-  path = tmp_path / 'patch.yaml'
-  path.write_text(text)
-  return patch_lib.read(path)
+@needs_kubectl
+@each_kind
+def test_the_ready_patches_are_in_the_manifests_of_each_kind(patched, kind):
+  page = read_page()
+  given = [
+    (title, text, check)
+    for title, rows in READY.items()
+    for text, (kinds, check) in zip(page[title], rows, strict=True)
+    if kind in kinds
+  ]
+  file = '---\n'.join(text for _, text, _ in given)
+  documents = patched(file, kind=kind, num_ps=2, evaluator=True)
+  wrong = [title for title, _, check in given if not check(documents)]
+  assert wrong == []
+  kube_schemas.validate(documents)
 
 
-@pytest.mark.parametrize('kind', ['job', 'jobset', 'tfjob', 'trainjob'])
-def test_a_patch_of_pods_reaches_those_of_its_name(tmp_path, kind):
-  patches = read(
-    tmp_path,
-    """
+def test_the_page_has_no_other_patches_and_complete_objects_fit_the_schemas():
+  assert read_page().keys() == READY.keys()
+  (text,) = read_page()['A TensorBoard']
+  kube_schemas.validate(list(yaml.safe_load_all(text)))
+
+
+@needs_kubectl
+@each_kind
+def test_all_that_is_not_patched_is_as_without(patched, kind):
+  fields = {'kind': kind, 'namespace': 'ml', 'train_flags': WORDS}
+  documents = patched('kind: Pod\nspec: {schedulerName: mine}', **fields)
+  for template in templates_of(documents).values():
+    assert template['spec'].pop('schedulerName') == 'mine'
+  assert documents == manifests.make_as_read(**fields)
+
+
+@needs_kubectl
+@each_kind
+def test_patches_of_a_file_are_merged_one_after_the_other(patched, kind):
+  text = """
 kind: Pod
-spec: {schedulerName: mine}
+spec: {schedulerName: mine, nodeSelector: {a: '1'}}
 ---
 kind: Pod
-metadata:
-  name: worker
-  annotations: {a: b}
+metadata: {name: ps}
 spec:
+  nodeSelector: {a: null, b: '2'}
   containers:
   - name: tensorflow
-    env: [{name: A, value: '1'}]
-""",
-  )
-  documents = make(kind=kind, num_ps=2, tensorboard=True, patches=patches)
+    env:
+    - {name: A, value: '1e3'}
+    - {name: HOME, $patch: delete}
+  - {name: sidecar, image: s}
+"""
+  documents = patched(text, kind=kind, num_ps=2)
   for template in templates_of(documents).values():
-    assert template['spec']['schedulerName'] == 'mine'
-    is_worker = template['metadata']['labels'].get('role') == 'worker'
-    annotations = template['metadata'].get('annotations')
-    assert annotations == ({'a': 'b'} if is_worker else None)
-    env = container_of(template)['env']
-    assert ({'name': 'A', 'value': '1'} in env) == is_worker
+    spec = template['spec']
+    is_ps = template['metadata']['labels']['role'] == 'ps'
+    assert spec['schedulerName'] == 'mine'
+    assert spec['nodeSelector'] == ({'b': '2'} if is_ps else {'a': '1'})
+    assert [c['name'] for c in spec['containers']] == (
+      ['tensorflow', 'sidecar'] if is_ps else ['tensorflow']
+    )
+    env = {e['name']: e.get('value') for e in spec['containers'][0]['env']}
+    assert (env.get('A'), 'HOME' in env) == (
+      ('1e3', False) if is_ps else (None, True)
+    )
 
 
-def test_a_patch_of_an_object_reaches_all_of_its_kind(tmp_path):
-  patches = read(
-    tmp_path, 'kind: Job\nmetadata: {labels: {a: b}}\nspec: {suspend: true}'
-  )
-  jobs = find(make(patches=patches), 'Job')
-  assert len(jobs) == 3
-  for job in jobs.values():
-    assert job['spec']['suspend'] is True
-    assert job['metadata']['labels']['a'] == 'b'
-    assert job['metadata']['labels']['app'] == 'distmnist'
+@needs_kubectl
+def test_an_object_may_be_deleted_and_one_may_be_meant_by_its_name(patched):
+  text = 'kind: NetworkPolicy\n$patch: delete\n---\nkind: Job\n'
+  text += 'metadata: {name: mnist-ps-0, labels: {a: b}}\nspec: {suspend: true}'
+  documents = patched(text)
+  assert not find(documents, 'NetworkPolicy')
+  for name, job in find(documents, 'Job').items():
+    assert ('suspend' in job['spec']) == (name == 'mnist-ps-0')
+    assert ('a' in job['metadata']['labels']) == (name == 'mnist-ps-0')
 
 
 @pytest.mark.parametrize(
@@ -159,45 +255,70 @@ def test_a_patch_of_an_object_reaches_all_of_its_kind(tmp_path):
     ('kind: [a]', 'expected documents with a kind'),
     ('kind: Pod\nmetadata: a', 'expected documents with a kind'),
     ('kind: {', 'flow node'),
+    ('kind: Pods', 'no Pods: expected one of Job mnist-ps-0, .*Pod ps,'),
+    ('kind: Pod\nmetadata: {name: chief}', 'no Pod named chief: expected'),
   ],
 )
-def test_what_is_no_patch_is_refused(tmp_path, text, error):
+def test_what_is_no_patch_or_fits_nothing_is_refused(patched, text, error):
   with pytest.raises(cli.UsageError, match=error) as found:
-    read(tmp_path, text)
+    patched(text)
   assert str(found.value).startswith('--kube_patch=')
+  assert '\n' not in str(found.value)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path):
-  with pytest.raises(cli.UsageError, match='--kube_patch=.*No such file'):
-    patch_lib.read(tmp_path / 'none.yaml')
-
-
+@needs_kubectl
 @pytest.mark.parametrize(
   ('text', 'error'),
   [
-    ('kind: Pods', 'no Pods: expected one of Job mnist-ps-0, .*Pod ps,'),
-    ('kind: Pod\nmetadata: {name: chief}', 'no Pod named chief: expected'),
     (
-      'kind: Job\nspec: {template: {metadata: null}}\n---\nkind: Pod\nspec: {}',
-      'leaves the Pods of a Job without their label app',
+      'kind: Job\nspec: {template: {metadata: null}}',
+      'app=.* of its Pods from',
     ),
-    ('kind: Pod\nmetadata: {labels: null}', 'Job without their label app'),
     (
-      'kind: Job\nmetadata: {$patch: replace, labels: {}}',
-      'leaves a Job without its metadata.name',
+      'kind: Pod\nmetadata: {labels: {role: null}}',
+      'role=ps of its Pods from Job',
     ),
+    (
+      'kind: Job\nmetadata: {labels: {$patch: replace, app: distmnist}}',
+      'the label run=mnist from Job mnist-ps-0: .* adds to metadata.labels,',
+    ),
+    ('kind: Pod\nspec: {containers: a}', 'kubectl kustomize: '),
     (
       'kind: Pod\nspec: {containers: [{env: [{name: A, value: b}]}]}',
-      'an entry of containers has no name, which says',
-    ),
-    (
-      'kind: Service\nspec: {ports: [{protocol: TCP}]}',
-      'an entry of ports has no containerPort or port, which',
+      'the container tensorflow from Job .* names each of its containers$',
     ),
   ],
 )
-def test_a_patch_of_nothing_is_refused_as_is_one_that_breaks_its_object(
-  tmp_path, text, error
-):
+def test_a_patch_that_breaks_its_object_is_refused(patched, text, error):
   with pytest.raises(cli.UsageError, match=error):
-    make(patches=read(tmp_path, text))
+    patched(text)
+
+
+@needs_kubectl
+@pytest.mark.parametrize(
+  ('text', 'error'),
+  [
+    (
+      'kind: JobSet\nspec: {replicatedJobs: [{name: ps}]}',
+      'spec.replicatedJobs of the JobSet, .* a patch of kind: Job$',
+    ),
+    (
+      'kind: TrainingRuntime\nspec: {template: {metadata: {}}}',
+      'spec.template of the TrainingRuntime, .* a patch of kind: JobSet$',
+    ),
+  ],
+)
+def test_a_part_of_another_object_is_patched_as_itself(patched, text, error):
+  with pytest.raises(cli.UsageError, match=error):
+    patched(text, kind='trainjob')
+
+
+def test_no_kubectl_is_said(patched, monkeypatch, tmp_path):
+  monkeypatch.setenv('PATH', str(tmp_path))
+  with pytest.raises(cli.RunError, match='which --kube_patch needs: install'):
+    patched('kind: Pod\nspec: {schedulerName: mine}')
+
+
+def test_a_file_that_is_not_there_is_refused():
+  with pytest.raises(cli.UsageError, match='--kube_patch=none.yaml: .*No such'):
+    make(patch='none.yaml')

@@ -2,36 +2,17 @@ import pytest
 
 from distmnist.launching.kubernetes import run_status
 from tests.support.kube_answers import make_end, make_object, make_pod
-from tests.support.manifests import find, make, make_options
-
-
-@pytest.mark.parametrize(
-  ('kind', 'path', 'pod'),
-  [
-    ('job', 'job/mnist-worker-0', 'mnist-worker-0-x7k2p'),
-    ('jobset', 'jobset/mnist', 'mnist-chief-0-0-x7k2p'),
-    ('trainjob', 'trainjob/mnist', 'mnist-chief-0-0-x7k2p'),
-    ('tfjob', 'tfjob/mnist', 'mnist-chief-0'),
-  ],
-)
-def test_what_is_watched_is_in_the_manifests(kind, path, pod):
-  watched = run_status.watch(make_options(kind=kind))
-  assert watched.path == path
-  assert watched.name in find(make(kind=kind), watched.kind)
-  others = [make_pod('mnist-ps-0-0-a'), make_pod('mnist-worker-1-a')]
-  found = run_status.find_chief([*others, make_pod(pod)], watched)
-  assert found['metadata']['name'] == pod
-  assert run_status.find_chief(others, watched) is None
 
 
 def test_of_two_chiefs_it_is_the_newer():
-  watched = run_status.watch(make_options())
   pods = [
+    make_pod('mnist-ps-0-c', '2026-01-01T00:02:00Z'),
     make_pod('mnist-worker-0-b', '2026-01-01T00:00:05Z'),
     make_pod('mnist-worker-0-a', '2026-01-01T00:01:00Z'),
   ]
-  found = run_status.find_chief(pods, watched)
+  found = run_status.find_newest(pods, 'mnist-worker-0-')
   assert found['metadata']['name'] == 'mnist-worker-0-a'
+  assert run_status.find_newest(pods, 'mnist-worker-1-') is None
 
 
 @pytest.mark.parametrize(
@@ -45,8 +26,6 @@ def test_of_two_chiefs_it_is_the_newer():
     (make_object('JobSet', 'Completed'), True),
     (make_object('TrainJob', 'Complete'), True),
     (make_object('TrainJob', 'Failed'), False),
-    (make_object('TFJob', 'Created', 'Running'), None),
-    (make_object('TFJob', 'Succeeded'), True),
   ],
 )
 def test_an_object_tells_how_it_has_ended(document, outcome):

@@ -115,12 +115,11 @@ def test_no_pyyaml_is_said_in_one_line(monkeypatch):
 
 
 def test_the_first_lines_say_what_to_do_and_who_may_come_in():
-  options = manifests.make_options(tensorboard=True, namespace='ml')
+  options = manifests.make_options(namespace='ml')
   text = yaml_text.write(jobs.Job(1, 2), options, [{'apiVersion': 'v1'}])
   head = text[: text.index('apiVersion')]
   assert head.startswith('# mnist: 1 ps and 2 workers, by distmnist.launch')
   assert '# watch   kubectl -n ml logs -f job/mnist-worker-0\n' in head
-  assert '# curves  kubectl -n ml port-forward service/mnist-tens' in head
   assert 'anyone who reaches' in head
   assert all(line.startswith('#') for line in head.splitlines())
   assert max(map(len, head.splitlines())) <= 80
