@@ -18,7 +18,7 @@ when, so that the chief still finds the ps for its last checkpoint. If the
 driver is gone, or silent after the loss of the executor, the agent stops the
 task on its own. Whatever happens, the task's processes end with the agent.
 
-Messages are as in spark/messages.py. The agent sends
+Messages are as in spark/links.py. The agent sends
 
   {"hello": name, "attempt": n, "address": host:port, "executor": text}
   {"lines": [...]}   new lines of the task's log
@@ -34,13 +34,15 @@ and the driver sends
   {"leave": true}    done
 """
 
+import contextlib
 import fcntl
 import json
 import os
-import select
+import queue
 import shutil
 import signal
 import sys
+import threading
 import time
 
 from distmnist.common import cli, command_line, owner_file, stop_grace
@@ -49,7 +51,7 @@ from distmnist.launching import jobs
 from distmnist.launching.forking import fork_client
 from distmnist.launching.screen import log_view, task_logs
 from distmnist.launching.supervisor import task_group
-from distmnist.spark import messages as messages_lib
+from distmnist.spark import links
 
 # From the loss of the executor to the stop, if the driver says nothing.
 ORPHAN_SECS = 20.0
@@ -75,6 +77,7 @@ class Agent:
     self._spec = spec
     self._task = jobs.Task(**{**spec['task'], **lists})
     self._stdin = stdin
+    self._heard = queue.SimpleQueue()  # callables, from the threads that read
     self._told = set()  # the keys of the driver's messages
     self._signals = []  # that end the task: the second one at once
     self._orphan_deadline = None
@@ -83,13 +86,17 @@ class Agent:
     """Runs to the end; returns the exit code of the agent."""
     name, (host, port) = self._spec['name'], self._spec['driver']
     try:
-      self._link = messages_lib.connect(host, port, self._spec['secret'])
+      self._link = links.connect(
+        *(host, port, self._spec['secret']),
+        lambda _, order: self._heard.put(lambda: self._take(order)),
+      )
     except OSError as error:
       print(
         f'{name} cannot reach the driver at {host}:{port}: {error}',
         file=sys.stderr,
       )
       return cli.LOST
+    threading.Thread(target=self._read_stdin, daemon=True).start()
     self._link.send(
       hello=name,
       attempt=self._spec['attempt'],
@@ -171,25 +178,31 @@ class Agent:
     while not self._told & {key, 'leave'} and self._link.is_open:
       if key == 'go' and self._orphan_deadline:
         return
-      stdin = [] if self._stdin is None else [self._stdin]
-      select.select([self._link, *stdin], [], [])
-      self._look()
+      self._heard.get()()
+
+  def _look(self):
+    with contextlib.suppress(queue.Empty):
+      while True:
+        self._heard.get_nowait()()
 
   def _take(self, order):
-    """Notes what the driver has said, a dict."""
+    """Notes what the driver has said, a dict, or None if it is gone."""
+    if order is None:
+      self._link.close()
+      return
     # The first order is no second signal, whoever has sent us one.
     if 'stop' in order and ('stop' in self._told or not self._signals):
       self._signals.append(signal.SIGTERM)
     self._told |= order.keys()
 
-  def _look(self):
-    for order in self._link.receive():
-      self._take(order)
-    if self._stdin is None or not select.select([self._stdin], [], [], 0)[0]:
-      return
-    if os.read(self._stdin, 4096):
-      return
-    self._stdin = None
+  def _read_stdin(self):
+    """Waits for the end of stdin, in a thread."""
+    while os.read(self._stdin, 4096):
+      pass
+    self._heard.put(self._note_orphaned)
+
+  def _note_orphaned(self):
+    """Tells the driver that Spark's Python process has ended."""
     self._orphan_deadline = time.monotonic() + ORPHAN_SECS
     pid = self._spec['executor_pid']
     what = self._describe_executor()
@@ -218,9 +231,7 @@ def _read_report(logdir):
   try:
     # As written by logdir/report.py; a logdir on another file system has none.
     with open(os.path.join(logdir, 'report.json'), encoding='utf-8') as file:
-      return messages_lib.parse_object(
-        file.read(messages_lib.MAX_MESSAGE_BYTES)
-      )
+      return links.parse_object(file.read(links.MAX_MESSAGE_BYTES))
   except OSError:
     return None
 

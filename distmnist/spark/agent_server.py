@@ -1,27 +1,25 @@
 """The server in the driver to which the agents on Spark's executors connect.
 
 A peer is a newcomer until it has proved that it knows the secret of the run
-(spark/messages.py) and has sent a valid hello.
+(spark/links.py) and has sent a valid hello. Each has a thread that reads, so
+that nobody who says nothing, or half a message, delays the driver.
 """
 
+import collections
 import contextlib
 import re
 import secrets
-import selectors
 import socket
-import time
+from multiprocessing import connection as connection_lib
 
 from distmnist.common import cli
-from distmnist.spark import messages
+from distmnist.spark import links
 
-# Seconds that a newcomer has until its hello.
+# For each answer of a newcomer, and for its hello.
 HELLO_SECS = 10.0
 # Meanwhile others wait in the listener's queue.
 _MAX_NEWCOMERS = 256
 _BACKLOG = 4096
-# From one address: beyond this number, a newcomer has less time.
-_MANY_NEWCOMERS = _MAX_NEWCOMERS // 2
-_HURRIED_HELLO_SECS = 2.0
 
 
 class AgentServer:
@@ -37,9 +35,9 @@ class AgentServer:
 
     Args:
       conf: pyspark.SparkConf, which says on which address of the driver.
-      welcome: callable(messages.Connection, hello), where hello may be any
-        dict that names an executor; returns what `poll` calls this connection,
-        or None to close it.
+      welcome: callable(links.Link, hello), where hello may be any dict that
+        names an executor; returns what `poll` calls this peer, or None to close
+        the connection.
 
     Raises:
       cli.RunError: it cannot listen there.
@@ -57,20 +55,17 @@ class AgentServer:
     self._secret = secrets.token_hex(32)
     self.contact = {'driver': [driver, port], 'secret': self._secret}
     self._welcome = welcome
-    self._newcomers = {}  # Connection -> (deadline, host)
+    self._peers = {}  # Link -> what `welcome` returned, None for a newcomer
+    self._heard = collections.deque()  # (Link, message), from their threads
     self._wake, self.waker = socket.socketpair()
     self.waker.setblocking(False)
-    self._selector = selectors.DefaultSelector()
-    self._selector.register(self._listener, selectors.EVENT_READ)
-    self._selector.register(self._wake, selectors.EVENT_READ)
 
   def close(self):
     """Ends all connections."""
-    for key in list(self._selector.get_map().values()):
-      key.fileobj.close()
-    self._listener.close()
-    self._selector.close()
-    self.waker.close()
+    for link in self._peers:
+      link.close()
+    for each in (self._listener, self._wake, self.waker):
+      each.close()
 
   def wake(self):
     """Interrupts `poll`; may be called from another thread."""
@@ -78,67 +73,48 @@ class AgentServer:
       self.waker.send(b'.')
 
   def poll(self, secs):
-    """Waits up to `secs`; returns the list of peers that have sent something.
+    """Waits up to `secs`; returns [(peer, message), ...].
 
-    Each is what `welcome` returned for its connection.
+    A peer is what `welcome` returned for it; the message is a dict, or None
+    once its connection has ended. Nothing comes from a link that is closed at
+    this end.
     """
-    ready = []
-    self._choose_listening()
-    for key, _ in self._selector.select(secs):
-      if key.fileobj is self._wake:
-        self._wake.recv(4096)
-      elif key.fileobj is self._listener:
-        self._accept()
-      elif key.data is None:
-        self._greet(key.fileobj)
-      else:
-        ready.append(key.data)
-    return ready
-
-  def drop_closed(self):
-    """Forgets the connections that are no longer open."""
-    now = time.monotonic()
-    for connection, (deadline, _) in self._newcomers.items():
-      connection.is_open &= now < deadline
-    for key in list(self._selector.get_map().values()):
-      connection = key.fileobj
-      if isinstance(connection, messages.Connection) and not connection.is_open:
-        self._selector.unregister(connection)
-        self._newcomers.pop(connection, None)
-        connection.close()
-
-  def _choose_listening(self):
-    """Stops accepting while there are too many newcomers."""
-    is_listening = self._listener in self._selector.get_map()
-    is_full = len(self._newcomers) >= _MAX_NEWCOMERS
-    if is_full and is_listening:
-      self._selector.unregister(self._listener)
-    elif not is_full and not is_listening:
-      self._selector.register(self._listener, selectors.EVENT_READ)
+    wanted = [self._wake]
+    if list(self._peers.values()).count(None) < _MAX_NEWCOMERS:
+      wanted.append(self._listener)
+    ready = connection_lib.wait(wanted, secs)
+    if self._wake in ready:
+      self._wake.recv(4096)
+    if self._listener in ready:
+      self._accept()
+    return list(self._take())
 
   def _accept(self):
     with contextlib.suppress(OSError):  # The peer is gone already.
-      accepted, (host, *_) = self._listener.accept()
-      hosts = [other for _, other in self._newcomers.values()]
-      is_many = hosts.count(host) >= _MANY_NEWCOMERS
-      secs = _HURRIED_HELLO_SECS if is_many else HELLO_SECS
-      connection = messages.Connection(accepted, self._secret, messages.DRIVER)
-      self._newcomers[connection] = time.monotonic() + secs, host
-      self._selector.register(connection, selectors.EVENT_READ)
+      link = links.Link(self._listener.accept()[0])
+      self._peers[link] = None
+      link.listen(self._hear, lambda: link.meet(self._secret, True, HELLO_SECS))
 
-  def _greet(self, connection):
-    """Reads from a newcomer, whose first message is its hello."""
-    received = connection.receive()
-    if not received or not connection.is_open:
-      return
-    hello = received[0]
-    is_good = is_place(hello.get('executor'))
-    peer = self._welcome(connection, hello) if is_good else None
-    if peer is None:
-      connection.is_open = False
-      return
-    del self._newcomers[connection]
-    self._selector.modify(connection, selectors.EVENT_READ, data=peer)
+  def _hear(self, link, message):
+    """Notes a message; called by the thread of the Link."""
+    self._heard.append((link, message))
+    self.wake()
+
+  def _take(self):
+    """Generates what `poll` returns from what was heard."""
+    while self._heard:
+      link, message = self._heard.popleft()
+      peer = self._peers[link]
+      if peer is None and message is not None:
+        is_good = link.is_open and is_place(message.get('executor'))
+        self._peers[link] = self._welcome(link, message) if is_good else None
+        if self._peers[link] is None:
+          link.close()
+      elif peer is not None and link.is_open:
+        yield peer, message
+      if message is None:
+        link.close()
+        del self._peers[link]
 
 
 def is_place(text):

@@ -15,7 +15,7 @@ import time
 from distmnist.common import cli
 from distmnist.launching import host as host_lib
 from distmnist.launching.screen import task_logs
-from distmnist.spark import agent_server, messages
+from distmnist.spark import agent_server, links
 
 # From the order to kill a task until its agent must have reported its end.
 KILL_SECS = 5.5
@@ -23,11 +23,11 @@ KILL_SECS = 5.5
 
 @dataclasses.dataclass
 class Peer:
-  """A task's agent: its connection, and what it was told."""
+  """A task's agent: the link to it, and what it was told."""
 
   name: str
   executor: str
-  connection: messages.Connection
+  link: links.Link
   num_stops: int = 0
   deadline: float | None = None
 
@@ -36,7 +36,7 @@ class Peer:
     num_stops = 2 if signum == signal.SIGKILL else 1
     while self.num_stops < num_stops:
       # The second order is the one without grace.
-      self.connection.send(stop=int(signal.SIGTERM))
+      self.link.send(stop=int(signal.SIGTERM))
       self.num_stops += 1
       if self.num_stops == 2:
         self.deadline = time.monotonic() + KILL_SECS
@@ -110,13 +110,17 @@ class ExecutorHost(host_lib.Host):
       self._peers[name].order_stop(signum)
 
   def poll(self, timeout_secs=None):
-    for peer in self._server.poll(0 if self._events else timeout_secs):
-      if self._peers.get(peer.name) is peer:
-        self._read(peer)
-      else:  # It is from the previous attempt, and leaves.
-        peer.connection.receive()
-    self._end_lost()
-    self._server.drop_closed()
+    heard = self._server.poll(0 if self._events else timeout_secs)
+    for peer, message in heard:
+      if self._peers.get(peer.name) is not peer:
+        continue  # It is from the previous attempt, and leaves.
+      if message is None:
+        self._drop(peer)
+      else:
+        self._read(peer, message)
+    for peer in self._peers.values():
+      if peer.is_overdue:
+        self._drop(peer)
     if self._left and not any(p.num_stops for p in self._peers.values()):
       self._check_stage()
     events, self._events = self._events, []
@@ -141,7 +145,7 @@ class ExecutorHost(host_lib.Host):
       text = text.replace(f'({self._places[name]})', f'({address})')
     return text
 
-  def _welcome(self, connection, hello):
+  def _welcome(self, link, hello):
     """Returns the Peer of a new connection, None to close it."""
     name, attempt = hello.get('hello'), hello.get('attempt')
     is_expected = name in [*self._left] and type(attempt) is int
@@ -151,27 +155,26 @@ class ExecutorHost(host_lib.Host):
     if name in self._peers:
       self._lose(name, 'Spark has started it once more')
       return None
-    peer = self._peers[name] = Peer(name, hello['executor'], connection)
+    peer = self._peers[name] = Peer(name, hello['executor'], link)
     self._addresses[name] = hello['address']
     if len(self._peers) == len(self._places):
       self.is_ready = True
       for each in self._peers.values():
-        each.connection.send(go=True)
+        each.link.send(go=True)
     return peer
 
-  def _read(self, peer):
-    for message in peer.connection.receive():
-      if isinstance(message.get('lines'), list):
-        lines = [str(line) for line in message['lines']]
-        task_logs.append(self._logs[peer.name], lines)
-        for line in lines:
-          self._show(peer.name, line)
-      if isinstance(message.get('lost'), str):
-        self._lose(peer.name, message['lost'][:300])
-      if 'end' in message:
-        self._end(peer.name, *peer.parse_end(message['end']))
-        if message['end'] == 0 and isinstance(message.get('report'), dict):
-          self.report = message['report']
+  def _read(self, peer, message):
+    if isinstance(message.get('lines'), list):
+      lines = [str(line) for line in message['lines']]
+      task_logs.append(self._logs[peer.name], lines)
+      for line in lines:
+        self._show(peer.name, line)
+    if isinstance(message.get('lost'), str):
+      self._lose(peer.name, message['lost'][:300])
+    if 'end' in message:
+      self._end(peer.name, *peer.parse_end(message['end']))
+      if message['end'] == 0 and isinstance(message.get('report'), dict):
+        self.report = message['report']
 
   def _lose(self, name, reason):
     if name in self._left:
@@ -187,19 +190,17 @@ class ExecutorHost(host_lib.Host):
       self.reasons.setdefault(name, reason)
     if not self._left:
       for peer in self._peers.values():
-        peer.connection.send(leave=True)
+        peer.link.send(leave=True)
 
-  def _end_lost(self):
-    """Ends each task whose agent is gone, or has not done as told."""
-    for peer in self._peers.values():
-      if peer.is_overdue or not peer.connection.is_open:
-        peer.connection.is_open = False
-        reason = f'lost connection to its executor {peer.executor}'
-        self._end(peer.name, cli.LOST, reason)
+  def _drop(self, peer):
+    """Ends the task of an agent that is gone, or has not done as told."""
+    peer.link.close()
+    reason = f'lost connection to its executor {peer.executor}'
+    self._end(peer.name, cli.LOST, reason)
 
   def _check_stage(self):
     """Checks that Spark starts the agents and has not given up the job."""
     missing = [name for name in self._places if name not in self._peers]
-    has_agents = any(p.connection.is_open for p in self._peers.values())
+    has_agents = any(p.link.is_open for p in self._peers.values())
     if lost := self._stage.find_loss(missing, has_agents):
       self._end(missing[0], cli.LOST, lost)

@@ -14,7 +14,7 @@ from distmnist.cluster import task_environment
 from distmnist.common import cli, command_line, ports
 from distmnist.common.names import CHIEF, PACKAGE_DIR, SPARK_AGENT
 from distmnist.launching import jobs
-from distmnist.spark import messages as messages_lib
+from distmnist.spark import links
 
 _SECRETS_OF_SPARK = 'PYTHON_WORKER_FACTORY'
 
@@ -141,7 +141,7 @@ def parse_gathered(messages):
   Raises:
     ValueError: a message is anything else.
   """
-  everyone = [messages_lib.parse_object(message) or {} for message in messages]
+  everyone = [links.parse_object(message) or {} for message in messages]
   for each, message in zip(everyone, messages, strict=True):
     host, port, number = (each.get(k) for k in ('host', 'port', 'examples'))
     is_good = (

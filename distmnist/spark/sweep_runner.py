@@ -113,10 +113,13 @@ class SparkRunner(runners.Runner):
         if trial.connection is None and not trial.job.has_ended:
           trial.job.cancel()
     is_watched = self._is_stopping or any(t.is_watched for t in trials)
-    for trial in self._server.poll(
+    for trial, message in self._server.poll(
       min(secs, _TICK_SECS) if is_watched else None
     ):
-      trial.read(self._stop_secs, self._is_stopping)
+      if message is None:
+        trial.connection.close()
+      else:
+        trial.read(message, self._stop_secs, self._is_stopping)
     ended = []
     for trial in trials:
       trial.keep_deadlines(self._stop_secs)
@@ -124,7 +127,6 @@ class SparkRunner(runners.Runner):
         name = trial.command.name
         del self._running[name], self._by_key[trial.key]
         ended.append((name, code))
-    self._server.drop_closed()
     if not (ended or self._is_stopping):
       self._check_that_one_runs()
     return ended
@@ -245,31 +247,31 @@ class SparkTrial:
       task_logs.append(self.command.log, [f'--- restart {self.number - 1} ---'])
     connection.send(go=True)
 
-  def read(self, stop_secs, is_stopping):
+  def read(self, message, stop_secs, is_stopping):
     """Handles what its agent says.
 
     Args:
+      message: dict.
       stop_secs: float, how long it has to save once its executor is lost.
       is_stopping: whether all trials are being stopped.
 
     Raises:
       cli.RunError: its executor does not share the folder of the sweep.
     """
-    for message in self.connection.receive():
-      if isinstance(message.get('lines'), list):
-        task_logs.append(self.command.log, message['lines'])
-      if isinstance(message.get('lost'), str):
-        self.lost = message['lost'][:300]
-        self.tell_to_stop(signal.SIGTERM, stop_secs)
-      if isinstance(message.get('refused'), str):
-        self.connection.send(leave=True)
-        if not is_stopping:
-          raise cli.RunError(
-            f'{message["refused"][:1000]}: --sweep_dir has to be a folder that'
-            ' the driver and all executors share'
-          )
-      if 'end' in message:
-        self._take_end(message)
+    if isinstance(message.get('lines'), list):
+      task_logs.append(self.command.log, message['lines'])
+    if isinstance(message.get('lost'), str):
+      self.lost = message['lost'][:300]
+      self.tell_to_stop(signal.SIGTERM, stop_secs)
+    if isinstance(message.get('refused'), str):
+      self.connection.send(leave=True)
+      if not is_stopping:
+        raise cli.RunError(
+          f'{message["refused"][:1000]}: --sweep_dir has to be a folder that'
+          ' the driver and all executors share'
+        )
+    if 'end' in message:
+      self._take_end(message)
 
   def _take_end(self, message):
     code = message['end']
@@ -301,7 +303,7 @@ class SparkTrial:
       # Its agent notices that too, and says so.
       self.deadline = self.deadline or now + stop_secs
     if self.is_running and self.deadline and now > self.deadline:
-      self.connection.is_open = False  # this ends the agent, and the trial
+      self.connection.close()  # this ends the agent, and the trial
 
   def find_code(self, is_stopping):
     """Returns its exit code (int) once it is over, None to restart it.

@@ -1,20 +1,18 @@
 """Which connections are accepted: the secret, the hello, the deadlines."""
 
 import socket
-import time
+import threading
 
 import pytest
 
 from distmnist.spark import agent_server
-from distmnist.spark import messages as messages_lib
 
 
 @pytest.mark.parametrize('secret', ['another', ''])
 def test_a_peer_without_the_secret_is_sent_away(room, secret):
   room.start_all()
-  peer = room.connect(secret)
-  peer.send(hello='worker 0', attempt=1, address='a:1', executor='somewhere')
-  assert room.read_to_the_end(peer) == []
+  with pytest.raises(OSError, match='not the driver of this run'):
+    room.connect(secret)
   assert room.host._peers == {}
 
 
@@ -38,13 +36,20 @@ def test_a_hello_that_makes_no_sense_is_refused(room, wrong):
   assert room.host._peers == {}
 
 
-def test_an_unauthenticated_peer_has_little_time(room, monkeypatch):
+def test_a_peer_that_proves_nothing_has_little_time(room, monkeypatch):
   room.start_all()
   monkeypatch.setattr(agent_server, 'HELLO_SECS', 0.01)
   with socket.create_connection(('127.0.0.1', room.port)) as silent:
     silent.setblocking(False)
     room.turn_until(lambda: read(silent)[-1:] == [b''])
   assert room.host._peers == {}
+
+
+def test_a_peer_that_has_proved_it_has_to_say_who_it_is(room, monkeypatch):
+  room.start_all()
+  monkeypatch.setattr(agent_server, 'HELLO_SECS', 0.5)
+  silent = room.connect()
+  assert room.read_to_the_end(silent) == []
 
 
 def read(connected):
@@ -55,36 +60,33 @@ def read(connected):
     return []
 
 
-def test_more_agents_than_places_wait_in_the_queue(room):
+def test_silent_peers_delay_nobody_and_there_are_not_too_many(
+  room, monkeypatch
+):
+  monkeypatch.setattr(agent_server, '_MAX_NEWCOMERS', 5)
   room.start_all()
-
-  def connect():
-    connected = socket.create_connection(('127.0.0.1', room.port))
-    return messages_lib.Connection(connected, room.secret, messages_lib.AGENT)
-
-  agents = [connect() for _ in range(320)]
-  room.opened += agents
-  answered = []
-
-  def is_done():
-    for connection in agents:
-      connection.receive()
-      if connection not in answered and connection.is_authenticated:
-        connection.send(nonsense=1)  # it makes room for the next
-        answered.append(connection)
-    return len(answered) == 320
-
-  room.turn_until(is_done)
-
-
-@pytest.mark.slow
-def test_idle_peers_of_one_address_make_room_soon(room, monkeypatch):
-  room.start_all()
-  monkeypatch.setattr(agent_server, '_HURRIED_HELLO_SECS', 1.0)
-  for _ in range(256):
-    room.opened.append(socket.create_connection(('127.0.0.1', room.port)))
-  for _ in range(300):
-    room.host.poll(0)
-  start = time.monotonic()
+  silent = [socket.create_connection(('127.0.0.1', room.port)) for _ in '1234']
   room.join('ps 0')
-  assert time.monotonic() - start < agent_server.HELLO_SECS
+  silent.append(socket.create_connection(('127.0.0.1', room.port)))
+  room.turn_until(lambda: len(room.host._server._peers) == 6)
+  # The next ones wait in the queue until there is room for them.
+  silent.append(socket.create_connection(('127.0.0.1', room.port)))
+  room.host._server.poll(0)
+  assert len(room.host._server._peers) == 6
+  for each in silent[:2]:
+    each.close()
+  room.connect()
+  for each in silent:
+    each.close()
+
+
+def test_a_server_that_closes_leaves_no_thread(room):
+  before = threading.active_count()
+  room.start_all()
+  with socket.create_connection(('127.0.0.1', room.port)):
+    room.join('ps 0')
+    assert threading.active_count() >= before + 3
+    room.close()
+    for agent in room.opened:
+      agent.close()
+    assert threading.active_count() == before

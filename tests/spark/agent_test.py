@@ -1,5 +1,6 @@
 """The agent of an executor, with the test as Spark and as the driver."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -14,7 +15,7 @@ import pytest
 
 from distmnist.common import cli
 from distmnist.spark import agent as agent_lib
-from distmnist.spark import messages
+from tests.support import link_ends
 from tests.support.background import assert_gone, wait_until
 from tests.support.paths import PYTHONPATH, REPO
 
@@ -94,15 +95,11 @@ class Agent:
     """
     self.listener.settimeout(DEADLINE_SECS)
     while True:
-      connected = self.listener.accept()[0]
-      self.link = messages.Connection(connected, SECRET, messages.DRIVER)
-      deadline = time.monotonic() + DEADLINE_SECS
-      while self.link.is_open and not self.link.is_authenticated:
-        self.messages += self.link.receive(1)
-        assert time.monotonic() < deadline
-      if self.link.is_open:
+      with contextlib.suppress(OSError):
+        self.link = link_ends.End.of_driver(
+          self.listener, SECRET, DEADLINE_SECS
+        )
         return self.read('hello')
-      self.link.close()
 
   def read(self, key):
     """Returns the next message with `key`; keeps the others."""

@@ -4,8 +4,9 @@ import contextlib
 import json
 import os
 import signal
-import socket
+import threading
 import types
+from multiprocessing import connection
 
 import psutil
 import pytest
@@ -18,9 +19,8 @@ from distmnist.spark import (
   sweep_backend,
   sweep_runner,
 )
-from distmnist.spark import messages as messages_lib
 from distmnist.sweeps import runners
-from tests.support import background, sweeps
+from tests.support import background, link_ends, sweeps
 from tests.support.fake_spark import FakeSparkContext
 from tests.support.runner import SMALL
 
@@ -60,19 +60,17 @@ class FakeJob:
 class Agent:
   """Says for an executor what the test wants."""
 
-  def __init__(self, spec):
-    self.spec = spec
-    connected = socket.create_connection(tuple(spec['driver']))
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    self.link = messages_lib.Connection(
-      connected, spec['secret'], messages_lib.AGENT
-    )
+  def __init__(self, spec, turn, executor='host-1 (pid 7)'):
+    found = []
 
-  def meet(self, turn, executor='host-1 (pid 7)'):
-    while not self.link.is_authenticated:
+    def meet():
+      found.append(link_ends.End.of_agent(*spec['driver'], spec['secret']))
+
+    threading.Thread(target=meet).start()
+    while not found:
       turn()
-      assert self.link.receive(5) == []
-    self.link.send(hello=self.spec['name'], executor=executor)
+    self.link = found[0]
+    self.link.send(hello=spec['name'], executor=executor)
     turn()
 
   def read(self):
@@ -91,7 +89,7 @@ class Room:
     self.agents = []
     self._caplog = caplog
     self.folder = folder
-    driver = sweep_backend.SparkDriver({}, str(folder), lock, 0.2)
+    driver = sweep_backend.SparkDriver({}, str(folder), lock, 60.0)
     self.runner = sweep_runner.SparkRunner(driver)
 
   @property
@@ -113,14 +111,15 @@ class Room:
     return self.meet(self.job(name).spec)
 
   def meet(self, spec, **hello):
-    self.agents.append(Agent(spec))
-    self.agents[-1].meet(self.turn, **hello)
+    self.agents.append(Agent(spec, self.turn, **hello))
     return self.agents[-1]
 
   def turn(self):
     """Hears what there is; returns what has ended."""
     ended = []
     for _ in range(3):
+      # What agents have sent comes by threads of the server's.
+      connection.wait([self.runner._server._wake], 0.1)
       self.runner._server.wake()
       ended += self.runner._turn()
     return ended
@@ -322,6 +321,7 @@ def test_a_hello_that_makes_no_sense_is_refused(room, executor):
 
 def test_no_slot_for_any_trial_is_said_and_given_up(room):
   room.start('01')
+  room.runner._driver.wait_secs = 0.2
   with pytest.raises(cli.LostError, match='waited 0.2 s for Spark to start'):
     room.runner.wait()
 
@@ -569,12 +569,9 @@ def test_its_code(tmp_path, settings, is_stopping, code):
 
 @pytest.mark.parametrize('end', [None, cli.NOT_SAVED, -signal.SIGKILL])
 def test_one_that_was_told_to_stop_starts_again_whatever_it_lost(tmp_path, end):
-  received = [{'end': end}]
-  connection = types.SimpleNamespace(
-    receive=lambda: received, send=lambda **_: None
-  )
+  connection = types.SimpleNamespace(send=lambda **_: None)
   trial = make_trial(tmp_path, connection=connection, is_told_to_stop=True)
-  trial.read(stop_secs=1, is_stopping=False)
+  trial.read({'end': end}, stop_secs=1, is_stopping=False)
   assert trial.find_code(is_stopping=False) is None
 
 

@@ -1,12 +1,12 @@
 """A host of Spark's executors, with the test in place of the agents."""
 
 import signal
-import socket
+import threading
 import time
 
 from distmnist.launching import jobs
 from distmnist.spark import barrier_job, executor_host
-from distmnist.spark import messages as messages_lib
+from tests.support import link_ends
 
 TASKS = jobs.make_tasks(['e-0:1'], ['e-1:1', 'e-2:1'], [])
 NAMES = [task.name for task in TASKS]
@@ -39,17 +39,6 @@ class FakeJob:
 
   def explain(self):
     return str(self.error)
-
-
-class Gullible(messages_lib.Connection):
-  """An agent's end, which believes a driver with another secret as well."""
-
-  def _parse(self, line):
-    found = super()._parse(line)
-    if self._key and found is None:
-      self.is_authenticated = True
-      found = messages_lib.parse_object(line.partition(b' ')[2])
-    return found
 
 
 class Room:
@@ -85,12 +74,26 @@ class Room:
       self.host.start(name, [], {}, str(self.folder / f'{name}.log'))
 
   def connect(self, secret=None):
+    """Returns the link_ends.End of an agent, which the host has met.
+
+    Raises:
+      OSError: the host does not know the secret.
+    """
     secret = self.secret if secret is None else secret
-    connected = socket.create_connection(('127.0.0.1', self.port))
-    connection = Gullible(connected, secret, messages_lib.AGENT)
-    self.opened.append(connection)
-    self.turn_until(lambda: connection.receive() or connection.is_authenticated)
-    return connection
+    found = []
+
+    def meet():
+      try:
+        found.append(link_ends.End.of_agent('127.0.0.1', self.port, secret))
+      except OSError as error:
+        found.append(error)
+
+    threading.Thread(target=meet).start()
+    self.turn_until(lambda: found)
+    if isinstance(found[0], OSError):
+      raise found[0]
+    self.opened += found
+    return found[0]
 
   def greet(self, name, attempt=1, **other):
     connection = self.connect()

@@ -1,0 +1,151 @@
+"""Connections between Spark's driver and the agents on its executors.
+
+They are those of Python's multiprocessing: both ends prove by HMAC that they
+know the secret of the run, which is never sent here. Messages are JSON objects,
+which are parsed and neither unpickled nor evaluated. They are not encrypted and
+not signed, no more than what TensorFlow's servers send each other.
+"""
+
+import contextlib
+import json
+import multiprocessing
+import socket
+import struct
+import threading
+from multiprocessing import connection as connection_lib
+
+from distmnist.cluster import keepalive
+
+MAX_MESSAGE_BYTES = 1 << 22
+# For each answer of a driver to which an agent connects.
+CONNECT_SECS = 20.0
+SEND_SECS = 30.0
+_END_SECS = 5.0
+
+
+class Link:
+  """One end of a connection, which a thread of its own reads.
+
+  Attributes:
+    is_open: whether it is not closed at this end; whoever hears the end of the
+      other closes it.
+  """
+
+  def __init__(self, connected):
+    """
+    Args:
+      connected: socket, which this then owns.
+    """
+    connected.settimeout(None)  # The kernel keeps the time: see _set_timeout.
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    keepalive.set_on(connected)
+    self._socket = connected
+    self._connection = connection_lib.Connection(connected.dup().detach())
+    self._set_timeout(socket.SO_SNDTIMEO, SEND_SECS)
+    self._thread = None
+    self.is_open = True
+
+  def meet(self, secret, is_driver, secs):
+    """Proves to the other end that this one knows the secret, and vice versa.
+
+    Args:
+      secret: str.
+      is_driver: whether this is the driver's end.
+      secs: float, how long to wait for each answer, and for the first message.
+
+    Raises:
+      OSError: the other end does not prove it.
+    """
+    self._set_timeout(socket.SO_RCVTIMEO, secs)
+    # Who connects proves it first.
+    steps = connection_lib.deliver_challenge, connection_lib.answer_challenge
+    try:
+      for step in steps if is_driver else reversed(steps):
+        step(self._connection, secret.encode())
+    except (
+      *(AssertionError, EOFError, OSError),  # It says nothing, or nonsense.
+      multiprocessing.AuthenticationError,
+    ) as error:
+      raise OSError('what answers does not know the secret') from error
+
+  def listen(self, hear, meet=lambda: None):
+    """Starts the thread that reads.
+
+    Args:
+      hear: callable(this Link, message), called in the thread for each message
+        (dict), and for None once the other end is gone or sent anything else.
+      meet: callable, called in the thread before.
+    """
+    self._thread = threading.Thread(
+      target=self._read, args=(hear, meet), daemon=True
+    )
+    self._thread.start()
+
+  def send(self, **message):
+    """Sends a message, unless the other end is gone."""
+    if self.is_open:
+      try:
+        self._connection.send_bytes(json.dumps(message).encode())
+      except OSError:  # It is gone, or has not read for SEND_SECS.
+        self._hang_up()
+
+  def close(self):
+    """Ends the connection; returns once its thread has ended."""
+    if self.is_open:
+      self.is_open = False
+      self._hang_up()
+      if self._thread:
+        self._thread.join(_END_SECS)
+      self._connection.close()
+      self._socket.close()
+
+  def _hang_up(self):
+    with contextlib.suppress(OSError):  # The other end is gone.
+      self._socket.shutdown(socket.SHUT_RDWR)
+
+  def _set_timeout(self, option, secs):
+    """Has the kernel end each read or write after `secs`, a float; 0: never."""
+    value = struct.pack('ll', int(secs), int(secs % 1 * 1e6))
+    self._socket.setsockopt(socket.SOL_SOCKET, option, value)
+
+  def _read(self, hear, meet):
+    with contextlib.suppress(EOFError, OSError):
+      meet()
+      while (message := self._receive()) is not None:
+        # From now on it may be silent: the kernel asks whether it is there.
+        self._set_timeout(socket.SO_RCVTIMEO, 0)
+        hear(self, message)
+    hear(self, None)
+
+  def _receive(self):
+    return parse_object(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
+
+
+def connect(host, port, secret, hear):
+  """Returns a Link to the driver, which must know `secret` (str) too.
+
+  Args:
+    host, port: str and int, its address.
+    secret: str.
+    hear: see Link.listen.
+
+  Raises:
+    OSError: nothing answers there, or what answers does not know the secret.
+  """
+  link = Link(socket.create_connection((host, port), CONNECT_SECS))
+  try:
+    link.meet(secret, False, CONNECT_SECS)
+  except OSError as error:
+    link.close()
+    raise OSError('what answers there is not the driver of this run') from error
+  link.listen(hear)
+  return link
+
+
+def parse_object(text):
+  """Returns the JSON object (dict) in `text` (bytes or str), else None."""
+  try:
+    value = json.loads(text)
+  except (ValueError, RecursionError):
+    return None
+  return value if isinstance(value, dict) else None
