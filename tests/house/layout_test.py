@@ -162,7 +162,7 @@ STARTERS = {
   'launching/scheduler/job_host.py': 'the command that submits a task',
   'launching/child_process.py': 'the task of an agent',
   'launching/slurm/sbatch.py': 'sbatch, squeue, scancel',
-  'launching/kubernetes/kubectl_run.py': 'kubectl',
+  'launching/kubernetes/kubectl.py': 'kubectl',
   'spark/partition.py': 'the agent of an executor',
   # Other programs.
   'common/child_program.py': 'launch or sweep, for a call from Python',
