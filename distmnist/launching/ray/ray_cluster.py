@@ -1,0 +1,131 @@
+"""The connection to Ray, and how much room it has for tasks."""
+
+import contextlib
+import functools
+import importlib.util
+import logging
+import os
+import re
+import socket
+
+from distmnist.common import cli, files
+from distmnist.common.names import PACKAGE_DIR
+
+_CONNECT_SECS = 5.0
+
+
+def check_installed():
+  """Raises cli.RunError if this machine lacks ray."""
+  if importlib.util.find_spec('ray') is None:
+    raise cli.RunError(
+      'ray is not installed: pip install distmnist[ray], or pip install ray'
+    )
+
+
+def check_answers(address):
+  """Checks that something answers where Ray should be.
+
+  Args:
+    address: str or None, as ray.init takes it.
+
+  Raises:
+    cli.RunError: nothing does; Ray itself would try for a minute.
+  """
+  match = re.fullmatch(r'(?:ray://)?(.+):(\d+)', address or '')
+  if not match:
+    return
+  try:
+    socket.create_connection(
+      (match[1].strip('[]'), int(match[2])), _CONNECT_SECS
+    ).close()
+  except (OSError, OverflowError) as error:
+    raise cli.RunError(
+      f'no Ray answers at {address}: start it (ray start --head), or check the'
+      ' host and the port of --ray_address'
+    ) from error
+
+
+@contextlib.contextmanager
+def opened(address, log):
+  """Connects this process to Ray, which then has this copy of distmnist.
+
+  Args:
+    address: str, as ray.init takes it; None for $RAY_ADDRESS, else for a Ray
+      that runs on this machine, else for a new one that ends with this.
+    log: str, the path of a file for what Ray itself says.
+
+  Raises:
+    cli.RunError: there is no such Ray.
+  """
+  import ray
+  from ray._private import worker
+
+  # Nothing is sent to Ray's makers unless the user has chosen so.
+  os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
+  # Ray 2.60 has no setting for what it says of its nodes: pages, on stdout.
+  worker.print_to_stdstream = functools.partial(_keep, log)
+  try:
+    ray.init(
+      address=address,
+      runtime_env={'py_modules': [str(PACKAGE_DIR)]},
+      log_to_driver=False,
+      logging_level=logging.ERROR,
+    )
+  except Exception as error:
+    said = ' '.join(str(error).split())[:300] or type(error).__name__
+    where = f' at {address}' if address else ''
+    raise cli.RunError(f'cannot use Ray{where}: {said}') from error
+  try:
+    yield
+  finally:
+    ray.shutdown()
+
+
+def _keep(log, data, **_):
+  """Adds what Ray says to a log, if there is still a place for it.
+
+  Args:
+    log: str, a path.
+    data: dict, with a list of str as 'lines'.
+  """
+  with (
+    contextlib.suppress(OSError),
+    open(log, 'a', encoding='utf-8', opener=files.no_follow) as file,
+  ):
+    file.writelines(f'{line}\n' for line in data['lines'])
+
+
+def choose_gpus(wanted, num_workers):
+  """Returns the GPUs (int) of each worker.
+
+  Args:
+    wanted: int, or None for one if Ray has one for each worker, else none.
+    num_workers: int.
+  """
+  import ray
+
+  if wanted is not None:
+    return wanted
+  return int(ray.cluster_resources().get('GPU', 0) >= num_workers)
+
+
+def describe_room(bundles):
+  """Returns what tasks need, and what Ray has (str).
+
+  Args:
+    bundles: list of dict, such as {'CPU': 1, 'GPU': 1}.
+  """
+  import ray
+
+  has, free = ray.cluster_resources(), ray.available_resources()
+  num_nodes = sum(node['Alive'] for node in ray.nodes())
+  parts = []
+  for kind in ('CPU', 'GPU'):
+    needed = sum(bundle.get(kind, 0) for bundle in bundles)
+    if needed:
+      parts.append(
+        f'{needed:g} {kind}s are needed, at most '
+        f'{max(bundle.get(kind, 0) for bundle in bundles):g} on one node, and '
+        f'Ray has {has.get(kind, 0):g}, of which {free.get(kind, 0):g} are free'
+      )
+  return f'{"; ".join(parts)} (nodes: {num_nodes})'

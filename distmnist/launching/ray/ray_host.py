@@ -1,0 +1,375 @@
+"""Ray as a host of tasks, for launching/supervisor/task_group.py.
+
+Each task is an actor (task_actor.py). Tasks that need each other's addresses
+form a group: once all of them are requested, Ray reserves a place for each in a
+placement group; their actors say where they are; then the tasks start, and
+their flags have these addresses. They restart together, in new places: a node
+that is lost is not asked again.
+
+We ask each actor for what its task writes, from the byte that we have not seen
+yet, so that asking again after a failure loses nothing. The actors belong to
+this process: when it ends, in whatever way, Ray ends them.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import math
+import os
+import re
+import select
+import signal
+import time
+from typing import Any
+
+from distmnist.common import cli, console, files, signals, stop_grace
+from distmnist.launching import host as host_lib
+from distmnist.launching.ray import ray_cluster, task_actor
+from distmnist.launching.supervisor import failures
+
+_log = logging.getLogger(__name__)
+
+# From the order to kill a task until its actor must have reported its end.
+KILL_SECS = 5.0
+# Ray says within about half a minute whether an actor that does not answer is
+# lost.
+UNAVAILABLE_SECS = 60.0
+ASK_AGAIN_SECS = 1.0
+_TICK_SECS = 0.1
+# Of a large cluster, only the first tasks' places are printed.
+_MAX_PLACES = 16
+
+
+@dataclasses.dataclass
+class _Request:
+  """A task that was requested, and its actor once there is one."""
+
+  name: str
+  argv: list
+  env: dict
+  log: str
+  actor: Any = None
+  address: str = ''
+  offset: int = 0  # of its output, in bytes
+  kill_time: float = math.inf
+  heard_time: float = math.inf
+  ask_time: float = math.inf
+
+  @property
+  def node(self):
+    return self.address.rpartition(':')[0]
+
+
+class _Group:
+  """Tasks that are placed and started together.
+
+  Attributes:
+    tasks: dict, name -> jobs.Task, with an address that stands in for the one
+      that Ray will choose.
+    left: dict, name -> _Request, of those that have not ended.
+    is_begun: whether they were told to start.
+    wait: console.Wait for what Ray does until then.
+    placement: PlacementGroup, or None.
+  """
+
+  def __init__(self, tasks):
+    self.tasks = {task.name: task for task in tasks}
+    self.forget()
+
+  def forget(self):
+    self.left = {}
+    self.is_begun = False
+    self.placement = self.wait = None
+
+
+class RayHost(host_lib.Host):
+  """Runs tasks on Ray, to which this process is connected."""
+
+  name = 'Ray'
+  pid = os.getpid()
+
+  def __init__(self, groups, bundles, folder, env, grace_secs, wait_secs):
+    """
+    Args:
+      groups: list of lists of jobs.Task: those that start together.
+      bundles: dict, name of a task -> {'CPU': number, 'GPU': number}.
+      folder: str, where the tasks run on their nodes.
+      env: dict, variables for all tasks.
+      grace_secs: float, from SIGTERM to SIGKILL for tasks that still run when
+        this process is gone.
+      wait_secs: float, how long Ray may take to place tasks, and then to start
+        their actors.
+    """
+    super().__init__()
+    self._groups = [_Group(tasks) for tasks in groups]
+    self._bundles = bundles
+    self._folder, self._env = folder, env
+    self._grace_secs = grace_secs
+    self._wait_secs = wait_secs
+    self._pending = {}  # ObjectRef -> (_Group, callable(value or RayError))
+    self._events = []
+
+  def __enter__(self):
+    with contextlib.ExitStack() as stack:
+      self._wake = stack.enter_context(signals.waking(self.signals))
+      self._at_exit = stack.pop_all()
+    self.is_ready = True
+    return self
+
+  def __exit__(self, *error):
+    for group in self._groups:
+      self._release(group)
+    self._at_exit.close()
+
+  def start(self, name, argv, env, log, is_isolated=False, title=''):
+    (group,) = [group for group in self._groups if name in group.tasks]
+    request = _Request(name, list(argv), {**self._env, **env}, log)
+    group.left[name] = request
+    if len(group.left) == len(group.tasks):
+      self._place(group)
+
+  def signal(self, names, signum):
+    for group in self._groups:
+      found = [group.left[name] for name in names if name in group.left]
+      if found and not group.is_begun:
+        self._cancel(group)
+        continue
+      for request in found:
+        # Ray blocks SIGINT in all that it starts.
+        sent = signal.SIGTERM if signum == signal.SIGINT else signum
+        request.actor.signal.remote(int(sent))
+        if signum == signal.SIGKILL:
+          request.kill_time = time.monotonic() + KILL_SECS
+
+  def poll(self, timeout_secs=None):
+    end = math.inf if timeout_secs is None else time.monotonic() + timeout_secs
+    num_signals = len(self.signals)
+    while True:
+      self._turn(max(0.0, min(_TICK_SECS, end - time.monotonic())))
+      self._look_at_clock()
+      is_over = time.monotonic() >= end
+      if self._events or is_over or len(self.signals) > num_signals:
+        break
+    events, self._events = self._events, []
+    return events
+
+  def kill(self):
+    for group in self._groups:
+      self._cancel(group)
+
+  def restart(self):
+    """Does nothing: the next start of the tasks asks for new places."""
+
+  def _turn(self, secs):
+    """Waits for an answer of Ray's, and takes all that have come."""
+    import ray
+
+    if not self._pending:
+      if select.select([self._wake], [], [], secs)[0]:
+        self._wake.recv(4096)
+      return
+    ready, _ = ray.wait(list(self._pending), timeout=secs)
+    if ready:
+      refs = list(self._pending)
+      ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
+    for ref in ready:
+      _, take = self._pending.pop(ref, (None, None))
+      if not take:  # Given up for what another one has said.
+        continue
+      try:
+        value = ray.get(ref)
+      except ray.exceptions.RayError as error:
+        value = error
+      take(value)
+
+  def _look_at_clock(self):
+    now = time.monotonic()
+    for group in self._groups:
+      if group.wait and not group.is_begun:
+        self._check_wait(group)
+      for request in list(group.left.values()):
+        if now > request.kill_time:
+          reason = f'its actor on {request.node} does not answer: killed'
+          self._end(group, request, -signal.SIGKILL, reason)
+        elif now > request.ask_time:
+          request.ask_time = math.inf
+          self._follow(group, request)
+
+  def _check_wait(self, group):
+    names = ', '.join([*group.left][:4]) + (', ...' * (len(group.left) > 4))
+    if not group.wait.is_over(f'for Ray to place and start {names}'):
+      return
+    bundles = [self._bundles[name] for name in group.left]
+    raise cli.RunError(
+      f'after {self._wait_secs:g} s Ray has not started {names}: '
+      f'{ray_cluster.describe_room(bundles)}; ask for fewer tasks, or see '
+      '--ray_cpus, --ray_gpus and --ray_wait_secs'
+    )
+
+  def _place(self, group):
+    from ray.util import placement_group
+
+    group.wait = console.Wait(self._wait_secs)
+    bundles = [self._bundles[name] for name in group.left]
+    group.placement = placement_group(bundles, strategy='PACK')
+    self._await(group, group.placement.ready(), self._make_actors)
+
+  def _make_actors(self, group, placed):
+    import ray
+    from ray.util import scheduling_strategies
+
+    if isinstance(placed, Exception):
+      raise cli.LostError(f'Ray cannot place the tasks: {explain(placed)}')
+    group.wait.renew()
+    kind = ray.remote(task_actor.TaskActor)
+    for index, request in enumerate(group.left.values()):
+      bundle = self._bundles[request.name]
+      request.actor = kind.options(
+        num_cpus=bundle['CPU'],
+        num_gpus=bundle.get('GPU', 0),
+        scheduling_strategy=(
+          scheduling_strategies.PlacementGroupSchedulingStrategy(
+            group.placement, index
+          )
+        ),
+      ).remote()
+      self._ask(group, request, 'find_address', self._take_address)
+
+  def _take_address(self, group, request, address):
+    request.address = address
+    if not all(each.address for each in group.left.values()):
+      return
+    group.is_begun = True
+    found = [f'{each.name} {each.address}' for each in group.left.values()]
+    if len(found) > _MAX_PLACES:
+      found[_MAX_PLACES:] = [f'{len(found) - _MAX_PLACES} more']
+    _log.info(f'Ray has placed {", ".join(found)}')
+    grace_secs = stop_grace.for_remote(self._grace_secs)
+    for each in group.left.values():
+      argv = [_locate(word, group) for word in each.argv]
+      words = argv, each.env, self._folder, grace_secs
+      self._ask(group, each, 'start', self._take_start, *words)
+
+  def _take_start(self, group, request, obstacle):
+    if obstacle:
+      reason = f'cannot run on {request.node}: {obstacle}'
+      self._end(group, request, cli.FAILED, reason)
+    else:
+      self._follow(group, request)
+
+  def _follow(self, group, request):
+    self._ask(group, request, 'follow', self._take_output, request.offset)
+
+  def _take_output(self, group, request, answer):
+    data, request.offset, code = answer
+    request.heard_time = time.monotonic()
+    with (
+      _losing_on_full_disk(),
+      open(request.log, 'ab', opener=files.no_follow) as log,
+    ):
+      log.write(data)
+    if code is None:
+      self._follow(group, request)
+      return
+    signum = code - 128
+    if signum in {*signal.valid_signals()} - {*signals.STOPS}:
+      code = -signum
+    where = f'{failures.describe_end(code)} on {request.node}'
+    self._end(group, request, code, where if code else '')
+
+  def _ask(self, group, request, method, take, *arguments):
+    """Calls a method of a task's actor; `take` gets what it returns.
+
+    Args:
+      group, request: the task's.
+      method: str, its name.
+      take: callable(group, request, answer).
+      *arguments: of the method.
+    """
+
+    def take_answer(group, answer):
+      if isinstance(answer, Exception):
+        self._note_error(group, request, answer)
+      else:
+        take(group, request, answer)
+
+    ref = getattr(request.actor, method).remote(*arguments)
+    self._await(group, ref, take_answer)
+
+  def _await(self, group, ref, take):
+    self._pending[ref] = group, functools.partial(take, group)
+
+  def _note_error(self, group, request, error):
+    import ray
+
+    now = time.monotonic()
+    may_answer = isinstance(error, ray.exceptions.ActorUnavailableError)
+    if may_answer and now < request.heard_time + UNAVAILABLE_SECS < math.inf:
+      request.ask_time = now + ASK_AGAIN_SECS
+      return
+    where = f' on {request.node}' if request.node else ''
+    self._end(group, request, cli.LOST, f'lost{where}: {explain(error)}')
+
+  def _end(self, group, request, code, reason=''):
+    import ray
+
+    del group.left[request.name]
+    if reason:
+      self.reasons[request.name] = reason
+    self._events.append((request.name, code))
+    ray.kill(request.actor)
+    if not group.left:
+      self._release(group)
+
+  def _cancel(self, group):
+    """Gives up a group that has not begun, or what is left of one."""
+    self._events += [(name, -signal.SIGTERM) for name in group.left]
+    self._release(group)
+
+  def _release(self, group):
+    """Ends the actors of a group, and gives its places back."""
+    import ray
+    from ray.util import remove_placement_group
+
+    self._pending = {
+      ref: (of, take)
+      for ref, (of, take) in self._pending.items()
+      if of is not group
+    }
+    for request in group.left.values():
+      if request.actor:
+        ray.kill(request.actor)
+    if group.placement:
+      remove_placement_group(group.placement)
+    group.forget()
+
+
+def explain(error):
+  """Returns why an actor has failed, in one line (str), from a RayError."""
+  said = ' '.join(str(error).split())
+  found = re.search(
+    r'because (?:the actor is dead because )?(.+?)(?:\. |$)', said
+  )
+  return (found[1] if found else said)[:300].rstrip('.')
+
+
+def _locate(word, group):
+  """Returns a word of a command with the tasks' real addresses."""
+  if not word.startswith(('--ps_hosts=', '--worker_hosts=')):
+    return word
+  name, _, stand_ins = word.partition('=')
+  places = {
+    task.address: group.left[task.name].address for task in group.tasks.values()
+  }
+  return f'{name}={",".join(places[each] for each in stand_ins.split(","))}'
+
+
+@contextlib.contextmanager
+def _losing_on_full_disk():
+  """Lets a full disk cost lines of a log, and not the run."""
+  try:
+    yield
+  except OSError as error:
+    if error.errno not in files.FULL:
+      raise
