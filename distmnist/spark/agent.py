@@ -8,7 +8,7 @@ The processes on the executor are
     `run_trial`              has no port
   the agent                  `python -m distmnist.spark.agent`: runs the task
                              (launching/supervisor), talks to the driver
-                             (spark/executor_host.py, spark/sweep_runner.py)
+                             (spark/agent_host.py)
   the task                   distmnist.train, its output in a file
 
 The agent is a process of its own because Spark ends its Python processes with

@@ -116,7 +116,7 @@ def run_trial(spec, _):
       argv: list of str, the command; env: dict, its environment beyond ours.
       lock: [path, word], a file that driver and executors share, into which
         the driver wrote this word; locked (shared) while the trial runs.
-      driver, secret, attempt: as for `run_in_barrier`.
+      driver, secret: as for `run_in_barrier`.
 
   Returns:
     An empty list.
@@ -188,7 +188,8 @@ def _run_agent(spec, task, name, folder, host):
     'executor': host,
     'executor_pid': find_executor_pid(),
     'lock': spec.get('lock'),
-    **{key: spec[key] for key in ('attempt', 'driver', 'secret')},
+    'attempt': spec.get('attempt', 1),
+    **{key: spec[key] for key in ('driver', 'secret')},
   }
   paths = [str(PACKAGE_DIR.parent), os.environ.get('PYTHONPATH')]
   env = {

@@ -1,44 +1,35 @@
 """Spark's executors as the place where trials run, each a task in a slot.
 
-The driver is this process: it starts Spark, and makes each trial a job.
+The driver is this process: it starts Spark, and a TrialHost on it.
 """
 
 import contextlib
 import dataclasses
-import fcntl
-import functools
 import logging
 import os
 import re
-import secrets
 import time
 from collections.abc import Callable
-from typing import IO
 
 from absl import flags
 
-from distmnist.common import cli, console, refusals, signals
+from distmnist.common import cli, console, refusals, signals, stop_grace
 from distmnist.common.refusals import Refusal
 from distmnist.launching.supervisor import task_group
-from distmnist.spark import (
-  agent_server,
-  barrier_job,
-  context,
-  executors,
-  partition,
-  sweep_runner,
-)
+from distmnist.spark import context, executors, trial_host
 from distmnist.sweeps import runners, search_space
 
 FLAGS = flags.FLAGS
 
-# The runner itself restarts a lost trial; Spark must not.
+# The sweep restarts a lost trial; Spark must not.
 _CONF = (
   'spark.app.name=distmnist.sweep',
   'spark.task.maxFailures=1',
   'spark.speculation=false',
 )
 
+# From the order to stop to the end of an agent, beyond its trial's grace.
+_STOP_MARGIN_SECS = 6.5
 
 # They need no facts.
 _REFUSALS = (
@@ -73,9 +64,19 @@ class SparkBackend(runners.Backend):
   wait_secs: float
   check: Callable
 
-  def make_runner(self, folder, lock, stop_grace_secs):
-    driver = SparkDriver(self.conf, folder, lock, self.wait_secs)
-    return sweep_runner.SparkRunner(driver, stop_grace_secs)
+  @contextlib.contextmanager
+  def open_host(self, folder, lock, stop_grace_secs):
+    """See runners.Backend; `lock` is open for reading and writing, too."""
+    stop_secs = stop_grace.for_worker(stop_grace_secs) + _STOP_MARGIN_SECS
+    with contextlib.ExitStack() as stack:
+      with signals.raising():
+        sc = stack.enter_context(context.opened(self.conf, folder))
+        _log.info(executors.describe_python(sc))
+        executors.warn_of_network(sc.getConf())
+        executors.ship_package(sc)
+        _wait_for_slot(sc, self.wait_secs)
+        host = trial_host.TrialHost(sc, lock, self.wait_secs, stop_secs)
+      yield stack.enter_context(host)
 
   def check_ready(self):
     self.check(self.conf['spark.master'])
@@ -173,76 +174,6 @@ def _count_cores(conf):
   return int(text)
 
 
-@dataclasses.dataclass
-class SparkDriver:
-  """Starts Spark, and makes its jobs.
-
-  Attributes:
-    conf: dict, the settings of Spark.
-    logs_dir: str, the folder for Spark's own log.
-    lock: file, open for reading and writing and locked: as long as a trial
-      runs, no other process can lock it exclusively.
-    wait_secs: float, how long to wait for the first executor, and for Spark to
-      start a trial when none runs.
-    server: agent_server.AgentServer, where agents report while Spark runs.
-  """
-
-  conf: dict
-  logs_dir: str
-  lock: IO
-  wait_secs: float
-  server: agent_server.AgentServer | None = None
-
-  @contextlib.contextmanager
-  def opened(self, welcome):
-    """Runs Spark until the end of the context.
-
-    Args:
-      welcome: callable(connection, hello), see agent_server.AgentServer.
-
-    Raises:
-      cli.RunError: it does not start, or has no executor.
-      signals.SignalError: a signal came meanwhile.
-    """
-    self._word = secrets.token_hex(16)
-    _share(self.lock, self._word)
-    with contextlib.ExitStack() as stack:
-      with signals.raising():
-        self._sc = stack.enter_context(context.opened(self.conf, self.logs_dir))
-        conf = self._sc.getConf()
-        _log.info(executors.describe_python(self._sc))
-        executors.warn_of_network(conf)
-        executors.ship_package(self._sc)
-        _wait_for_slot(self._sc, self.wait_secs)
-        self.server = agent_server.AgentServer(conf, welcome)
-        stack.callback(self.server.close)
-      yield
-
-  def make_job(self, key, command, attempt):
-    """Returns an unstarted barrier_job.Job, whose agent runs a command.
-
-    Args:
-      key: str, by which the agent identifies itself.
-      command: runners.Command.
-      attempt: int, how often the command has been started, this time included.
-
-    Raises:
-      cli.RunError: Spark has stopped.
-    """
-    executors.count_slots(self._sc)  # raises if Spark has stopped
-    spec = {
-      'name': key,
-      'argv': list(command.argv),
-      'env': dict(command.env),
-      'attempt': attempt,
-      'lock': [os.path.abspath(self.lock.name), self._word],
-      **self.server.contact,
-    }
-    task = functools.partial(partition.run_trial, spec)
-    rdd = self._sc.parallelize([0], 1).mapPartitions(task)
-    return barrier_job.Job(self._sc, rdd, self.server.wake)
-
-
 def _wait_for_slot(sc, wait_secs):
   """Returns once an executor can take a trial.
 
@@ -260,15 +191,3 @@ def _wait_for_slot(sc, wait_secs):
         ' and spark.executor.memory to give?'
       )
     time.sleep(task_group.TICK_SECS)
-
-
-def _share(lock, word):
-  """Turns our exclusive lock on the file `lock` into a shared one.
-
-  The agents, which share it, recognize the file by the `word` in it.
-  """
-  lock.truncate(0)
-  lock.write(word)
-  lock.flush()
-  os.fsync(lock.fileno())
-  fcntl.flock(lock, fcntl.LOCK_SH)

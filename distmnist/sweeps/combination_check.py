@@ -1,7 +1,6 @@
 """Has train check every combination of a sweep, all in one process."""
 
 import os
-import signal
 
 from distmnist.common import cli, files
 from distmnist.common.names import CHECK
@@ -36,7 +35,7 @@ def check(runner, command, trials, folder):
   start = runner.start(runners.Command('check', argv, log, command.env))
   ended = runner.wait()
   if not ended:
-    runner.stop(signal.SIGTERM, 0)
+    runner.stop(grace_secs=0)
     return
   ((_, code),) = ended
   if code:

@@ -1,55 +1,34 @@
-"""What runs the trials of a sweep: two interfaces.
+"""What runs the trials of a sweep: a Backend is the place, a Runner the rules.
 
-A Backend is the place, known and checked before anything starts: how many
-trials run at a time, and with what. It makes the Runner, a context in which
-commands start and end. There are two of each: this machine
-(local_backend.py) and Spark (spark/sweep_backend.py,
-spark/sweep_runner.py), which needs a shared folder for the sweep.
+A Backend is known and checked before anything starts: how many trials run at a
+time, and with what. It opens the Host on which a Runner starts commands and
+ends them: this machine's (local_backend.py), or one of Spark's executors
+(spark/sweep_backend.py), which needs a shared folder for the sweep.
 """
 
 import abc
 import contextlib
 import dataclasses
+import glob
+import logging
 import math
 import os
 import signal
 import time
 
 from distmnist.common import cli, files
-from distmnist.common.names import SWEEP
+from distmnist.common.names import ATTEMPT, SWEEP
 from distmnist.launching.screen import task_logs
 
+# A command that its host has lost is started again so often.
+MAX_RESTARTS = 3
+# From the kill to the end of a command; one that takes longer is given up: it
+# ends with its host.
+_KILL_SECS = 10.0
+# How often to look whether a command has left its queue.
+_LOOK_SECS = 0.5
 
-@dataclasses.dataclass(frozen=True)
-class Limit:
-  """How long a command may take.
-
-  Attributes:
-    secs: float, from its start (see Command.logs_dir); after that it is told to
-      leave.
-    grace_secs: float, how long it then has before it is killed.
-  """
-
-  secs: float = math.inf
-  grace_secs: float = 0.0
-
-  def note(self, log, code):
-    """Returns the exit code of a command that took too long.
-
-    Args:
-      log: str, the path of its log, which gets the reason as its last error.
-      code: int, its exit code; 0 stays, as the command was done after all.
-    """
-    if code == 0:
-      return code
-    task_logs.append(
-      log,
-      [f'{SWEEP}: error: not done within --trial_timeout_secs={self.secs:g}'],
-    )
-    return cli.FAILED
-
-
-NO_LIMIT = Limit()
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,37 +40,66 @@ class Command:
     argv: list of str, ('python', '-m', module, flags...).
     log: str, a path; what the command prints is appended there.
     env: dict, its environment in addition to the machine's.
-    limit: Limit, how long it may take.
+    limit_secs: float, how long it may take each time it runs; after that it is
+      told to leave.
     logs_dir: str, a folder: the command waits in a queue until something is
       written to a log there, and its time starts then; '' if it starts at once.
-      A runner that has a queue of its own does not look there.
   """
 
   name: str
   argv: list
   log: str
   env: dict = dataclasses.field(default_factory=dict)
-  limit: Limit = NO_LIMIT
+  limit_secs: float = math.inf
   logs_dir: str = ''
 
 
-class Runner(contextlib.AbstractContextManager):
-  """Runs commands.
-
-  It is a context: all commands end with it, and also with this process, even by
-  kill -9. While it is open, SIGINT, SIGTERM and SIGHUP do not end this process:
-  they are collected in `signals`, and they interrupt `wait`.
+@dataclasses.dataclass
+class _Running:
+  """A command that was started.
 
   Attributes:
-    signals: list of int, those that this process received.
+    command: Command.
+    queue: _Queue in which it waits, or None.
+    deadline: float, when it is told to leave; once it was told, when it is
+      killed.
+    is_told: bool, whether it was told to leave.
+    is_late: bool, whether that was because it took too long.
+    is_lost: bool, whether its host has lost it.
+    num_restarts: int.
   """
 
-  # From the kill to the end of a command; one that takes longer is given up.
-  _kill_secs = math.inf
+  command: Command
+  queue: '_Queue | None' = None
+  deadline: float = math.inf
+  is_told: bool = False
+  is_late: bool = False
+  is_lost: bool = False
+  num_restarts: int = 0
 
-  def __init__(self):
-    self.signals = []
-    self._running = {}  # name -> what `_begin` returned
+
+class Runner:
+  """Runs commands on a Host, which ends them all when it is closed.
+
+  A command that the host loses, with the executor of Spark that it runs on, is
+  told to save, and started again once it has ended.
+
+  Attributes:
+    signals: list of int, those that this process received while the host is
+      open. They end nothing, but they interrupt `wait`.
+  """
+
+  def __init__(self, host, grace_secs):
+    """
+    Args:
+      host: launching.host.Host, opened and closed by the caller.
+      grace_secs: float, from telling a command to leave to killing it.
+    """
+    self.signals = host.signals
+    self._host = host
+    self._grace_secs = grace_secs
+    self._running = {}  # name -> _Running
+    self._is_stopping = False
 
   def start(self, command):
     """Begins a Command; returns the size of its log so far, in bytes.
@@ -102,7 +110,9 @@ class Runner(contextlib.AbstractContextManager):
     """
     with open(command.log, 'ab', opener=files.no_follow) as file:
       size = file.seek(0, os.SEEK_END)
-    self._running[command.name] = self._begin(command)
+    running = _Running(command)
+    self._begin(running)
+    self._running[command.name] = running
     return size
 
   def wait(self):
@@ -118,39 +128,40 @@ class Runner(contextlib.AbstractContextManager):
         return ended
     return []
 
-  def stop(self, signum, grace_secs):
+  def stop(self, grace_secs=None):
     """Ends all commands; kills those that have not left after their grace.
 
     All are killed at once if another signal comes.
 
+    Args:
+      grace_secs: float, by default the runner's.
+
     Returns:
-      [(name, exit code), ...] of all of them.
+      [(name, exit code), ...] of all of them; -n for signal n.
     """
-    num_signals = len(self.signals)
-    self._tell(signum, grace_secs)
-    ended = self._turn_until(time.monotonic() + grace_secs, num_signals)
-    self._kill(signum)
-    ended += self._turn_until(time.monotonic() + self._kill_secs)
-    return ended + self._give_up()
+    self._is_stopping = True
+    ended, num_signals = [], len(self.signals)
+    if self._host.is_ready:
+      grace_secs = self._grace_secs if grace_secs is None else grace_secs
+      self._tell(self._running, grace_secs)
+      ended += self._turn_until(time.monotonic() + grace_secs, num_signals)
+      self._host.signal(list(self._running), signal.SIGKILL)
+      ended += self._turn_until(time.monotonic() + _KILL_SECS)
+    else:
+      # No command has begun, and none will.
+      self._host.kill()
+    ended += [(name, -signal.SIGKILL) for name in self._running]
+    self._running.clear()
+    return ended
 
-  @abc.abstractmethod
-  def _begin(self, command):
-    """Begins a Command; returns what `_running` is to hold for it."""
-
-  @abc.abstractmethod
-  def _turn(self, secs=math.inf):
-    """Waits up to `secs`; returns [(name, code), ...] of some ended commands.
-
-    Removes them from `_running`, and ends commands that take too long.
-    """
-
-  @abc.abstractmethod
-  def _tell(self, signum, grace_secs):
-    """Tells all commands to save and leave, each of them only once."""
-
-  @abc.abstractmethod
-  def _kill(self, signum):
-    """Kills all commands; `signum` is the signal they were told to leave by."""
+  def _begin(self, running):
+    command, env = running.command, dict(running.command.env)
+    if running.num_restarts:
+      env[ATTEMPT] = str(running.num_restarts + 1)
+    running.deadline = math.inf
+    if command.logs_dir and command.limit_secs < math.inf:
+      running.queue = _Queue(command.logs_dir)
+    self._host.start(command.name, command.argv, env, command.log)
 
   def _turn_until(self, deadline, num_signals=math.inf):
     """Returns the commands that end before `deadline` or further signals."""
@@ -162,11 +173,130 @@ class Runner(contextlib.AbstractContextManager):
       ended += self._turn(secs)
     return ended
 
-  def _give_up(self):
-    """Returns commands that no longer answer as killed, and forgets them."""
-    ended = [(name, -signal.SIGKILL) for name in self._running]
-    self._running.clear()
+  def _turn(self, secs=math.inf):
+    """Waits up to `secs`; returns [(name, code), ...] of some ended commands.
+
+    Removes them from `_running`, and ends commands that take too long.
+    """
+    if self._look_at_queues():
+      secs = min(secs, _LOOK_SECS)
+    self._end_overdue()
+    first = min(running.deadline for running in self._running.values())
+    secs = max(0.0, min(secs, first - time.monotonic()))
+    events = self._host.poll(None if secs == math.inf else secs)
+    self._note_begun()
+    ended = []
+    for name, code in events:
+      if code is None:
+        self._running[name].is_lost = True
+        self._tell([name], self._grace_secs)
+      elif (code := self._conclude(name, code)) is not None:
+        ended.append((name, code))
     return ended
+
+  def _note_begun(self):
+    """Starts the time of what has begun, and waits in no queue."""
+    while self._host.begun:
+      name, _ = self._host.begun.pop(0)
+      running = self._running.get(name)
+      if running and not running.queue and not running.is_told:
+        running.deadline = time.monotonic() + running.command.limit_secs
+
+  def _look_at_queues(self):
+    """Starts the time of what has left its queue; returns what waits."""
+    waiting = [one for one in self._running.values() if one.queue]
+    for running in waiting:
+      if running.queue.is_left():
+        running.queue = None
+        running.deadline = time.monotonic() + running.command.limit_secs
+    return [one for one in waiting if one.queue]
+
+  def _end_overdue(self):
+    """Tells overdue commands to leave, and kills those that do not."""
+    now = time.monotonic()
+    for name, running in self._running.items():
+      if now < running.deadline:
+        continue
+      if running.is_told:
+        self._host.signal([name], signal.SIGKILL)
+        running.deadline = math.inf
+      else:
+        running.is_late = True
+        self._tell([name], self._grace_secs)
+
+  def _tell(self, names, grace_secs):
+    """Tells commands to save and leave; a second time would mean at once."""
+    untold = [name for name in names if not self._running[name].is_told]
+    self._host.signal(untold, signal.SIGTERM)
+    for name in untold:
+      running = self._running[name]
+      running.is_told, running.queue = True, None
+      running.deadline = time.monotonic() + grace_secs
+
+  def _conclude(self, name, code):
+    """Returns the exit code of a command that has ended, None if it restarts.
+
+    Args:
+      name: str.
+      code: int, from its host.
+    """
+    running = self._running[name]
+    log, reason = running.command.log, self._host.reasons.pop(name, '')
+    if code and running.is_late:
+      secs = running.command.limit_secs
+      _note_error(log, f'not done within --trial_timeout_secs={secs:g}')
+      code = cli.FAILED
+    elif code and running.is_lost and not self._is_stopping:
+      if running.num_restarts < MAX_RESTARTS:
+        self._restart(running, reason)
+        return None
+      text = f'this was restart {MAX_RESTARTS} of {MAX_RESTARTS}'
+      _note_error(log, f'{reason}; {text}')
+      code = cli.LOST
+    del self._running[name]
+    return code
+
+  def _restart(self, running, reason):
+    command, number = running.command, running.num_restarts + 1
+    _log.info(
+      f'{describe(command.name)}: {reason}: restart {number} of'
+      f' {MAX_RESTARTS}, from its last checkpoint'
+    )
+    task_logs.append(command.log, [f'--- restart {number} ---'])
+    running.num_restarts = number
+    running.is_told = running.is_lost = False
+    self._begin(running)
+
+
+class _Queue:
+  """Where a command waits until something is written to a log in a folder."""
+
+  def __init__(self, folder):
+    self._pattern = os.path.join(glob.escape(folder), '*_[0-9]*.log')
+    self._job_log = os.path.join(folder, 'slurm.log')
+    self._before = self._look()  # An earlier run may have written there.
+
+  def is_left(self):
+    return not self._look() <= self._before
+
+  def _look(self):
+    """Returns a set with an entry for each log that is not empty."""
+    found = set()
+    for path in (*glob.glob(self._pattern), self._job_log):
+      with contextlib.suppress(OSError):
+        at = os.stat(path)
+        found |= {(path, at.st_ino, at.st_size)} if at.st_size else set()
+    return found
+
+
+def describe(name):
+  """Returns what the user is told of a command called `name` (str)."""
+  return f'trial {name}' if name.isdecimal() else f'the {name}'
+
+
+def _note_error(log, text):
+  """Adds a last error to the log (a path) of a command."""
+  task_logs.append(log, [f'{SWEEP}: error: {text}'])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,18 +313,22 @@ class Backend(abc.ABC):
   num_cores: int | None
 
   @abc.abstractmethod
-  def make_runner(self, folder, lock, stop_grace_secs):
-    """Returns a Runner.
+  def open_host(self, folder, lock, stop_grace_secs):
+    """Returns a context: a launching.host.Host for commands.
 
     Args:
-      folder: str, that of the sweep, for the runner's own logs.
+      folder: str, that of the sweep, for the host's own logs.
       lock: file, locked; it stays so as long as any command runs.
       stop_grace_secs: float, train's.
+
+    Raises (on entering):
+      cli.RunError: it cannot start anything.
+      signals.SignalError: a signal came meanwhile.
     """
 
   @abc.abstractmethod
   def check_ready(self):
-    """Raises cli.RunError if the runner cannot start."""
+    """Raises cli.RunError if the host cannot be opened."""
 
   @abc.abstractmethod
   def find_env(self, slot):

@@ -34,9 +34,9 @@ class TrialLoop:
     self._folder = folder
     self._progress = progress
     self._secrets_path = folder.join('secret.flags')
-    grace_secs = stop_grace.for_worker(command.study.stop_grace_secs)
-    grace_secs += _LAUNCH_MARGIN_SECS if command.is_launched else 0
-    self._limit = runners.Limit(timeout_secs or math.inf, grace_secs)
+    self._timeout_secs = timeout_secs or math.inf
+    self._grace_secs = stop_grace.for_worker(command.study.stop_grace_secs)
+    self._grace_secs += _LAUNCH_MARGIN_SECS if command.is_launched else 0
 
   def run(self, lock):
     """Runs the trials that are left.
@@ -57,11 +57,12 @@ class TrialLoop:
     secrets = contextlib.nullcontext()
     if words := self._command.secrets:
       secrets = files.private_file(self._secrets_path, '\n'.join(words))
-    made = self._backend.make_runner(
+    opened = self._backend.open_host(
       self._folder.path, lock, self._command.study.stop_grace_secs
     )
     try:
-      with secrets, made as runner:
+      with secrets, opened as host:
+        runner = runners.Runner(host, self._grace_secs)
         self._run_all(runner)
     except signals.SignalError as error:
       return error.signum  # before the first trial
@@ -105,7 +106,7 @@ class TrialLoop:
     _log.info(
       f'{signal.Signals(runner.signals[0]).name}: the trials save and stop'
     )
-    for name, code in runner.stop(signal.SIGTERM, self._limit.grace_secs):
+    for name, code in runner.stop():
       trial, _, size, start = running.pop(name)
       secs = time.monotonic() - start
       if code:
@@ -122,7 +123,7 @@ class TrialLoop:
       tensorboard.forget(trial)
       return runner.start(
         runners.Command(
-          *(trial.name, argv, trial.log, env, self._limit),
+          *(trial.name, argv, trial.log, env, self._timeout_secs),
           logs_dir=self._command.find_logs_dir(trial),
         )
       )

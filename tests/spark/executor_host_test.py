@@ -7,7 +7,7 @@ import pytest
 
 from distmnist.common import cli
 from distmnist.launching.supervisor import restart_policy, task_group
-from distmnist.spark import executor_host
+from distmnist.spark import agent_host, executor_host
 from tests.support.host_room import NAMES, STOP, TASKS
 
 LEAVE = {'leave': True}
@@ -159,7 +159,7 @@ def test_a_task_that_spark_starts_once_more_is_lost(room):
 
 
 def test_an_agent_that_does_not_kill_its_task_is_dropped(room, monkeypatch):
-  monkeypatch.setattr(executor_host, 'KILL_SECS', 0.01)
+  monkeypatch.setattr(agent_host, 'KILL_SECS', 0.01)
   agents = room.join_all()
   room.host.signal(['ps 0'], signal.SIGKILL)
   assert room.next_event() == ('ps 0', cli.LOST)

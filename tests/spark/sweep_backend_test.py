@@ -2,13 +2,13 @@
 
 import contextlib
 import fcntl
+import types
 
 import pytest
 
 from distmnist import sweep
 from distmnist.common import cli
-from distmnist.spark import barrier_job, context, executors, sweep_backend
-from distmnist.sweeps import runners
+from distmnist.spark import barrier_job, context, executors
 from tests.support.fake_spark import FakeSparkContext
 
 CLUSTER = 'local-cluster[2,1,1024]'
@@ -96,15 +96,6 @@ def test_executors_are_told_where_the_data_is(set_flags, monkeypatch):
   assert backend.find_data_dir(['--data_dir=/x']) == []
 
 
-def test_its_runner_has_its_settings(set_flags, tmp_path):
-  set_flags(*('--runner=spark', f'--master={CLUSTER}', '--spark_wait_secs=7'))
-  backend = make_backend(2)
-  with open(tmp_path / 'lock', 'a+') as lock:
-    driver = backend.make_runner(str(tmp_path), lock, 3.0)._driver
-    assert (driver.conf, driver.logs_dir) == (backend.conf, str(tmp_path))
-    assert (driver.lock, driver.wait_secs) == (lock, 7)
-
-
 def test_spark_is_checked_by_its_launcher(set_flags, monkeypatch):
   checked = []
   monkeypatch.setattr(sweep.spark, 'check_ready', checked.append)
@@ -116,49 +107,58 @@ def test_spark_is_checked_by_its_launcher(set_flags, monkeypatch):
 
 
 @pytest.fixture
-def make_driver(tmp_path, monkeypatch):
-  """Returns make(num_slots, **settings of Spark) -> SparkDriver."""
+def open_host(tmp_path, monkeypatch, set_flags):
+  """Returns open(num_slots, **settings of Spark) -> context of a TrialHost."""
   monkeypatch.setattr(executors, 'ship_package', lambda _: None)
+  set_flags('--runner=spark', f'--master={CLUSTER}', '--spark_wait_secs=0.05')
+  backend = make_backend(2)
   with open(tmp_path / 'lock', 'a+') as lock:
 
-    def make(num_slots, **conf):
+    def open_one(num_slots, **conf):
       sc = FakeSparkContext(**conf)
       monkeypatch.setattr(
         context, 'opened', lambda *_: contextlib.nullcontext(sc)
       )
       monkeypatch.setattr(executors, 'count_slots', lambda _: num_slots)
-      return sweep_backend.SparkDriver(
-        {}, str(tmp_path), lock, 0.05, lambda _: None
-      )
+      return backend.open_host(str(tmp_path), lock, 3.0)
 
-    yield make
+    yield open_one
 
 
-def test_no_executor_is_said_and_given_up(make_driver):
+def test_no_executor_is_said_and_given_up(open_host):
   with (
     pytest.raises(cli.RunError, match='Spark has no executor with a slot'),
-    make_driver(0).opened(None),
+    open_host(0),
   ):
     pass
 
 
-def test_executors_that_come_with_the_work_are_not_waited_for(make_driver):
-  with make_driver(0, spark_dynamicAllocation_enabled='true').opened(None):
-    pass
+def test_executors_that_come_with_the_work_are_not_waited_for(open_host):
+  with open_host(0, spark_dynamicAllocation_enabled='true') as host:
+    assert host.is_ready
 
 
-def test_a_job_has_all_that_its_agent_needs(make_driver, monkeypatch, tmp_path):
-  monkeypatch.setattr(barrier_job, 'Job', lambda sc, rdd, on_end: rdd)
-  driver = make_driver(1)
-  command = runners.Command('01', ['python'], 'log', {'A': 'b'})
-  with driver.opened(None):
-    spec = driver.make_job('01.7', command, 2)
-    assert (spec['name'], spec['attempt']) == ('01.7', 2)
-    assert (spec['argv'], spec['env']) == (['python'], {'A': 'b'})
-    assert spec['driver'] == driver.server.contact['driver']
-    assert spec['driver'][0] == '127.0.0.1'
-    path, word = spec['lock']
+def test_a_job_has_all_that_its_agent_needs(open_host, monkeypatch):
+  jobs = []
+
+  def make_job(sc, rdd, on_end):
+    jobs.append(
+      types.SimpleNamespace(
+        spec=rdd, has_ended=True, error=None, start=lambda: None
+      )
+    )
+    return jobs[-1]
+
+  monkeypatch.setattr(barrier_job, 'Job', make_job)
+  with open_host(1) as host:
+    host.start('01', ['python'], {'A': 'b'}, 'log')
+    (job,) = jobs
+    assert job.spec['name'] == '01.1'
+    assert (job.spec['argv'], job.spec['env']) == (['python'], {'A': 'b'})
+    assert job.spec['driver'][0] == '127.0.0.1'
+    path, word = job.spec['lock']
     with open(path) as lock:
       assert lock.read() == word
       # Others may have the lock as well, but nobody alone.
       fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    job.cancel = lambda: None

@@ -28,7 +28,7 @@ class FakeRunner:
   def wait(self):
     return [] if self.code is None else [('check', self.code)]
 
-  def stop(self, signum, grace_secs):
+  def stop(self, grace_secs):
     self.stopped = True
 
 

@@ -64,11 +64,12 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def runner(tmp_path, monkeypatch):
   monkeypatch.setenv('PYTHONPATH', PYTHONPATH)
+  backend = local_backend.LocalBackend(1, None, None, 'fake_train')
   with (
     open(tmp_path / 'lock', 'w') as lock,
-    local_backend.LocalRunner('fake_train', f'{tmp_path}/server', lock) as made,
+    backend.open_host(str(tmp_path), lock, 3.0) as host,
   ):
-    yield made
+    yield runners.Runner(host, DEADLINE_SECS)
 
 
 def start(runner, name, log, *flags, **fields):
@@ -105,28 +106,25 @@ def test_who_takes_too_long_is_told_to_leave_and_killed_after_its_grace(
   runner, tmp_path
 ):
   log = tmp_path / 'log'
-  limit = runners.Limit(0.5, DEADLINE_SECS)
-  start(runner, 'late', str(log), '--do=all:forever', limit=limit)
+  start(runner, 'late', str(log), '--do=all:forever', limit_secs=0.5)
+  assert wait_for_all(runner, {'late'}) == {'late': cli.FAILED}
   do = f'--folder={tmp_path}', '--do=all:deaf,touch=up,forever'
-  limit = runners.Limit(0.5, 0.2)
-  start(runner, 'deaf', str(tmp_path / 'deaf.log'), *do, limit=limit)
-  assert wait_for_all(runner, {'late', 'deaf'}) == {
-    'late': cli.FAILED,
-    'deaf': cli.FAILED,
-  }
+  runner._grace_secs = 0.2
+  deaf = str(tmp_path / 'deaf.log')
+  start(runner, 'deaf', deaf, *do, limit_secs=0.5)
+  assert wait_for_all(runner, {'deaf'}) == {'deaf': cli.FAILED}
   assert log.read_text().endswith(
     'error: not done within --trial_timeout_secs=0.5\n'
   )
 
 
 def test_the_time_in_a_queue_does_not_count(runner, tmp_path):
-  limit = runners.Limit(0.5, DEADLINE_SECS)
   for name, do in ('waits', 'wait=go'), ('runs', 'touch=_0.log,forever'):
     folder = tmp_path / name
     folder.mkdir()
     (folder / 'slurm.log').write_text('of an earlier run')
     flags = f'--folder={folder}', f'--do=all:{do}'
-    fields = {'limit': limit, 'logs_dir': str(folder)}
+    fields = {'limit_secs': 0.5, 'logs_dir': str(folder)}
     start(runner, name, str(tmp_path / f'{name}.log'), *flags, **fields)
   assert wait_for_all(runner, {'runs'}) == {'runs': cli.FAILED}
   (tmp_path / 'waits' / 'go').touch()
@@ -143,7 +141,7 @@ def test_at_a_stop_who_is_deaf_is_killed(runner, tmp_path):
   log = str(tmp_path / 'last.log')
   start(runner, 'last', log, folder, f'--do=all:{waits}')
   assert wait_for_all(runner, {'last'}) == {'last': 0}
-  assert sorted(runner.stop(signal.SIGTERM, 0.5)) == [
+  assert sorted(runner.stop(0.5)) == [
     ('deaf', -signal.SIGKILL),
     ('other', -signal.SIGTERM),
   ]

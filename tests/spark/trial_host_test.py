@@ -1,24 +1,18 @@
-"""The runner of trials on Spark; the slow tests run a real local-cluster."""
+"""The host of trials on Spark; the slow tests run a real local-cluster."""
 
 import contextlib
 import json
+import math
 import os
 import signal
 import threading
-import types
 from multiprocessing import connection
 
 import psutil
 import pytest
 
 from distmnist.common import cli
-from distmnist.spark import (
-  barrier_job,
-  context,
-  executors,
-  sweep_backend,
-  sweep_runner,
-)
+from distmnist.spark import agent_host, barrier_job, executors, trial_host
 from distmnist.sweeps import runners
 from tests.support import background, link_ends, sweeps
 from tests.support.fake_spark import FakeSparkContext
@@ -53,6 +47,9 @@ class FakeJob:
     self.error, self.has_ended = error, True
     self._on_end()
 
+  def find_lost_executor(self):
+    return barrier_job.find_lost_executor(self.error)
+
   def explain(self):
     return str(self.error)
 
@@ -83,28 +80,28 @@ class Agent:
 
 
 class Room:
-  """A runner, its jobs, and the agents that the test lets in."""
+  """A runner, its host's jobs, and the agents that the test lets in."""
 
-  def __init__(self, folder, lock, caplog):
+  def __init__(self, folder, host, caplog):
     self.agents = []
     self._caplog = caplog
     self.folder = folder
-    driver = sweep_backend.SparkDriver({}, str(folder), lock, 60.0)
-    self.runner = sweep_runner.SparkRunner(driver)
+    self.host = host
+    self.runner = runners.Runner(host, grace_secs=60)
 
   @property
   def said(self):
     return self._caplog.messages
 
-  def start(self, name, *flags, limit=runners.NO_LIMIT):
+  def start(self, name, *flags, limit_secs=math.inf):
     argv = ['python', '-m', 'distmnist.train', *flags]
     log = str(self.folder / f'{name}.log')
     return self.runner.start(
-      runners.Command(name, argv, log, {'A': 'b'}, limit)
+      runners.Command(name, argv, log, {'A': 'b'}, limit_secs)
     )
 
   def job(self, name):
-    return self.runner._running[name].job
+    return self.host._starts[name].job
 
   def join(self, name):
     """Lets the agent of a trial come; returns it."""
@@ -118,9 +115,11 @@ class Room:
     """Hears what there is; returns what has ended."""
     ended = []
     for _ in range(3):
+      if not self.runner._running:
+        break
       # What agents have sent comes by threads of the server's.
-      connection.wait([self.runner._server._wake], 0.1)
-      self.runner._server.wake()
+      connection.wait([self.host._server._wake], 0.1)
+      self.host._server.wake()
       ended += self.runner._turn()
     return ended
 
@@ -130,22 +129,16 @@ class Room:
 
 @pytest.fixture
 def room(tmp_path, monkeypatch, caplog):
-  monkeypatch.setattr(
-    context, 'opened', lambda *_: contextlib.nullcontext(FakeSparkContext())
-  )
-  monkeypatch.setattr(executors, 'ship_package', lambda _: None)
   monkeypatch.setattr(executors, 'count_slots', lambda _: 2)
   monkeypatch.setattr(barrier_job, 'Job', FakeJob)
-  monkeypatch.setattr(sweep_runner, 'KILL_SECS', 0.1)
-  monkeypatch.setattr(sweep_runner.SparkRunner, '_kill_secs', 0.1)
-  monkeypatch.setattr(sweep_runner, '_TICK_SECS', 0.01)
+  monkeypatch.setattr(agent_host, 'KILL_SECS', 0.1)
+  monkeypatch.setattr(runners, '_KILL_SECS', 0.3)
+  monkeypatch.setattr(trial_host, '_TICK_SECS', 0.01)
   with open(tmp_path / 'lock', 'a+') as lock:
-    room = Room(tmp_path, lock, caplog)
-    with room.runner:
-      # Which Python, and who reaches the ports, is said at the start.
-      caplog.clear()
+    made = trial_host.TrialHost(FakeSparkContext(), lock, 60.0, 0.1)
+    with made as host:
+      room = Room(tmp_path, host, caplog)
       yield room
-      monkeypatch.setattr(room.runner, '_stop_secs', 0.1)
   for agent in room.agents:
     agent.link.close()
 
@@ -156,7 +149,7 @@ def test_lines_code_and_report_come_back(room):
   assert room.start('01', f'--logdir={room.folder}/run') == len('before\n')
   spec = room.job('01').spec
   assert spec['argv'][:3] == ['python', '-m', 'distmnist.train']
-  assert (spec['env'], spec['attempt']) == ({'A': 'b'}, 1)
+  assert spec['env'] == {'A': 'b'}
   path, word = spec['lock']
   with open(path) as lock:
     assert (lock.name, lock.read()) == (str(room.folder / 'lock'), word)
@@ -209,7 +202,7 @@ def test_a_lost_executor_concerns_its_own_trial(room):
   ]
   again = room.job('01')
   assert again is not first
-  assert again.spec['attempt'] == 2
+  assert again.spec['env'] == {'A': 'b', 'DISTMNIST_ATTEMPT': '2'}
   assert again.spec['name'] != first.spec['name']
   assert room.join('01').read() == [{'go': True}]
   assert room.log('01') == '--- restart 1 ---\n'
@@ -220,11 +213,11 @@ def test_a_connection_that_ends_waits_for_the_word_of_spark(room):
   room.start('01')
   room.join('01').link.close()
   assert room.turn() == []
-  assert room.job('01').spec['attempt'] == 1
+  assert room.said == []
   room.job('01').end(ValueError('exit code -9'))
   room.turn()
-  assert room.job('01').spec['attempt'] == 2
-  assert 'lost connection to its executor, host-1' in room.said[0]
+  assert room.job('01').spec['env']['DISTMNIST_ATTEMPT'] == '2'
+  assert 'lost connection to its executor host-1 (pid 7)' in room.said[0]
 
 
 def test_a_trial_that_is_lost_again_and_again_has_failed(room):
@@ -233,7 +226,7 @@ def test_a_trial_that_is_lost_again_and_again_has_failed(room):
     'ExecutorLostFailure (executor 1 exited caused by one of the running tasks)'
     ' Reason: Command exited with code 137'
   )
-  for _ in range(sweep_runner.MAX_RESTARTS):
+  for _ in range(runners.MAX_RESTARTS):
     room.job('01').end(error)
     assert room.turn() == []
   room.job('01').end(error)
@@ -248,7 +241,7 @@ def test_a_trial_that_is_lost_again_and_again_has_failed(room):
   'code, ended, log', [(143, 1, TOO_LONG), (None, 1, TOO_LONG), (0, 0, '')]
 )
 def test_a_trial_that_takes_too_long_is_told_to_leave(room, code, ended, log):
-  room.start('01', limit=runners.Limit(0.05, 60))
+  room.start('01', limit_secs=0.05)
   agent = room.join('01')
   messages = agent.read()
   while len(messages) < 2:  # Its time begins with its agent.
@@ -263,7 +256,7 @@ def test_a_trial_that_takes_too_long_is_told_to_leave(room, code, ended, log):
 
 
 def test_a_trial_that_waits_for_an_executor_takes_no_time(room):
-  room.start('01', limit=runners.Limit(0.0, 0.0))
+  room.start('01', limit_secs=0.0)
   room.turn()
   assert not room.job('01').is_cancelled and room.log('01') == ''
 
@@ -321,7 +314,7 @@ def test_a_hello_that_makes_no_sense_is_refused(room, executor):
 
 def test_no_slot_for_any_trial_is_said_and_given_up(room):
   room.start('01')
-  room.runner._driver.wait_secs = 0.2
+  room.host._wait_secs = 0.2
   with pytest.raises(cli.LostError, match='waited 0.2 s for Spark to start'):
     room.runner.wait()
 
@@ -347,7 +340,7 @@ def test_a_signal_interrupts_the_wait_and_the_stop_is_told_once(room):
     return turn(secs)
 
   room.runner._turn = leave_when_told
-  ended = room.runner.stop(signal.SIGTERM, 5)
+  ended = room.runner.stop(5)
   assert sorted(ended) == [('01', -15), ('02', -15)]
   assert waiting.is_cancelled
 
@@ -356,7 +349,7 @@ def test_who_does_not_stop_in_time_is_killed_then_left(room):
   room.start('01')
   agent = room.join('01')
   agent.read()
-  assert room.runner.stop(signal.SIGTERM, 0.1) == [('01', -signal.SIGKILL)]
+  assert room.runner.stop(0.1) == [('01', -signal.SIGKILL)]
   assert agent.read() == [{'stop': signal.SIGTERM}] * 2
 
 
@@ -534,59 +527,3 @@ def test_after_kill_9_the_next_sweep_waits_until_the_trials_are_gone(
     assert running.process.wait(60) == 0
   assert 'trials of a sweep that was killed' in running.stderr.read_text()
   assert sweeps.count_runs(tmp_path) == [2, 0]
-
-
-def make_trial(tmp_path, name='01', **settings):
-  command = runners.Command(name, [], str(tmp_path / 'log'))
-  trial = sweep_runner.SparkTrial(command)
-  job = types.SimpleNamespace(has_ended=True, error=settings.pop('error', None))
-  job.explain = lambda: str(job.error)
-  trial.begin('01.1', job)
-  for setting, value in settings.items():
-    setattr(trial, setting, value)
-  return trial
-
-
-def test_its_title_says_what_it_is(tmp_path):
-  assert make_trial(tmp_path).title == 'trial 01'
-  assert make_trial(tmp_path, 'check').title == 'the check'
-
-
-@pytest.mark.parametrize(
-  ('settings', 'is_stopping', 'code'),
-  [
-    ({'code': 3}, False, 3),
-    ({'code': 3}, True, 3),
-    ({}, True, -15),
-    ({}, False, None),
-    ({'number': sweep_runner.MAX_RESTARTS}, False, None),
-    ({'number': sweep_runner.MAX_RESTARTS + 1}, False, cli.LOST),
-  ],
-)
-def test_its_code(tmp_path, settings, is_stopping, code):
-  assert make_trial(tmp_path, **settings).find_code(is_stopping) == code
-
-
-@pytest.mark.parametrize('end', [None, cli.NOT_SAVED, -signal.SIGKILL])
-def test_one_that_was_told_to_stop_starts_again_whatever_it_lost(tmp_path, end):
-  connection = types.SimpleNamespace(send=lambda **_: None)
-  trial = make_trial(tmp_path, connection=connection, is_told_to_stop=True)
-  trial.read({'end': end}, stop_secs=1, is_stopping=False)
-  assert trial.find_code(is_stopping=False) is None
-
-
-def test_it_knows_why_it_was_lost(tmp_path):
-  trial = make_trial(tmp_path)
-  trial.find_code(False)
-  assert trial.lost == 'Spark has ended its task'
-  trial = make_trial(tmp_path, error=ValueError('refused'))
-  trial.find_code(False)
-  assert trial.lost == 'refused'
-
-
-def test_a_new_start_knows_nothing_of_the_last(tmp_path):
-  trial = make_trial(tmp_path, code=1, lost='x', deadline=1.0, connection=3)
-  trial.begin('01.2', None)
-  assert (trial.number, trial.key) == (2, '01.2')
-  assert trial.code is trial.deadline is trial.connection is None
-  assert trial.lost == ''
