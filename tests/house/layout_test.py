@@ -161,6 +161,7 @@ STARTERS = {
   'launching/ssh/ssh_host.py': 'ssh, one a task',
   'launching/scheduler/job_host.py': 'the command that submits a task',
   'launching/child_process.py': 'the task of an agent',
+  'launching/ray/task_actor.py': 'the agent of an actor',
   'launching/slurm/sbatch.py': 'sbatch, squeue, scancel',
   'launching/kubernetes/kubectl.py': 'kubectl',
   'spark/partition.py': 'the agent of an executor',
