@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,11 +12,20 @@ import time
 _PR_SET_PDEATHSIG = 1
 # Loaded here, as a fork of a process with threads must not wait for a lock.
 _LIBC = ctypes.CDLL(None)
+_MAX_FILES = 1 << 16
 
 
 def die_with_parent():
   """Has the kernel kill this process once its parent ends, however it ends."""
   _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def allow_many_files():
+  """Lets this process have as many open files as the system allows it."""
+  _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+  wanted = _MAX_FILES if most == resource.RLIM_INFINITY else most
+  soft = min(wanted, _MAX_FILES)
+  resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
 
 
 def has_ended(pid):

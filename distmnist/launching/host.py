@@ -29,7 +29,7 @@ class Host(abc.ABC):
     signals: list of int, what this process received.
     is_ready: whether it can start tasks yet; requests are kept until then.
     begun: list of (name, pid), the tasks that have begun, in order; who has
-      heard of one takes it out.
+      heard of one takes it out. The pid is None for one elsewhere.
     reasons: dict of name -> str, why a task has ended where its code does not
       say.
   """

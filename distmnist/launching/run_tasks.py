@@ -162,7 +162,13 @@ class PidLines:
     self._first = {}
 
   def note(self, name, pid, attempt):
-    """Takes the pid of a task, or of the fork server, that has begun."""
+    """Takes the pid of a task, or of its host, that has begun.
+
+    None stands for a task elsewhere: then there is nothing here to be named.
+    """
+    if pid is None:
+      self._missing.clear()
+      return
     if attempt > 1:
       _log.info(f'{name} is pid {pid} now')
     if name not in self._missing:

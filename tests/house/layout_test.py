@@ -160,6 +160,7 @@ STARTERS = {
   'launching/forking/fork_server.py': 'tasks on this machine',
   'launching/ssh/ssh_host.py': 'ssh, one a task',
   'launching/scheduler/job_host.py': 'the command that submits a task',
+  'launching/beats.py': 'signs of life',
   'launching/child_process.py': 'the task of an agent',
   'launching/ray/task_actor.py': 'the agent of an actor',
   'launching/slurm/sbatch.py': 'sbatch, squeue, scancel',

@@ -111,7 +111,7 @@ def test_ctrl_c_has_the_tasks_save_and_leaves_no_process(here, template):
 @pytest.mark.slow
 def test_a_job_that_still_waits_for_its_turn_holds_up_no_ctrl_c(here):
   with here.start('all:leave', template='echo 7 # {script}') as running:
-    running.wait_for_words('worker 1')
+    running.wait_until(lambda: [*here.logs.glob('jobs_*/1/worker_1.submit')])
     running.send(signal.SIGINT)
     assert running.process.wait(DEADLINE_SECS) == 130
 

@@ -208,7 +208,7 @@ def test_a_second_signal_leaves_at_once_and_the_hosts_kill(here):
     everything = running.all_processes(tasks)
     os.kill(running.process.pid, signal.SIGINT)
     # Only then does the launcher know that the chief has saved.
-    assert_gone([psutil.Process(find_pid(running, 'worker 0'))])
+    assert_gone(find_ssh(everything, '127.0.0.2'))
     time.sleep(signals.ONE_KEY_SECS)  # Sooner, it would be the same Ctrl-C.
     os.kill(running.process.pid, signal.SIGINT)
     assert running.process.wait(DEADLINE_SECS) == 130
@@ -240,10 +240,9 @@ def test_all_that_is_here_killed_by_9_leaves_nothing_there(here):
     assert (here.folder / f'{name}.left').exists()
 
 
-def find_pid(running, name):
-  """The pid of the ssh of a task, as the launcher has said it."""
-  [pid] = re.findall(rf'{name} (\d+)', running.stderr.read_text())
-  return int(pid)
+def find_ssh(processes, host):
+  """Those of ssh that follow a task on this host."""
+  return [p for p in processes if is_ours(p) and p.cmdline()[-2] == host]
 
 
 def is_ours(process):
@@ -286,11 +285,12 @@ def test_a_connection_that_is_lost_is_made_again(here):
   with here.start(
     'worker1@1:serve,leave;worker1@2:serve,touch=two;'
     'worker0:wait=worker1.two;ps0:wait=worker1.two',
-    hosts=f'127.0.0.1,127.0.0.2:2300,127.0.0.1:{port}',
+    hosts=f'127.0.0.1,127.0.0.1:2300,127.0.0.2:{port}',
     max_restarts=1,
   ) as running:
     tasks = running.wait_for('worker1.ready')
-    psutil.Process(find_pid(running, 'worker 1')).kill()
+    [ssh] = find_ssh(running.all_processes(tasks), '127.0.0.2')
+    ssh.kill()
     assert running.process.wait(DEADLINE_SECS) == 0, running.stderr.read_text()
     assert_gone(tasks)
   said = last_line(PIDS.sub('', running.stderr.read_text()))

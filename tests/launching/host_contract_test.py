@@ -190,7 +190,7 @@ def test_a_signal_reaches_the_tasks_it_is_for(enter):
 
 
 def test_a_task_that_is_suspended_or_deaf_is_killed(enter):
-  do = 'worker0:touch=on,forever;worker1:deaf,child,touch=on,forever'
+  do = 'worker0:deaf,touch=on,forever;worker1:deaf,child,touch=on,forever'
   room = enter(do)
   room.start(do)
   tasks = room.wait_for('worker0.on', 'worker1.on', 'worker1.child')

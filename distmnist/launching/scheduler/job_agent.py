@@ -9,6 +9,7 @@ import select
 import signal
 import socket
 import sys
+import time
 
 from distmnist.common import ports, stop_grace
 from distmnist.common import signals as signals_lib
@@ -39,7 +40,8 @@ class _Agent:
     self._name = name
     self._request = request
     self._meeting = job_meeting.Meeting(folder, name)
-    self._pulse = job_meeting.Pulse(self._meeting, 'job', 'launcher')
+    self._pulse = job_meeting.Pulse(self._meeting.launcher_path)
+    self._next_beat, self._num_beats = 0.0, 0
     self._signals = signals_lib.Reader(*signals_lib.STOPS, signal.SIGCHLD)
     self._told = ''
     self._stopped_by = None
@@ -116,12 +118,13 @@ class _Agent:
 
   def _listen(self):
     """Waits for TICK_SECS or an event; returns new signals, a list of int."""
+    self._beat()
     found = []
     if select.select([self._signals], [], [], TICK_SECS)[0]:
       found = [n for n in self._signals.read() if n != signal.SIGCHLD]
       found = [signals_lib.choose_passed_on(n) for n in found]
     told = self._meeting.hear('signal')
-    if told != self._told:
+    if told and told != self._told:  # None once the folder is gone.
       self._told = told
       found.append(int(told.split()[0]))
     is_alone = self._pulse.is_lost() or not self._meeting.is_open
@@ -129,6 +132,13 @@ class _Agent:
       found.append(signal.SIGTERM)
     self._stopped_by = self._stopped_by or bool(found)
     return found
+
+  def _beat(self):
+    now = time.monotonic()
+    if now >= self._next_beat:
+      self._next_beat = now + job_meeting.BEAT_SECS
+      self._num_beats += 1
+      self._meeting.say('job', str(self._num_beats))
 
 
 if __name__ == '__main__':

@@ -10,12 +10,11 @@ import select
 import shlex
 import signal
 import subprocess
-import tempfile
 import time
 
 from distmnist.common import cli, signals
 from distmnist.common.names import ATTEMPT, JOB_AGENT
-from distmnist.launching import child_process
+from distmnist.launching import beats, child_process
 from distmnist.launching import host as host_lib
 from distmnist.launching.scheduler import job_meeting, job_template
 from distmnist.launching.screen import log_view, task_logs
@@ -54,31 +53,39 @@ class JobHost(host_lib.Host):
     return os.getpid()
 
   def __enter__(self):
-    self._waking = signals.waking(self.signals)
-    self._wake = self._waking.__enter__()
+    child_process.allow_many_files()  # One a task.
+    with contextlib.ExitStack() as stack:
+      self._wake = stack.enter_context(signals.waking(self.signals))
+      self._beats = stack.enter_context(beats.Beats())
+      self._at_exit = stack.pop_all()
     return self
 
   def __exit__(self, *error):
-    self.signal(list(self._jobs), signal.SIGTERM)
-    deadline = time.monotonic() + self._grace_secs
-    while self._jobs and time.monotonic() < deadline:
-      self.poll(TICK_SECS)
-    self.kill()
-    self._waking.__exit__(*error)
+    with self._at_exit:
+      self.signal(list(self._jobs), signal.SIGTERM)
+      deadline = time.monotonic() + self._grace_secs
+      while self._jobs and time.monotonic() < deadline:
+        self.poll(TICK_SECS)
+      self.kill()
 
   def start(self, name, argv, env, log, is_isolated=False, title=''):
+    """Submits a task: its job makes `argv` and `env` from its request.
+
+    It needs the addresses of the others, which only the jobs know.
+    """
     attempt = env.get(ATTEMPT, '')
     folder = os.path.join(self._folder, attempt or '1')
-    os.makedirs(folder, exist_ok=True)
-    job = _Job(folder, name, attempt, log)
     try:
+      if not os.path.isdir(folder):
+        os.makedirs(folder)
+        self._beats.add_file(job_meeting.Meeting(folder, name).launcher_path)
+      job = _Job(folder, name, attempt, log)
       job.submit(self._templates[name], self._python)
     except OSError as error:
       self.reasons[name] = f'nothing was submitted: {error.strerror}'
       self._ended.append((name, cli.NOT_STARTED))
       return
     self._jobs[name] = job
-    self.begun.append((name, job.pid))
 
   def signal(self, names, signum):
     for name in [name for name in names if name in self._jobs]:
@@ -101,6 +108,9 @@ class JobHost(host_lib.Host):
       self._look_time = time.monotonic() + TICK_SECS
       for name, job in list(self._jobs.items()):
         code = job.find_code()
+        if job.has_place and not job.has_begun:
+          job.has_begun = True
+          self.begun.append((name, None))
         if code is not None:
           self._end(name, code)
     ended, self._ended = self._ended, []
@@ -119,6 +129,8 @@ class _Job:
 
   Attributes:
     reason: str, why it has ended, where its code does not say.
+    has_place: bool, whether it runs on a node.
+    has_begun: bool, whether that was told.
   """
 
   def __init__(self, folder, name, attempt, log):
@@ -128,16 +140,13 @@ class _Job:
     self._path = log
     self._meeting = job_meeting.Meeting(folder, name)
     self._meeting.say('attempt', attempt)
-    self._pulse = job_meeting.Pulse(self._meeting, 'launcher', 'job')
+    self._pulse = None  # Once it has a place: a queue may take days.
     self._output = log_view.Log(self._meeting.path('out'))
     self._told = []
     self._num_said = 0  # lines of the scheduler that were shown
     self._end_time = None  # When one that ends without a word is given up.
     self.reason = ''
-
-  @property
-  def pid(self):
-    return self._process.pid
+    self.has_place = self.has_begun = False
 
   def submit(self, template, python):
     """Runs the command that submits it.
@@ -152,15 +161,15 @@ class _Job:
     os.chmod(script, 0o755)
     log = self._meeting.path('scheduler')
     words = job_template.fill(template, command, script, self._name, log)
-    self._words = tempfile.TemporaryFile()  # noqa: SIM115
-    self._process = subprocess.Popen(
-      ['sh', '-c', words],
-      stdin=subprocess.DEVNULL,
-      stdout=self._words,
-      stderr=self._words,
-      start_new_session=True,
-      preexec_fn=child_process.die_with_parent,
-    )
+    with open(self._meeting.path('submit'), 'wb') as said:
+      self._process = subprocess.Popen(
+        ['sh', '-c', words],
+        stdin=subprocess.DEVNULL,
+        stdout=said,
+        stderr=said,
+        start_new_session=True,
+        preexec_fn=child_process.die_with_parent,
+      )
 
   def tell(self, signum):
     """Has the task get a signal."""
@@ -174,37 +183,36 @@ class _Job:
     Shows meanwhile what it writes.
     """
     end = self._meeting.hear('end')
-    self._write(self._output.read_lines())
+    self._show_output(log_view.Log.read_lines)
     if end:
       return int(end)
-    code, has_place = self._process.poll(), self._has_place
-    if not has_place:
+    code = self._process.poll()
+    self._look_for_place()
+    if not self.has_place:
       self._show_scheduler()
       if code:
         return self._fail(cli.FAILED, f'submit: {self._last_words(code)}')
-      # A job may wait in its queue for days.
       return -self._told[0] if self._told else None
     if code and self._is_over():
       words = self._last_words(code)
       return self._fail(cli.LOST, f'the job has ended without a word: {words}')
     if self._pulse.is_lost():
-      secs = job_meeting.LOST_SECS
-      return self._fail(
-        cli.LOST, f'nothing was heard of the job for {secs:g} s'
-      )
+      reason = f'nothing was heard of the job for {job_meeting.LOST_SECS:g} s'
+      return self._fail(cli.LOST, reason)
     return None
 
   def close(self):
     """Ends what was started here for it."""
-    self._write(self._output.finish())
-    if self._process.poll() is None and not self._has_place:
+    self._show_output(log_view.Log.finish)
+    if self._process.poll() is None and not self.has_place:
       # A submit command that waits then withdraws its job.
-      os.killpg(self._process.pid, signal.SIGTERM)
-    self._words.close()
+      with contextlib.suppress(PermissionError):  # It runs as another user.
+        os.killpg(self._process.pid, signal.SIGTERM)
 
-  @property
-  def _has_place(self):
-    return bool(self._meeting.hear('place'))
+  def _look_for_place(self):
+    if not self.has_place and self._meeting.hear('place'):
+      self.has_place = True
+      self._pulse = job_meeting.Pulse(self._meeting.path('job'))
 
   def _is_over(self):
     """Whether a job killed with its node has had the time for a last word.
@@ -219,6 +227,11 @@ class _Job:
     self.reason = reason
     self._write([reason])
     return code
+
+  def _show_output(self, read):
+    """Adds what the task has written to its log; what cannot be read is not."""
+    with contextlib.suppress(OSError):
+      self._write(read(self._output))
 
   def _write(self, lines):
     """Adds lines to the task's log; those that do not fit are lost."""
@@ -235,7 +248,10 @@ class _Job:
       self._num_said = len(said)
 
   def _last_words(self, code):
-    self._words.seek(0)
-    lines = self._words.read().decode(errors='replace').splitlines()
-    said = [line.strip() for line in lines if line.strip()]
+    said = []
+    with (
+      contextlib.suppress(OSError),
+      open(self._meeting.path('submit'), errors='replace') as file,
+    ):
+      said = [line.strip() for line in file if line.strip()]
     return '; '.join(said[-2:]) or failures.describe_end(code)

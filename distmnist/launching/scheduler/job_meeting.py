@@ -7,12 +7,12 @@ share only the file system, not even a clock.
   NAME.place       host:port of a task, from its job
   NAME.signal      for a task, from its launcher
   NAME.attempt     the number of this attempt, from the second on
-  NAME.launcher    changes as long as the launcher lives
+  launcher         changes as long as the launcher lives
   NAME.job         changes as long as the job lives
   NAME.end         the exit code of a task, -n after signal n
   NAME.out         what a task writes
 
-job_host.py keeps its own files there: NAME.sh, NAME.scheduler.
+job_host.py keeps its own files there: NAME.sh, NAME.submit, NAME.scheduler.
 
 Once the folder is gone, the run is over.
 """
@@ -46,6 +46,11 @@ class Meeting:
   def is_open(self):
     return os.path.isdir(self._folder)
 
+  @property
+  def launcher_path(self):
+    """The file (str) that changes as long as the launcher lives."""
+    return os.path.join(self._folder, 'launcher')
+
   def path(self, what, name=None):
     return os.path.join(self._folder, f'{name or self._name}.{what}')
 
@@ -59,11 +64,7 @@ class Meeting:
 
   def hear(self, what, name=None):
     """Returns the content of a file (str), '' as long as there is none."""
-    try:
-      with open(self.path(what, name), encoding='utf-8') as file:
-        return file.read()
-    except OSError:
-      return ''
+    return _read(self.path(what, name))
 
   def read_places(self, names):
     """Returns {name: host:port} of those `names` that have said theirs."""
@@ -71,6 +72,14 @@ class Meeting:
       name: self.hear('place', name.replace(' ', '_')) for name in names
     }
     return {name: place for name, place in places.items() if place}
+
+
+def _read(path):
+  try:
+    with open(path, encoding='utf-8') as file:
+      return file.read()
+  except OSError:
+    return ''
 
 
 def read_request(folder):
@@ -83,23 +92,23 @@ def read_request(folder):
 
 
 class Pulse:
-  """Shows that this side is alive, and checks whether the other is."""
+  """Whether the other side is alive: a file of its changes as long as it is."""
 
-  def __init__(self, meeting, ours, theirs):
-    self._meeting = meeting
-    self._ours, self._theirs = ours, theirs
-    self._num_beats = 0
-    self._next_beat = 0.0
-    self._heard, self._heard_time = '', time.monotonic()
+  def __init__(self, path):
+    """
+    Args:
+      path: str, of that file.
+    """
+    self._path = path
+    self._next_look = 0.0
+    self._heard, self._heard_time = None, time.monotonic()
 
   def is_lost(self):
     """Whether nothing was heard from the other side for LOST_SECS."""
     now = time.monotonic()
-    if now >= self._next_beat:
-      self._next_beat = now + BEAT_SECS
-      self._num_beats += 1
-      self._meeting.say(self._ours, str(self._num_beats))
-      heard = self._meeting.hear(self._theirs)
+    if now >= self._next_look:
+      self._next_look = now + BEAT_SECS
+      heard = _read(self._path)
       if heard != self._heard:
         self._heard, self._heard_time = heard, now
     return now - self._heard_time > LOST_SECS

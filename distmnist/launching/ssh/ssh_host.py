@@ -4,7 +4,7 @@ There ssh_agent.py runs the task. ssh carries, line by line:
 
   stdin   the request, {"argv": [...], "env": {...}, "port": number or null,
           "grace_secs": number}; then the numbers of signals for the task, and
-          empty lines as signs of life
+          empty lines as signs of life (beats.py)
   stdout  what the task writes, which ssh itself appends to the task's log
   stderr  READY once the other end runs; all else is ssh's or the shell's
 
@@ -12,8 +12,10 @@ The agents end their tasks when stdin ends: so they outlive neither this host
 nor its process, however that ends.
 """
 
+import collections
 import contextlib
 import json
+import math
 import os
 import random
 import re
@@ -24,20 +26,20 @@ import time
 
 from distmnist.common import cli, files, signals, stop_grace
 from distmnist.common.names import ATTEMPT, LAUNCH_ID
-from distmnist.launching import child_process
+from distmnist.launching import beats, child_process
 from distmnist.launching import host as host_lib
 from distmnist.launching.screen import task_logs
 from distmnist.launching.ssh import ssh_agent
 from distmnist.launching.supervisor import failures
 
-# ssh gives up 75 s after the other side's last answer (ssh_command). By then
-# the task has ended there, so that a restart finds its port free: it takes at
-# most 10 s from our last line to the cut, 60 s of silence, and a few to leave.
-BEAT_SECS = 10.0
-# sshd turns some away if more than ten connect at once (its MaxStartups). One
-# launch connects this many; there may be other clients, so each tries again.
+# sshd turns some away if more than ten connect at once (its MaxStartups). A
+# launch connects this many to a host; it may have other clients, so each tries
+# again.
 NUM_AT_ONCE = 6
 TURNED_AWAY_SECS = 60.0
+# From the start of ssh until the other end runs: a login shell, and Python from
+# a file server that has much to do.
+READY_SECS = 120.0
 # Between two tries: at random, or all would connect at once again.
 _AGAIN_SECS = 0.2, 2.0
 # How often to look whether an ssh that says nothing more has ended.
@@ -55,6 +57,9 @@ def ssh_command(login, command, options=()):
   ours = (
     'BatchMode=yes',  # A prompt would wait forever.
     'ConnectTimeout=10',
+    # It gives up 75 s after the other side's last answer. By then the task has
+    # ended there, so that a restart finds its port free: it takes at most 5 s
+    # from our last line to the cut, 60 s of silence, and a few to leave.
     'ServerAliveInterval=15',
     'ServerAliveCountMax=5',
     # A shared connection would outlive us, and one of us could end it for all.
@@ -95,14 +100,18 @@ class SshHost(host_lib.Host):
     return os.getpid()
 
   def __enter__(self):
+    child_process.allow_many_files()  # Two a task.
     with contextlib.ExitStack() as stack:
       self._wake = stack.enter_context(signals.waking(self.signals))
       self._selector = stack.enter_context(selectors.DefaultSelector())
       self._selector.register(self._wake, selectors.EVENT_READ)
+      self._beats = beats.Beats()
+      self._beats.__enter__()
       self._at_exit = stack.pop_all()
     return self
 
   def __exit__(self, *error):
+    self._beats.__exit__(*error)
     for task in self._tasks.values():
       task.hang_up()
     deadline = time.monotonic() + self._grace_secs + 2
@@ -120,7 +129,7 @@ class SshHost(host_lib.Host):
       'grace_secs': stop_grace.for_remote(self._grace_secs),
     }
     words = ssh_command(login, self._command, self._options)
-    self._tasks[name] = _Task(login, words, request, log)
+    self._tasks[name] = _Task(login, words, request, log, self._beats)
     self._connect_next()
 
   def signal(self, names, signum):
@@ -142,7 +151,10 @@ class SshHost(host_lib.Host):
       else:
         key.data.handle(events)
     for name, task in list(self._tasks.items()):
-      task.beat()
+      task.check_ready()
+      if task.is_ready and not task.has_begun:
+        task.has_begun = True
+        self.begun.append((name, None))
       if task.has_ended():
         self._finish(name, task)
     ended, self._ended = self._ended, []
@@ -153,27 +165,31 @@ class SshHost(host_lib.Host):
     if self._ended:
       return 0.0
     due = [task.due_secs for task in self._tasks.values()]
-    return min([*due, *([] if timeout_secs is None else [timeout_secs])])
+    due += [] if timeout_secs is None else [timeout_secs]
+    secs = min(due, default=math.inf)
+    return None if secs == math.inf else secs
 
   def _connect_next(self):
-    """Starts the ssh of tasks that wait, as many as may connect at a time."""
-    room = NUM_AT_ONCE - sum(t.is_connecting for t in self._tasks.values())
+    """Starts the ssh of tasks that wait, as many a host as may connect."""
+    connecting = collections.Counter(
+      task.host for task in self._tasks.values() if task.is_connecting
+    )
     for name, task in list(self._tasks.items()):
-      if room > 0 and task.is_due:
-        room -= 1
-        try:
-          task.connect(self._selector)
-        except OSError as error:
-          self.reasons[name] = f'no ssh was started: {error.strerror}'
-          self._note_end(name, cli.NOT_STARTED)
-        else:
-          self.begun.append((name, task.pid))
+      if not task.is_due or connecting[task.host] >= NUM_AT_ONCE:
+        continue
+      connecting[task.host] += 1
+      try:
+        task.connect(self._selector)
+      except OSError as error:
+        self.reasons[name] = f'no ssh was started: {error.strerror}'
+        self._note_end(name, cli.NOT_STARTED)
 
   def _finish(self, name, task):
-    if task.may_try_again():
+    if task.is_turned_away:
       task.write(f'ssh to {task.login}: {task.words}: trying again')
+      task.try_again()
       return
-    if task.has_failed and not task.killed_by:
+    if task.has_failed and not task.is_killed:
       words = f'ssh to {task.login}: {task.words}'
       if 'No module named' in words:
         words += (
@@ -193,25 +209,30 @@ class _Task:
 
   Attributes:
     login: str.
+    host: str, without the user.
     is_ready: bool, whether the other end runs.
-    killed_by: int, the signal for which its ssh was killed, or None.
+    has_begun: bool, whether that was told.
   """
 
-  def __init__(self, login, command, request, log):
+  def __init__(self, login, command, request, log, beats):
     self.login = login
+    self.host = login.rpartition('@')[2]
     self._command = command
     self._is_first = ATTEMPT not in request['env']
     self._request = json.dumps(request).encode() + b'\n'
     self._log = log
+    self._beats = beats
     self._process = None
     self._start_time = 0.0  # When the next ssh may start.
-    self._deadline = time.monotonic() + TURNED_AWAY_SECS
-    self.is_ready = False
-    self.killed_by = None
+    self._give_up_time = None  # When one that is turned away tries no more.
+    self._killed_by = None  # The signal for which its ssh was killed.
+    self._is_too_late = False
+    self.is_ready = self.has_begun = False
 
   @property
-  def pid(self):
-    return self._process.pid
+  def is_killed(self):
+    """Whether its ssh was killed because we were told to."""
+    return self._killed_by and self._process.returncode == -signal.SIGKILL
 
   @property
   def is_connecting(self):
@@ -229,7 +250,9 @@ class _Task:
       return max(_LOOK_SECS, self._start_time - time.monotonic())
     if not self._is_heard:
       return _LOOK_SECS
-    return max(0.0, self._beat_time - time.monotonic())
+    if self.is_ready:
+      return math.inf
+    return max(0.0, self._ready_deadline - time.monotonic())
 
   def connect(self, selector):
     """Starts ssh.
@@ -246,10 +269,13 @@ class _Task:
         start_new_session=True,  # A Ctrl-C is ours to pass on.
         preexec_fn=child_process.die_with_parent,
       )
+    now = time.monotonic()
+    self._give_up_time = self._give_up_time or now + TURNED_AWAY_SECS
+    self._ready_deadline = now + READY_SECS
     self._selector = selector
     self._said, self._rest = [], b''
     self._unsent = self._request
-    self._beat_time = time.monotonic() + BEAT_SECS
+    self._has_request = False
     self._is_heard = True
     for pipe in (self._process.stdin, self._process.stderr):
       os.set_blocking(pipe.fileno(), False)
@@ -263,20 +289,22 @@ class _Task:
     if events & selectors.EVENT_READ:
       self._read()
 
-  def beat(self):
-    """Gives a sign of life if one is due."""
-    if self._process is not None and time.monotonic() >= self._beat_time:
-      self._beat_time = time.monotonic() + BEAT_SECS
-      self._send(b'\n')
+  def check_ready(self):
+    """Ends an ssh whose other end does not come to run."""
+    if self.is_connecting and time.monotonic() > self._ready_deadline:
+      self._said = [f'nothing runs there after {READY_SECS:g} s']
+      self._is_too_late = True
+      self._process.kill()
 
   def tell(self, signum):
     """Has the task get a signal; returns whether it ends without one."""
     if self._process is None:
       return True
+    self._read()  # It may have said that the other end runs.
     if self.is_ready and signum != signal.SIGKILL:
       self._send(f'{int(signum)}\n'.encode())
     else:
-      self.killed_by = self.killed_by or signum
+      self._killed_by = self._killed_by or signum
       self._process.kill()
     return False
 
@@ -284,8 +312,7 @@ class _Task:
     """Whether its ssh has ended; closes its pipes then."""
     if self._process is None or self._process.poll() is None:
       return False
-    if self._is_heard:
-      self._read()
+    self._read()
     self._take(self._rest)
     self.hang_up()
     if self._is_heard:
@@ -311,18 +338,21 @@ class _Task:
       self._process.wait()
     self._process.stderr.close()
 
-  def may_try_again(self):
-    """Whether sshd had no room and it waits to connect again."""
+  @property
+  def is_turned_away(self):
+    """Whether sshd had no room, and there is time to try again."""
     said = '\n'.join(self._said)
-    is_turned_away = self._process.returncode == ssh_agent.SSH_FAILED_CODE and (
-      'kex_exchange_identification' in said or 'MaxStartups' in said
+    return (
+      self._process.returncode == ssh_agent.SSH_FAILED_CODE
+      and ('kex_exchange_identification' in said or 'MaxStartups' in said)
+      and not self._killed_by
+      and time.monotonic() < self._give_up_time
     )
-    now = time.monotonic()
-    if not is_turned_away or self.killed_by or now > self._deadline:
-      return False
+
+  def try_again(self):
+    """Lets the next ssh start in a while."""
     self._process = None
-    self._start_time = now + random.uniform(*_AGAIN_SECS)
-    return True
+    self._start_time = time.monotonic() + random.uniform(*_AGAIN_SECS)
 
   @property
   def has_failed(self):
@@ -333,9 +363,9 @@ class _Task:
   @property
   def words(self):
     """What ssh, or the shell there, said last (str)."""
-    if self._said:
+    code = self._process.returncode
+    if self._said and (code >= 0 or self._is_too_late):
       return self._said[-1]
-    code = self._process.returncode if self._process else 0
     if code < 0:
       return failures.describe_end(code)
     if code == ssh_agent.SSH_FAILED_CODE:
@@ -344,12 +374,12 @@ class _Task:
 
   def find_code(self):
     """Returns the task's exit code (int), -n after signal n."""
-    if self.killed_by:
-      return -self.killed_by
+    if self.is_killed:
+      return -self._killed_by
     if self.has_failed:
       # A host that cannot be reached at the start is a mistake; later it may
-      # come back.
-      is_mistake = self._is_first and not self.is_ready
+      # come back, and what is slow may be fast.
+      is_mistake = self._is_first and not (self.is_ready or self._is_too_late)
       return cli.FAILED if is_mistake else cli.LOST
     code = self._process.returncode
     # Codes that train itself returns stay as they are.
@@ -380,6 +410,9 @@ class _Task:
       self._unsent = b''
     if not self._unsent:
       self._stop_writing()
+      if not self._has_request:  # Whole: a line may follow it.
+        self._has_request = True
+        self._beats.add_pipe(self._process.stdin.fileno())
 
   def _stop_writing(self):
     with contextlib.suppress(KeyError):
@@ -387,6 +420,8 @@ class _Task:
 
   def _read(self):
     """Takes what ssh says."""
+    if not self._is_heard:
+      return
     try:
       while data := os.read(self._process.stderr.fileno(), 1 << 16):
         *lines, self._rest = (self._rest + data).split(b'\n')
@@ -399,7 +434,7 @@ class _Task:
 
   def _take(self, line):
     line = line.decode(errors='replace').strip()
-    if line == ssh_agent.READY:
+    if line.endswith(ssh_agent.READY):  # After a prompt without an end, say.
       self.is_ready = True
       self._said = []
     elif line:

@@ -72,6 +72,7 @@ class TaskGroup:
     self._host_time = time.monotonic()
     self._to_end = []  # With a task that could not be started.
     self._num_noticed = 0
+    self._told = {}  # name -> the attempt that was told to end
     self.is_cut_short = False
     self.records = self._policy.records
     self.signals = host.signals
@@ -271,10 +272,12 @@ class TaskGroup:
     for is_ps in (False, True):
       grace_secs = stop_grace.for_job(is_ps, jobs, self._stop_grace_secs)
       find_left = functools.partial(self._find_running, is_ps)
-      self._signal(find_left(), signum)
+      self._tell(find_left(), signum)
       left = self._wait(find_left, grace_secs)
       if self._is_disturbed():
-        self.is_cut_short = self._state is _State.STOPPING
+        if self._state is _State.RESTARTING:
+          break  # `stop` comes next, and gives them their time.
+        self.is_cut_short = True
         left = [record.task for record in self.records.running]
       self._signal(left, signal.SIGKILL)
       killed += left
@@ -286,6 +289,13 @@ class TaskGroup:
     """Returns the running tasks: the ps if `is_ps`, else all others."""
     running = [record.task for record in self.records.running]
     return [task for task in running if (task.job_name == 'ps') == is_ps]
+
+  def _tell(self, tasks, signum):
+    """Sends a signal, once: a second one means to leave at once."""
+    attempts = {task.name: self.records[task.name].attempt for task in tasks}
+    untold = [t for t in tasks if self._told.get(t.name) != attempts[t.name]]
+    self._told |= attempts
+    self._signal(untold, signum)
 
   def _signal(self, tasks, signum):
     self._host.signal([task.name for task in tasks], signum)

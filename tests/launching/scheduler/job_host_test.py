@@ -19,7 +19,6 @@ def run(folder, template):
       ended = host.poll(1)
     [(name, code)] = ended
     assert name == 'ps 0'
-    assert [name for name, _ in host.begun] == ['ps 0']
   text = log.read_text() if log.exists() else ''
   return code, host.reasons.get('ps 0', ''), text
 
@@ -70,3 +69,22 @@ def test_a_job_that_ends_without_a_word_is_lost(tmp_path, monkeypatch):
   assert code == 3
   assert reason == 'the job has ended without a word: node down'
   assert log == f'{reason}\n'
+
+
+@pytest.mark.slow
+def test_a_job_that_has_waited_for_long_is_not_lost_once_it_runs(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(job_meeting, 'LOST_SECS', 1.0)
+  begin = f'sleep 2; echo a:1 >{tmp_path}/1/ps_0.place'
+  end = f'sleep 0.4; echo 0 >{tmp_path}/1/ps_0.end'
+  assert run(tmp_path, f'({begin}; {end}) & # {{script}}')[:2] == (0, '')
+
+
+def test_a_folder_that_cannot_be_made_ends_the_task_alone(tmp_path):
+  log = tmp_path / 'log'
+  log.touch()
+  with job_host.JobHost(str(log), {'ps 0': '{script}'}, 'python3', 5) as host:
+    host.start('ps 0', (), {}, str(log))
+    assert host.poll(1) == [('ps 0', 71)]
+  assert host.reasons == {'ps 0': 'nothing was submitted: Not a directory'}

@@ -43,11 +43,10 @@ def test_a_side_that_is_silent_is_lost_and_one_that_beats_is_not(
   now = [0.0]
   monkeypatch.setattr(job_meeting.time, 'monotonic', lambda: now[0])
   meeting = job_meeting.Meeting(str(folder), 'ps 0')
-  job = job_meeting.Pulse(meeting, 'job', 'launcher')
-  launcher = job_meeting.Pulse(meeting, 'launcher', 'job')
+  pulse = job_meeting.Pulse(meeting.path('job'))
   for now[0] in range(0, 200, 5):
-    assert not launcher.is_lost()
-    assert not job.is_lost()
-  # From here on the launcher is no more.
-  lost = [now[0] for now[0] in range(200, 300, 5) if job.is_lost()]
+    meeting.say('job', str(now[0]))
+    assert not pulse.is_lost()
+  # From here on the job is no more.
+  lost = [now[0] for now[0] in range(200, 300, 5) if pulse.is_lost()]
   assert 255 <= lost[0] <= 265

@@ -1,6 +1,86 @@
-"""The command line of ssh."""
+"""The side of the launcher, with a program in place of ssh.
 
-from distmnist.launching.ssh import ssh_host
+The whole is in launchers/ssh_test.py and host_contract_test.py.
+"""
+
+import os
+import time
+
+import pytest
+
+from distmnist.common import cli
+from distmnist.launching.ssh import ssh_agent, ssh_host
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+  """Returns start(script), which opens a host whose ssh is this script."""
+  hosts = []
+
+  def start(script, num_tasks=1):
+    path = tmp_path / 'bin' / 'ssh'
+    path.parent.mkdir()
+    path.write_text(f'#!/bin/sh\n{script}\n')
+    path.chmod(0o755)
+    monkeypatch.setenv('PATH', f'{path.parent}:{os.environ["PATH"]}')
+    places = {f'worker {i}': ('me@there', None) for i in range(num_tasks)}
+    host = ssh_host.SshHost(places, 'agent', [], 'python', 0.5)
+    hosts.append(host.__enter__())
+    for name in places:
+      (tmp_path / name).touch()
+      host.start(name, ['python'], {}, str(tmp_path / name))
+    return host
+
+  yield start
+  for host in hosts:
+    host.__exit__(None, None, None)
+
+
+def wait_for_end(host):
+  deadline, ended = time.monotonic() + 60, []
+  while not ended:
+    assert time.monotonic() < deadline
+    ended = host.poll(0.1)
+  return ended
+
+
+def test_a_host_where_nothing_comes_to_run_is_given_up(start, monkeypatch):
+  monkeypatch.setattr(ssh_host, 'READY_SECS', 0.5)
+  host = start('exec sleep 60')
+  # It may be fast later.
+  assert wait_for_end(host) == [('worker 0', cli.LOST)]
+  assert host.reasons == {
+    'worker 0': 'ssh to me@there: nothing runs there after 0.5 s'
+  }
+  assert host.poll(0) == []
+
+
+def test_what_a_shell_says_without_an_end_hides_no_agent(start):
+  host = start(f"printf 'hello %s\\n' '{ssh_agent.READY}' >&2; exit 7")
+  assert wait_for_end(host) == [('worker 0', 7)]
+  assert host.begun == [('worker 0', None)]
+
+
+def test_an_ssh_that_is_killed_is_named_so_whatever_it_has_said(start):
+  host = start('echo added a key >&2; kill -9 $$')
+  assert wait_for_end(host) == [('worker 0', cli.FAILED)]
+  assert host.reasons['worker 0'] == 'ssh to me@there: killed by SIGKILL'
+
+
+def test_some_connect_at_a_time_and_all_may_be_told_to_leave(start, tmp_path):
+  host = start(f'echo >>{tmp_path}/count; exec sleep 60', num_tasks=9)
+  count = tmp_path / 'count'
+  deadline = time.monotonic() + 60
+  while not count.exists() or len(count.read_text()) < ssh_host.NUM_AT_ONCE:
+    assert time.monotonic() < deadline
+    assert host.poll(0.1) == []
+  host.signal([f'worker {i}' for i in range(9)], 15)
+  ended = []
+  while len(ended) < 9:
+    assert time.monotonic() < deadline
+    ended += host.poll(0.1)
+  assert sorted(ended) == [(f'worker {i}', -15) for i in range(9)]
+  assert len(count.read_text()) == ssh_host.NUM_AT_ONCE
 
 
 def test_the_options_of_the_user_come_first_as_ssh_takes_the_first():

@@ -455,3 +455,27 @@ def test_a_host_that_can_never_be_started_again_is_an_error(make, cluster):
   host.restart = restart
   with pytest.raises(cli.PassingError, match='no fork server'):
     group.wait(cluster, 0)
+
+
+def test_a_signal_amid_a_restart_of_all_lets_them_save(tmp_path, cluster):
+  host = FakeHost([[('worker 1', 3)]])
+  sent = host.signal
+
+  def signal_once(names, signum):
+    sent(names, signum)
+    host.ends.clear()  # They take a while.
+    if not host.signals:
+      host.signals.append(15)
+
+  host.signal = signal_once
+  limits = restart_policy.Limits(1, restart_together=True)
+  with task_group.TaskGroup(host, str(tmp_path), limits) as group:
+    for task in cluster:
+      group.start(task)
+    assert group.wait(cluster)
+    assert host.sent == [('worker 0', 15)]
+    host.ends.append([('worker 0', 143)])
+    host.signal = sent
+    assert group.stop() == []
+  # The first was told once: a second signal would cost what it saves.
+  assert host.sent == [('worker 0', 15), ('ps 0', 15)]
