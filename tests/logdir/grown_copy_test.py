@@ -37,7 +37,10 @@ def write(tmp_path):
   return write
 
 
-@pytest.mark.parametrize('slice_bytes', [1, 40, 2**25])
+@pytest.mark.parametrize(
+  'slice_bytes',
+  [40, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2**25))],
+)
 def test_blocks_get_longer(write, monkeypatch, slice_bytes):
   monkeypatch.setattr(partial_names, 'SLICE_BYTES', slice_bytes)
   path = write()

@@ -35,7 +35,7 @@ def test_it_has_the_143667240_parameters_of_the_paper(tf_session, set_flags):
 
 @pytest.mark.parametrize(
   ('size', 'channels', 'num_inputs'),
-  [(28, 1, 512), (33, 3, 2048)],
+  [(28, 1, 512), pytest.param(33, 3, 2048, marks=pytest.mark.slow)],
 )
 def test_the_first_dense_layer_fits_the_images(
   tf_session, set_flags, size, channels, num_inputs

@@ -34,8 +34,16 @@ def combine(table, ids, weights, combiner):
   }[combiner]
 
 
-@pytest.mark.parametrize('kind', ['ragged', 'sparse'])
-@pytest.mark.parametrize('is_under_rule', [False, True])
+@pytest.mark.parametrize(
+  'is_under_rule, kind',
+  [
+    *((False, 'sparse'), (True, 'ragged')),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in ((False, 'ragged'), (True, 'sparse'))
+    ),
+  ],
+)
 def test_lists_of_ids_are_combined(tf_session, is_under_rule, kind):
   ids, weights = (
     tf.ragged.constant(x, dtype, ragged_rank=1)

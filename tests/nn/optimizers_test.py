@@ -79,6 +79,8 @@ STEPS = {
   'lars': step_momentum,  # A vector has no ratio.
   'lamb': step_lamb,
 }
+# One of each kind: plain, with slots, with a ratio.
+SOME = 'sgd', 'adam', 'lamb'
 
 
 def test_each_formula_has_a_value_of_the_flag():
@@ -253,7 +255,13 @@ def test_a_local_step_has_the_rate_of_its_beginning(
     tf_session.run(gradient)
 
 
-@pytest.mark.parametrize('name', optimizers.OPTIMIZERS)
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=[pytest.mark.slow] * (name not in SOME))
+    for name in optimizers.OPTIMIZERS
+  ],
+)
 def test_weights_of_64_bits_move_like_those_of_32_beside_them(
   tf_session, set_flags, name
 ):

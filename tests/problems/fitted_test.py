@@ -50,7 +50,13 @@ def make(units=4, activation=None, loss='mse'):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root can give a file away')
-@pytest.mark.parametrize('part', ['', 'model.keras', 'modules.json'])
+@pytest.mark.parametrize(
+  'part',
+  [
+    'model.keras',
+    *(pytest.param(p, marks=pytest.mark.slow) for p in ('', 'modules.json')),
+  ],
+)
 def test_a_model_of_another_user_is_loaded_only_if_it_is_named(
   tmp_path, set_flags, monkeypatch, part
 ):
@@ -85,7 +91,9 @@ def test_the_same_call_goes_on_with_the_first_ones_model(tmp_path):
       for other in ({'activation': 'relu'}, {'loss': 'mae'})
     ),
     ({}, X[:, 1:], r'other examples \(x or y\)'),
-    ({}, X[:, 0], r'other examples \(x or y\)'),
+    pytest.param(
+      *({}, X[:, 0], r'other examples \(x or y\)'), marks=pytest.mark.slow
+    ),
   ],
 )
 def test_another_call_is_refused_and_changes_nothing(

@@ -111,7 +111,8 @@ def as_bits(values):
 
 
 @pytest.mark.parametrize(
-  'dtype, expected', [('float16', 250.75), ('bfloat16', 251)]
+  'dtype, expected',
+  [('float16', 250.75), pytest.param('bfloat16', 251, marks=pytest.mark.slow)],
 )
 def test_the_gradients_are_cast_to_be_sent(make_ring, dtype, expected):
   inputs = np.array([[[1003, 0], [0, 1]]], np.float32)
@@ -324,7 +325,10 @@ def build_net(x):
   return tf.reduce_mean((tf.linalg.matvec(h[:, 0, 0], w) - x[:, 0]) ** 2)
 
 
-@pytest.mark.parametrize('num_arrived', [0, 1, 2])
+@pytest.mark.parametrize(
+  'num_arrived',
+  [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 2))],
+)
 def test_a_step_that_breaks_off_has_changed_nothing(
   set_flags, make_ring, num_arrived
 ):

@@ -5,6 +5,7 @@ import collections
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
 from distmnist.exchange.copies import periodic_exchange
@@ -12,7 +13,6 @@ from distmnist.exchange.steps import fused_steps
 from distmnist.nn import layers
 from distmnist.transport import sharding
 from tests.strategies import battery_test
-from tests.support import in_process
 
 NUM_STEPS = 3
 
@@ -65,7 +65,8 @@ def count(tf_session, set_flags):
   set_flags()
 
   def run(name, num_ps, has_table):
-    member = in_process.InProcessCluster(num_ps, 2).worker(1)
+    hosts = [f'p{i}:1' for i in range(num_ps)], ['w0:1', 'w1:1']
+    member = cluster_lib.make_cluster(*map(tuple, hosts), 'worker', 1)
     update, loss = build(name, member, has_table)
     tensors = {'global_step': update.train_op, 'cost': loss}
     if update.staleness is not None:

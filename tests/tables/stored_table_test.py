@@ -83,24 +83,31 @@ def test_rows_by_number_are_those_of_the_whole_table(tmp_path):
   np.testing.assert_array_equal(read(path, tables.build_outputs), expected)
 
 
-def test_rows_by_key_are_those_of_the_whole_table(tmp_path):
+@pytest.fixture(scope='module')
+def saved_by_keys(tmp_path_factory):
+  """(The path of a checkpoint of rows by keys, the outputs)."""
   with tf.Graph().as_default(), tf.Session() as session:
     texts = session.run(
       key_hash.find_fingerprints(tf.strings.as_string(IDS[:, 1:]))
     )
   wanted = (IDS - 50) * 2**45, texts
-  path, expected = save(tmp_path, tables.build_by_keys, wanted)
+  folder = tmp_path_factory.mktemp('by_keys')
+  return save(folder, tables.build_by_keys, wanted)
+
+
+def test_rows_by_key_are_those_of_the_whole_table(saved_by_keys):
+  path, expected = saved_by_keys
   np.testing.assert_array_equal(read(path, tables.build_by_keys), expected)
 
 
-def test_keys_of_another_kind_are_refused(tmp_path):
+def test_keys_of_another_kind_are_refused(saved_by_keys):
   def build(ids, widths):
     del widths
     weight = tf.get_variable('w', [])
     rows = layers.NewRows(tables.NUM_ROWS)
     return weight * layers.embedding(tf.strings.as_string(ids), rows, 3, 'a')
 
-  path, _ = save(tmp_path, tables.build_by_keys, ([1], [1]))
+  path, _ = saved_by_keys
   with pytest.raises(cli.RunError, match="'a' .* are whole numbers, but those"):
     read(path, build)
 
