@@ -113,7 +113,7 @@ def run_task(folder, set_flags, monkeypatch):
   )
   monkeypatch.setattr(evaluator.console, 'time', evaluator.time)
   set_flags(
-    '--dataset=synthetic',
+    *('--dataset=synthetic', '--synthetic_test_images=10'),
     f'--logdir={folder.path}',
     '--continuous_timeout_secs=2',
   )

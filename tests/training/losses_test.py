@@ -22,7 +22,11 @@ from tests.support.towers import (
 
 @pytest.mark.parametrize(
   'kind, name',
-  [(cluster.Cluster, 'async_sgd'), (Towers, 'downpour'), (Towers, 'easgd')],
+  [
+    (cluster.Cluster, 'async_sgd'),
+    pytest.param(Towers, 'downpour', marks=pytest.mark.slow),
+    (Towers, 'easgd'),
+  ],
 )
 def test_a_regularizer_is_part_of_the_loss_and_of_its_gradient(
   set_flags, kind, name
