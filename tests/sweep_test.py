@@ -104,6 +104,7 @@ def test_a_cluster_a_trial(tmp_path):
   sweeps.check_clusters(sweeps.run, tmp_path)
 
 
+@pytest.mark.slow
 def test_what_tells_a_sweep_its_role_is_kept_from_its_trials(
   tmp_path, monkeypatch
 ):

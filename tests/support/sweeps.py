@@ -46,7 +46,10 @@ def run(folder, *words, **settings):
 
 
 def run_fresh(folder, *words, **settings):
-  """Runs a sweep as `run` does, but as a new process, which Spark wants."""
+  """Runs a sweep as `run` does, but as a new process.
+
+  Spark wants that; and alone it takes less time than what is to be forked.
+  """
   return subprocess.run(
     make_command(folder, *words, **settings),
     env=make_env(),

@@ -84,7 +84,7 @@ def test_without_lock_step_each_batch_moves_it_from_where_it_is(start):
   np.testing.assert_allclose(second.read()[0], 0.9 * expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize('num_ps', [0, 1])
+@pytest.mark.parametrize('num_ps', [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_what_one_has_set_stays_set(start, num_ps):
   workers = start(num_ps, 1 + num_ps, is_lock_step=False)
   workers[0].run(1, 0)
@@ -111,9 +111,14 @@ def test_a_stale_worker_leaves_no_variance_below_zero(start):
   ('first', 'step', 'expected'),
   [
     (6.0, lambda old, fed: old + 1, 8.0),  # A counter.
-    (6.0, lambda old, fed: fed + tf.zeros_like(old), 3.0),  # The latest.
-    (6.0, lambda old, fed: tf.maximum(old, fed), 6.0),
     (False, lambda old, fed: old | (fed > 0), True),  # A switch.
+    *(
+      pytest.param(6.0, step, expected, marks=pytest.mark.slow)
+      for step, expected in (
+        (lambda old, fed: fed + tf.zeros_like(old), 3.0),  # The latest.
+        (lambda old, fed: tf.maximum(old, fed), 6.0),
+      )
+    ),
   ],
 )
 def test_a_change_of_another_kind(make_cluster, first, step, expected):
