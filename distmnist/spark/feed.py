@@ -1,9 +1,33 @@
-"""The examples that Spark brings to the workers, and what that takes."""
+"""The examples of an RDD or a DataFrame, brought to the workers by Spark.
 
+Training needs its examples again and again, in a different order for each pass,
+and keeps them in the worker's memory. So they are not streamed: before the
+first step each worker gets the whole of its own part.
+
+  driver      deals out the records one by one, and has Spark shuffle them to
+              one partition per worker; the test examples go to the chief
+  executor    a worker's barrier task writes its partition to NumPy files as it
+              arrives, then starts the worker with their folder
+
+Spark's shuffle keeps on disk what has not been read yet: a slow worker delays
+no other and fills no queue (back-pressure), and no second job could be left
+waiting for a dead worker. Spark recomputes what is lost with an executor. The
+driver limits the time of the whole transfer. All workers get the same number of
+examples: that of the worker with the fewest, which has at most one less for
+each partition of the input.
+"""
+
+import contextlib
 import dataclasses
+import functools
+import itertools
+import os
+
+import numpy as np
 
 from distmnist.common import cli, command_line
-from distmnist.spark import barrier_job
+from distmnist.data import array_folder, mixed_columns
+from distmnist.spark import barrier_job, layouts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,9 +80,6 @@ class Feed:
     Raises:
       cli.RunError: a first example cannot be used, or Spark cannot compute it.
     """
-    # These import NumPy, which a launch does without.
-    from distmnist.spark import layouts, rdd_input
-
     layout = None
     if is_images:
       layout = layouts.make_of_images(self.image_shape, self.num_classes)
@@ -66,21 +87,18 @@ class Feed:
       if data is None:
         continue
       try:
-        pairs = rdd_input.get_pairs(data, self.x, self.y)
-        layout = rdd_input.check_first(pairs, layout)
+        pairs = get_pairs(data, self.x, self.y)
+        layout = check_first(pairs, layout)
       except Exception as error:
         raise cli.RunError(f'{name}: {barrier_job.explain(error)}') from error
     return layout
 
   def make_rdd(self, sc, num_ps, num_workers, layout):
     """Returns the RDD with one partition per task, holding its examples."""
-    from distmnist.spark import rdd_input
-
     pairs = [
-      rdd_input.get_pairs(data, self.x, self.y)
-      for data in (self.data, self.test_data)
+      get_pairs(data, self.x, self.y) for data in (self.data, self.test_data)
     ]
-    return rdd_input.make_rdd(sc, *pairs, num_ps, num_workers, layout)
+    return make_rdd(sc, *pairs, num_ps, num_workers, layout)
 
   def bring(self, sc, program, num_ps, num_workers):
     """Has the workers train on these examples, which `check` has accepted.
@@ -121,3 +139,183 @@ class Feed:
       f'--npy_image_shape={",".join(map(str, self.image_shape))}',
       f'--npy_classes={self.num_classes}',
     ]
+
+
+def check_first(pairs, layout):
+  """Checks an example here, before Spark would try a bad one four times.
+
+  Args:
+    pairs: RDD of (x, y).
+    layout: dict, or None for the layout of the first example.
+
+  Returns:
+    The layout.
+
+  Raises:
+    ValueError: the example does not fit, or there is none.
+    Exception: Spark cannot compute it.
+  """
+  first = pairs.take(1)
+  if not first:
+    raise ValueError('it has no example')
+  layout = layout or layouts.make(first[0])
+  layouts.pack(first[0], layout)
+  return layout
+
+
+def get_pairs(data, x, y):
+  """Returns an RDD of (x, y) from an RDD, DataFrame or None; see Feed."""
+  if not hasattr(data, 'select'):
+    return data
+  wanted = list(dict.fromkeys([*_columns_of(x), *_columns_of(y)]))
+  pick = functools.partial(_pick_row, x=x, y=y)
+  return data.select(*wanted).rdd.map(pick)
+
+
+def make_rdd(sc, pairs, test_pairs, num_ps, num_workers, layout):
+  """Returns an RDD with a partition per task: its examples, none for a ps.
+
+  Args:
+    sc: pyspark.SparkContext.
+    pairs, test_pairs: RDD of (x, y); test_pairs may be None.
+    num_ps, num_workers: int.
+    layout: dict, see spark/layouts.py.
+  """
+  deal = functools.partial(_deal, num_ps=num_ps, num_workers=num_workers)
+  pack_one = functools.partial(layouts.pack, layout=layout)
+  parts = [pairs.map(pack_one).mapPartitionsWithIndex(deal)]
+  if test_pairs is not None:
+    chief = num_ps
+    parts.append(test_pairs.map(lambda pair: (chief, (True, pack_one(pair)))))
+  return sc.union(parts).partitionBy(num_ps + num_workers, int)
+
+
+def spool(records, folder, layout, limit_mb):
+  """Writes a partition's examples; returns the number of training examples.
+
+  Args:
+    records: iterator of (partition, (is_test, packed)).
+    folder: str, where to write.
+    layout: dict, see spark/layouts.py.
+    limit_mb: float, the most that is accepted.
+
+  Raises:
+    ValueError: there is more.
+  """
+  left = limit_mb * 1e6
+  num_examples = 0
+  with contextlib.ExitStack() as stack:
+    writers = {
+      is_test: [
+        stack.enter_context(_make_writer(folder, split, leaf))
+        for leaf in layout['leaves']
+      ]
+      for is_test, split in ((False, 'train'), (True, 'test'))
+    }
+    for _, (is_test, packed) in records:
+      left -= sum(map(len, packed))
+      if left < 0:
+        raise ValueError(
+          f'more than {limit_mb:g} MB of examples for one worker: use more'
+          ' workers, or raise limit_mb of the feed'
+        )
+      for writer, content in zip(writers[is_test], packed, strict=True):
+        writer.write(content)
+      num_examples += not is_test
+  if layout['nests'] is not None:
+    array_folder.write_nests(folder, layout['nests'])
+  return num_examples
+
+
+def cut(folder, layout, num_examples):
+  """Keeps the first `num_examples` of the training examples."""
+  for leaf in layout['leaves']:
+    path = _path_of(folder, 'train', leaf)
+    array = np.load(path, mmap_mode='r', allow_pickle=False)
+    if len(array) != num_examples:
+      with open(path, 'r+b') as file:
+        _write_header(file, array.dtype, (num_examples, *array.shape[1:]))
+
+
+class _Writer:
+  """A NumPy file that grows by rows; `close` writes their number to it."""
+
+  def __init__(self, path, dtype, row_shape):
+    self._num_rows = 0
+    self._dtype, self._row_shape = dtype, row_shape
+    self._file = open(path, 'wb')  # noqa: SIM115 (until close)
+    self._write_header()
+
+  def write(self, row):
+    self._file.write(row)
+    self._num_rows += 1
+
+  def close(self):
+    with self._file:
+      self._write_header()
+
+  def _write_header(self):
+    shape = (self._num_rows, *self._row_shape)
+    _write_header(self._file, self._dtype, shape)
+
+
+class _TextWriter:
+  """A NumPy file of texts, each stored as wide as the longest of them."""
+
+  def __init__(self, path):
+    self._path = path
+    self._texts = []
+
+  def write(self, text):
+    self._texts.append(text)
+
+  def close(self):
+    np.save(self._path, np.array(self._texts, np.bytes_))
+
+
+def _make_writer(folder, split, leaf):
+  path, dtype = _path_of(folder, split, leaf), leaf['dtype']
+  if dtype == layouts.TEXT:
+    return contextlib.closing(_TextWriter(path))
+  return contextlib.closing(_Writer(path, dtype, leaf['shape']))
+
+
+def _path_of(folder, split, leaf):
+  return os.path.join(folder, f'{split}_{leaf["name"]}.npy')
+
+
+def _write_header(file, dtype, shape):
+  # NumPy leaves room for any first dimension: the header keeps its length.
+  file.seek(0)
+  descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+  np.lib.format.write_array_header_1_0(
+    file, {'descr': descr, 'fortran_order': False, 'shape': shape}
+  )
+
+
+def _columns_of(side):
+  if isinstance(side, str):
+    return [side]
+  parts = side.values() if isinstance(side, dict) else side
+  return list(itertools.chain.from_iterable(map(_columns_of, parts)))
+
+
+def _pick_row(row, x, y):
+  return tuple(_pick_side(row, side) for side in (x, y))
+
+
+def _pick_side(row, side):
+  if isinstance(side, dict):
+    return {name: _pick_side(row, part) for name, part in side.items()}
+  if isinstance(side, (list, tuple)):
+    values = [row[column] for column in side]
+    found = np.array(values)
+    mixed_columns.check(side, values, found)
+    return found
+  return row[side]
+
+
+def _deal(split, examples, num_ps, num_workers):
+  # Partitions begin with different workers: none gets all the first examples.
+  for number, packed in enumerate(examples, split):
+    yield num_ps + number % num_workers, (False, packed)

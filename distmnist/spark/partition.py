@@ -32,7 +32,7 @@ def run_in_barrier(spec, records):
       env: [[name, value]...], what a task needs beyond the executor's.
       main: str or None, the user's function, see
         training/spark_function.py.
-      feed: None, or a dict: layout, limit_mb, see spark/rdd_input.py; flag, the
+      feed: None, or a dict: layout, limit_mb, see spark/feed.py; flag, the
         name of the flag that says where the examples are.
     records: iterator over this partition; read only with `feed`.
 
@@ -62,9 +62,9 @@ def _run_in_folder(context, spec, records, folder):
   is_fed = feed and index >= num_ps
   num_examples = 0
   if is_fed:
-    from distmnist.spark import rdd_input
+    from distmnist.spark import feed as feed_lib
 
-    num_examples = rdd_input.spool(
+    num_examples = feed_lib.spool(
       records, folder, feed['layout'], feed['limit_mb']
     )
   # Held until the agent has ended, so that the task finds its port free.
@@ -83,7 +83,7 @@ def _run_in_folder(context, spec, records, folder):
       raise ValueError(
         f'too few examples for {spec["num_workers"]} workers: one has none'
       )
-    rdd_input.cut(folder, feed['layout'], num_examples)
+    feed_lib.cut(folder, feed['layout'], num_examples)
     train_flags.append(f'--{feed["flag"]}={folder}')
   if spec['main']:
     path = os.path.join(folder, 'main')

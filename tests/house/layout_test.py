@@ -37,7 +37,7 @@ TOP = {
   'train',
 }
 # What the executors of Spark run, and the driver alone when it is fed.
-ON_EXECUTORS = 'layouts', 'rdd_input'
+ON_EXECUTORS = 'feed', 'layouts'
 # What a user's script begins with, as a program does.
 OF_SCRIPTS = ('own_loop',)
 # `launch --dry_run` and `--help` answer at once.
