@@ -7,7 +7,7 @@ import signal
 import sys
 
 from distmnist.common import cli, command_line, files
-from distmnist.spark import barrier_job
+from distmnist.spark import spark_job
 
 _END_SECS = 10.0
 
@@ -45,7 +45,7 @@ def opened(conf, logs_dir):
       )
     except Exception as error:
       raise cli.RunError(
-        f'Spark does not start: {barrier_job.explain(error)}; log: {log}'
+        f'Spark does not start: {spark_job.explain(error)}; log: {log}'
       ) from error
     finally:
       signal.signal(signal.SIGINT, handler)

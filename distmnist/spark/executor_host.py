@@ -1,14 +1,16 @@
 """Spark's executors as a host of the tasks of one training run.
 
-All tasks form one barrier stage, so they start and restart together: a Spark
-job begins once every task has been requested. Once all agents have connected,
-they are told to start their tasks. They leave together.
+All tasks form one barrier stage: Spark starts all of them or none, and gives up
+the job when one is lost. So they start and restart together: a job is submitted
+once every task has been requested. Once all agents have connected, they are
+told to start their tasks. They leave together.
 """
 
 import signal
+import time
 
-from distmnist.common import cli
-from distmnist.spark import agent_host, agent_server
+from distmnist.common import cli, console
+from distmnist.spark import agent_host, agent_server, spark_job
 
 
 class ExecutorHost(agent_host.AgentHost):
@@ -18,13 +20,17 @@ class ExecutorHost(agent_host.AgentHost):
     report: dict, the chief's report, or None.
   """
 
-  def __init__(self, tasks, stage, conf, show):
+  def __init__(self, tasks, make_job, wait_for_slots, start, conf, show):
     """Listens.
 
     Args:
       tasks: list of jobs.Task, whose addresses stand in for those that Spark
         will choose; a task's index here is its partition.
-      stage: barrier_job.BarrierStage, which starts their agents.
+      make_job: callable(attempt, AgentServer.contact, callback at its end) ->
+        spark_job.Job, not yet started.
+      wait_for_slots: callable, returns once Spark can start all tasks.
+      start: (str, float), what Spark does until the agents are connected, and
+        the seconds it may take.
       conf: pyspark.SparkConf.
       show: callable(name of a task, a line of its log).
 
@@ -34,22 +40,26 @@ class ExecutorHost(agent_host.AgentHost):
     super().__init__(conf)
     self.report = None
     self._places = {task.name: task.address for task in tasks}
-    self._stage = stage
+    self._make_job, self._wait_for_slots = make_job, wait_for_slots
+    self._verb, self._start_secs = start
     self._show = show
     self._addresses = {}
+    self._attempt = 0  # how often a job was submitted
+    self._job = None
 
   def __exit__(self, *error):
     for name in self._left & self._peers.keys():
       self._peers[name].order_stop(signal.SIGKILL)
     self._server.close()  # makes an agent end its task, if it still runs
-    self._stage.end()
+    if self._job:
+      self._job.end()
 
   def start(self, name, argv, env, log, is_isolated=False, title=''):
     self._logs[name] = log
     self._left.add(name)
     if len(self._left) == len(self._places):
       self._peers, self.is_ready = {}, False
-      self._stage.submit(self._server.contact, self._server.wake)
+      self._submit()
 
   def signal(self, names, signum):
     if names and not self.is_ready:
@@ -59,13 +69,23 @@ class ExecutorHost(agent_host.AgentHost):
 
   def kill(self):
     """Gives up an attempt that has not begun; there is nothing else to end."""
-    self._stage.cancel()
+    if self._job:
+      self._job.cancel()
     for name in list(self._left):
       self._end(name, -signal.SIGTERM)
 
   def check_end(self, has_failed):
-    """Checks how Spark has ended the job; see barrier_job.BarrierStage."""
-    self._stage.check_end(has_failed)
+    """Checks how Spark has ended the job.
+
+    Args:
+      has_failed: whether a task has failed, which explains the job's error
+        unless the job was cancelled.
+
+    Raises:
+      cli.RunError: Spark has given up the job.
+    """
+    if self._job.error and (self._job.is_cancelled or not has_failed):
+      raise self._explain()
 
   def locate(self, text):
     """Returns `text` with the tasks' real addresses, once they are known."""
@@ -77,7 +97,7 @@ class ExecutorHost(agent_host.AgentHost):
     name, attempt = hello.get('hello'), hello.get('attempt')
     is_expected = name in [*self._left] and type(attempt) is int
     is_expected &= agent_server.is_place(hello.get('address'))
-    if not is_expected or attempt != self._stage.attempt:
+    if not is_expected or attempt != self._attempt:
       return None
     if name in self._peers:
       self._lose(name, 'Spark has started it once more')
@@ -108,11 +128,46 @@ class ExecutorHost(agent_host.AgentHost):
       for peer in self._peers.values():
         peer.link.send(leave=True)
 
+  def _submit(self):
+    """Has Spark start all agents, once the previous ones are gone.
+
+    Raises:
+      cli.RunError: the previous job was cancelled, but not by us, or there are
+        too few slots for another one.
+    """
+    if self._job:
+      self._job.end()
+      self.check_end(has_failed=True)
+      self._wait_for_slots()
+    self._attempt += 1
+    self._deadline = None
+    contact, on_end = self._server.contact, self._server.wake
+    self._job = self._make_job(self._attempt, contact, on_end)
+    self._job.start()
+    self._wait = console.Wait(self._start_secs)
+
   def _check_jobs(self):
     """Checks that Spark starts the agents and has not given up the job."""
     if not self._left or any(p.num_stops for p in self._peers.values()):
       return
     missing = [name for name in self._places if name not in self._peers]
-    has_agents = any(p.link.is_open for p in self._peers.values())
-    if lost := self._stage.find_loss(missing, has_agents):
-      self._end(missing[0], cli.LOST, lost)
+    if self._job.has_ended:
+      # Agents that Spark has abandoned say so within a few seconds.
+      now = time.monotonic()
+      self._deadline = self._deadline or now + spark_job.END_SECS
+      has_agents = any(p.link.is_open for p in self._peers.values())
+      if not has_agents or now > self._deadline:
+        lost = missing and self._job.find_lost_executor()
+        if not lost:
+          raise self._explain()
+        self._end(missing[0], cli.LOST, lost)
+        return
+    what = f'for Spark to {self._verb} {", ".join(missing)}'
+    if missing and self._wait.is_over(what):
+      raise cli.LostError(
+        f'waited {self._start_secs:g} s {what}: are the executors still'
+        ' there, and their slots free?'
+      )
+
+  def _explain(self):
+    return cli.RunError(f'Spark has given up the job: {self._job.explain()}')

@@ -9,7 +9,7 @@ import zipfile
 from distmnist.cluster import addresses
 from distmnist.common import cli, command_line, console
 from distmnist.common.names import PACKAGE_DIR
-from distmnist.spark import barrier_job
+from distmnist.spark import spark_job
 from distmnist.storage import urls
 
 _log = logging.getLogger(__name__)
@@ -168,7 +168,7 @@ def count_slots(sc):
       return scala.maxNumConcurrentTasks(profile)
   except Exception as error:
     raise cli.RunError(
-      f'Spark does not answer: {barrier_job.explain(error)}'
+      f'Spark does not answer: {spark_job.explain(error)}'
     ) from error
   raise cli.RunError('Spark has stopped: its log says why')
 

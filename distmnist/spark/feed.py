@@ -27,7 +27,7 @@ import numpy as np
 
 from distmnist.common import cli, command_line
 from distmnist.data import array_folder, mixed_columns
-from distmnist.spark import barrier_job, layouts
+from distmnist.spark import layouts, spark_job
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Feed:
         pairs = get_pairs(data, self.x, self.y)
         layout = check_first(pairs, layout)
       except Exception as error:
-        raise cli.RunError(f'{name}: {barrier_job.explain(error)}') from error
+        raise cli.RunError(f'{name}: {spark_job.explain(error)}') from error
     return layout
 
   def make_rdd(self, sc, num_ps, num_workers, layout):

@@ -14,7 +14,7 @@ import itertools
 import os
 
 from distmnist.common import cli
-from distmnist.spark import barrier_job, executors
+from distmnist.spark import executors, spark_job
 
 
 def predict(dataframe, export_dir, columns=None, batch_size=256):
@@ -123,7 +123,7 @@ def _describe_model(sc, export_dir):
     (found,) = sc.parallelize([export_dir], 1).map(describe).collect()
   except Exception as error:
     raise cli.RunError(
-      f'Spark cannot load the model: {barrier_job.explain(error)}'
+      f'Spark cannot load the model: {spark_job.explain(error)}'
     ) from error
   if isinstance(found, str):
     raise cli.RunError(f'on an executor: {found}')

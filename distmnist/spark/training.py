@@ -35,7 +35,7 @@ from distmnist.common.names import (
 from distmnist.launching import jobs, run_record, run_tasks
 from distmnist.launching.screen import endings, task_logs
 from distmnist.launching.supervisor import restart_policy, task_group
-from distmnist.spark import barrier_job, executor_host, executors, partition
+from distmnist.spark import executor_host, executors, partition, spark_job
 from distmnist.spark import program as program_lib
 
 _log = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ def _run_on(sc, program, num_ps, num_workers, feed, options):
   make_job = functools.partial(_make_job, sc, rdd, spec)
   host = executor_host.ExecutorHost(
     tasks,
-    barrier_job.BarrierStage(make_job, wait_for_slots, start),
+    *(make_job, wait_for_slots, start),
     sc.getConf(),
     options.show,
   )
@@ -254,7 +254,7 @@ def _run_to_end(group, tasks, workers):
 
 
 def _make_job(sc, rdd, spec, attempt, contact, on_end):
-  """Returns the barrier_job.Job of one attempt, not yet started."""
+  """Returns the spark_job.Job of one attempt, not yet started."""
   told = {**spec, **contact, 'attempt': attempt}
   task = functools.partial(partition.run_in_barrier, told)
-  return barrier_job.Job(sc, rdd.barrier().mapPartitions(task), on_end)
+  return spark_job.Job(sc, rdd.barrier().mapPartitions(task), on_end)

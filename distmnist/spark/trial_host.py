@@ -17,7 +17,7 @@ import signal
 import time
 
 from distmnist.common import cli, command_line, console, files, signals
-from distmnist.spark import agent_host, barrier_job, executors, partition
+from distmnist.spark import agent_host, executors, partition, spark_job
 from distmnist.sweeps import runners
 
 # How often to look at Spark's jobs, which also tell us when they end.
@@ -30,7 +30,7 @@ class _Start:
 
   Attributes:
     key: str, by which its agent identifies itself.
-    job: barrier_job.Job, in which Spark starts the agent.
+    job: spark_job.Job, in which Spark starts the agent.
     logdir: str, train's, or None.
     code: int, its exit code once that is known, or None.
     is_cancelled: whether it was told to stop before its agent came.
@@ -38,7 +38,7 @@ class _Start:
   """
 
   key: str
-  job: barrier_job.Job
+  job: spark_job.Job
   logdir: str | None
   code: int | None = None
   is_cancelled: bool = False
@@ -94,7 +94,7 @@ class TrialHost(agent_host.AgentHost):
     }
     task = functools.partial(partition.run_trial, spec)
     rdd = self._sc.parallelize([0], 1).mapPartitions(task)
-    job = barrier_job.Job(self._sc, rdd, self._server.wake)
+    job = spark_job.Job(self._sc, rdd, self._server.wake)
     logdir = command_line.find_value(argv, 'logdir')
     self._starts[name] = _Start(key, job, logdir)
     self._logs[name] = log
@@ -185,7 +185,7 @@ class TrialHost(agent_host.AgentHost):
       elif start.job.has_ended and start.code is None:
         # Its agent notices that too, and says why.
         now = time.monotonic()
-        start.deadline = start.deadline or now + barrier_job.END_SECS
+        start.deadline = start.deadline or now + spark_job.END_SECS
         if now > start.deadline and name not in self.reasons:
           self._lose(name, 'Spark has ended its task')
     self._check_that_one_runs()

@@ -7,7 +7,8 @@ import pytest
 
 from distmnist.common import cli
 from distmnist.launching.supervisor import restart_policy, task_group
-from distmnist.spark import agent_host, executor_host
+from distmnist.spark import agent_host, executor_host, spark_job
+from tests.support import host_room
 from tests.support.host_room import NAMES, STOP, TASKS
 
 LEAVE = {'leave': True}
@@ -188,7 +189,64 @@ def test_the_end_of_a_host_ends_what_still_runs(room):
 def test_an_address_that_is_not_ours_is_a_clear_error(room):
   conf = {'spark.driver.host': '192.0.2.77'}
   with pytest.raises(cli.RunError, match='cannot listen on 192.0.2.77'):
-    executor_host.ExecutorHost(TASKS, room.stage, conf, print)
+    executor_host.ExecutorHost(TASKS, print, print, ('start', 1), conf, print)
+
+
+def test_a_job_follows_the_last_one_once_there_are_slots(room):
+  agents = room.join_all()
+  for name in NAMES:
+    agents[name].send(end=3)
+    room.next_event()
+  assert room.num_waits == 0
+  room.start_all()
+  assert room.jobs[0].is_gone and room.jobs[1].is_started
+  assert room.num_waits == 1
+
+
+@pytest.mark.parametrize('is_cancelled', [False, True])
+def test_a_job_that_spark_gives_up_is_explained(room, is_cancelled):
+  room.start_all()
+  (job,) = room.jobs
+  job.error, job.has_ended = Exception('no such class'), True
+  job.is_cancelled = is_cancelled
+  said = 'given up the job: no such class'
+  with pytest.raises(cli.RunError, match=said):
+    room.host.poll(0)
+  with pytest.raises(cli.RunError, match=said):
+    room.host.check_end(has_failed=False)
+  if not is_cancelled:
+    room.host.check_end(has_failed=True)
+    return
+  with pytest.raises(cli.RunError, match=said):
+    room.host.check_end(has_failed=True)
+  room.host.kill()
+  with pytest.raises(cli.RunError, match=said):
+    room.start_all()
+
+
+def test_agents_have_some_time_to_say_what_has_happened(room, monkeypatch):
+  room.join_all()
+  (job,) = room.jobs
+  job.error, job.has_ended = Exception('no such class'), True
+  assert room.host.poll(0) == []
+  monkeypatch.setattr(spark_job, 'END_SECS', -1.0)
+  room.host._deadline = None
+  with pytest.raises(cli.RunError, match='given up the job'):
+    room.host.poll(0)
+
+
+def test_tasks_that_spark_does_not_start_are_named(tmp_path):
+  room = host_room.Room(tmp_path, start_secs=0.0)
+  room.start_all()
+  said = 'waited 0 s for Spark to start ps 0, worker 0, worker 1: are'
+  with pytest.raises(cli.LostError, match=said):
+    room.host.poll(0)
+  room.close()
+
+
+def test_nothing_submitted_is_nothing_to_end(room):
+  room.host.kill()
+  room.close()
 
 
 class Obedient:

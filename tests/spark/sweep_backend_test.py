@@ -8,7 +8,7 @@ import pytest
 
 from distmnist import sweep
 from distmnist.common import cli
-from distmnist.spark import barrier_job, context, executors
+from distmnist.spark import context, executors, spark_job
 from tests.support.fake_spark import FakeSparkContext
 
 CLUSTER = 'local-cluster[2,1,1024]'
@@ -149,7 +149,7 @@ def test_a_job_has_all_that_its_agent_needs(open_host, monkeypatch):
     )
     return jobs[-1]
 
-  monkeypatch.setattr(barrier_job, 'Job', make_job)
+  monkeypatch.setattr(spark_job, 'Job', make_job)
   with open_host(1) as host:
     host.start('01', ['python'], {'A': 'b'}, 'log')
     (job,) = jobs

@@ -67,7 +67,7 @@ class FakeSpark:
 
 
 class FakeJob:
-  """In place of a barrier_job.Job: it ends before a task has begun."""
+  """In place of a spark_job.Job: it ends before a task has begun."""
 
   has_ended, error, is_cancelled = True, Exception('no room'), False
 
@@ -105,7 +105,7 @@ def test_each_executor_learns_its_cluster_and_where_the_driver_is(
   monkeypatch.setattr(
     training.executors, 'find_data_dir', lambda *_: ['--data_dir=/there']
   )
-  monkeypatch.setattr(training.barrier_job, 'Job', FakeJob)
+  monkeypatch.setattr(training.spark_job, 'Job', FakeJob)
   sc, said, more = FakeSpark(), [], {}
   if is_fed:
     more = {'feed': feed.Feed([], [], image_shape=(8, 8, 3), num_classes=7)}
@@ -153,7 +153,7 @@ def test_the_program_has_the_folder_as_long_as_the_run(tmp_path, monkeypatch):
   for name in ('check_conf', 'wait_for_slots', 'find_data_dir'):
     monkeypatch.setattr(training.executors, name, lambda *_: ())
   monkeypatch.setattr(training.executors, 'describe_python', lambda sc: '')
-  monkeypatch.setattr(training.barrier_job, 'Job', FakeJob)
+  monkeypatch.setattr(training.spark_job, 'Job', FakeJob)
   monkeypatch.setattr(
     training.executors,
     'ship_package',

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from distmnist.common import cli
-from distmnist.spark import agent_host, barrier_job, executors, trial_host
+from distmnist.spark import agent_host, executors, spark_job, trial_host
 from distmnist.sweeps import runners
 from tests.support import background, link_ends, sweeps
 from tests.support.fake_spark import FakeSparkContext
@@ -48,7 +48,7 @@ class FakeJob:
     self._on_end()
 
   def find_lost_executor(self):
-    return barrier_job.find_lost_executor(self.error)
+    return spark_job.find_lost_executor(self.error)
 
   def explain(self):
     return str(self.error)
@@ -130,7 +130,7 @@ class Room:
 @pytest.fixture
 def room(tmp_path, monkeypatch, caplog):
   monkeypatch.setattr(executors, 'count_slots', lambda _: 2)
-  monkeypatch.setattr(barrier_job, 'Job', FakeJob)
+  monkeypatch.setattr(spark_job, 'Job', FakeJob)
   monkeypatch.setattr(agent_host, 'KILL_SECS', 0.1)
   monkeypatch.setattr(runners, '_KILL_SECS', 0.3)
   monkeypatch.setattr(trial_host, '_TICK_SECS', 0.01)

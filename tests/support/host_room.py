@@ -5,7 +5,7 @@ import threading
 import time
 
 from distmnist.launching import jobs
-from distmnist.spark import barrier_job, executor_host
+from distmnist.spark import executor_host
 from tests.support import link_ends
 
 TASKS = jobs.make_tasks(['e-0:1'], ['e-1:1', 'e-2:1'], [])
@@ -16,7 +16,7 @@ DEADLINE_SECS = 60
 
 
 class FakeJob:
-  """In place of a barrier_job.Job; ends when the test says so."""
+  """In place of a spark_job.Job; ends when the test says so."""
 
   def __init__(self, error=None, lost=None, is_cancelled=False):
     self.error = error
@@ -42,16 +42,16 @@ class FakeJob:
 
 
 class Room:
-  """A host, the jobs of its stage, and the agents that report to it."""
+  """A host, the jobs that it submits, and the agents that report to it."""
 
-  def __init__(self, folder):
+  def __init__(self, folder, start_secs=600.0):
     self.shown, self.jobs, self.opened = [], [], []
     self.folder = folder
-    self.stage = barrier_job.BarrierStage(
-      self.make_job, lambda: None, ('start', 600.0)
-    )
+    self.num_waits = 0
     self.host = executor_host.ExecutorHost(
-      TASKS, self.stage, {'spark.driver.host': '127.0.0.1'}, self.show
+      TASKS,
+      *(self.make_job, self.wait_for_slots, ('start', start_secs)),
+      *({'spark.driver.host': '127.0.0.1'}, self.show),
     )
     self.events = []
     self._is_closed = False
@@ -65,6 +65,9 @@ class Room:
     (_, self.port), self.secret = contact['driver'], contact['secret']
     self.jobs.append(FakeJob())
     return self.jobs[-1]
+
+  def wait_for_slots(self):
+    self.num_waits += 1
 
   def show(self, name, line):
     self.shown.append((name, line))
