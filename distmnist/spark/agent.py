@@ -11,12 +11,15 @@ The processes on the executor are
                              (spark/agent_host.py)
   the task                   distmnist.train, its output in a file
 
-The agent is a process of its own because Spark ends its Python processes with
-SIGKILL: when it cancels a job, and when another task of the stage has failed.
-The agent notices the end of its stdin; the driver decides which task stops
-when, so that the chief still finds the ps for its last checkpoint. If the
-driver is gone, or silent after the loss of the executor, the agent stops the
-task on its own. Whatever happens, the task's processes end with the agent.
+Spark itself starts all agents of a training or none (a barrier stage), tells
+them each other's addresses, and says that a job has ended. What it does not do
+is what the agent and its connection are for: it ends its Python processes with
+SIGKILL when it cancels a job and when another task of the stage has failed, so
+the agent is a process of its own, which notices the end of its stdin; and the
+driver has to decide which task stops when, so that the chief still finds the ps
+for its last checkpoint, to see the logs as they grow, and to learn exit codes.
+If the driver is gone, or silent after the loss of the executor, the agent stops
+the task on its own. Whatever happens, the task's processes end with the agent.
 
 Messages are as in spark/links.py. The agent sends
 
