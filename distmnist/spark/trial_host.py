@@ -131,12 +131,16 @@ class TrialHost(agent_host.AgentHost):
     return has_agent and not self._is_told(name) and not job.has_ended
 
   def _stop(self):
-    """Ends what still runs; gives it time to save."""
+    """Ends what still runs; gives it time to save, unless a signal comes."""
     deadline = time.monotonic() + self._stop_secs
+    num_signals = len(self.signals)
     untold = {name for name in self._left if not self._is_told(name)}
     self.signal(untold, signal.SIGTERM)
     with contextlib.suppress(cli.RunError):  # Spark has stopped.
-      while untold & self._left and (secs := deadline - time.monotonic()) > 0:
+      while untold & self._left and len(self.signals) == num_signals:
+        secs = deadline - time.monotonic()
+        if secs <= 0:
+          break
         self.poll(secs)
 
   def _welcome(self, link, hello):
@@ -148,7 +152,7 @@ class TrialHost(agent_host.AgentHost):
           return None
         peer = agent_host.Peer(name, hello['executor'], link)
         self._peers[name] = peer
-        self.begun.append((name, None))
+        self.begun.append((name, None))  # Its pid is another machine's.
         link.send(go=True)
         return peer
     return None

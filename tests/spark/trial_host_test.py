@@ -353,6 +353,26 @@ def test_who_does_not_stop_in_time_is_killed_then_left(room):
   assert agent.read() == [{'stop': signal.SIGTERM}] * 2
 
 
+def test_a_host_that_closes_early_has_its_trials_save(room, monkeypatch):
+  monkeypatch.setattr(room.host, '_stop_secs', 60)
+  room.start('01')
+  room.start('02')
+  agent, waiting = room.join('01'), room.job('02')
+  agent.read()
+  agent.link.send(end=None)
+  room.job('01').end()
+  poll = room.host.poll
+
+  def leave_when_told(secs):
+    if {'stop': signal.SIGTERM} in agent.read():
+      agent.link.close()
+    return poll(secs)
+
+  monkeypatch.setattr(room.host, 'poll', leave_when_told)
+  room.host._stop()
+  assert room.host._left == set() and waiting.is_cancelled
+
+
 # ---- The command line ----
 
 
