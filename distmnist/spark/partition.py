@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from distmnist.cluster import task_environment
 from distmnist.common import cli, command_line, ports
 from distmnist.common.names import CHIEF, PACKAGE_DIR, SPARK_AGENT
 from distmnist.launching import jobs
-from distmnist.spark import links
 
 _SECRETS_OF_SPARK = 'PYTHON_WORKER_FACTORY'
 
@@ -74,7 +72,7 @@ def _run_in_folder(context, spec, records, folder):
     'port': held.getsockname()[1],
     'examples': num_examples,
   }
-  everyone = parse_gathered(context.allGather(json.dumps(me)))
+  everyone = list(map(json.loads, context.allGather(json.dumps(me))))
   addresses = [f'{each["host"]}:{each["port"]}' for each in everyone]
   train_flags = list(spec['train_flags'])
   if is_fed:
@@ -130,31 +128,6 @@ def run_trial(spec, _):
   with _make_folder() as folder:
     _run_agent(spec, task, spec['name'], folder, host)
   return []
-
-
-def parse_gathered(messages):
-  """Parses what the executors sent each other; returns a list of dict.
-
-  Args:
-    messages: list of str, each {"host": str, "port": int, "examples": int}.
-
-  Raises:
-    ValueError: a message is anything else.
-  """
-  everyone = [links.parse_object(message) or {} for message in messages]
-  for each, message in zip(everyone, messages, strict=True):
-    host, port, number = (each.get(k) for k in ('host', 'port', 'examples'))
-    is_good = (
-      isinstance(host, str)
-      and re.fullmatch(r'[\w.:\[\]-]+', host)
-      and type(port) is int
-      and 1 <= port <= 65535
-      and type(number) is int
-      and number >= 0
-    )
-    if not is_good:
-      raise ValueError(f'{message[:200]!r} is not a host and port')
-  return everyone
 
 
 def find_executor_pid():

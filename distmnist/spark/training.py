@@ -161,7 +161,12 @@ def _run_on(sc, program, num_ps, num_workers, feed, options):
   _log.info(f'{run_tasks.describe(tasks)} on {sc.master}, logs in {logs_dir}')
   executors.warn_of_network(sc.getConf())
   spec = program.make_spec(num_ps, num_workers, fed)
-  make_job = functools.partial(_make_job, sc, rdd, spec)
+
+  def make_job(attempt, contact, on_end):
+    told = {**spec, **contact, 'attempt': attempt}
+    task = functools.partial(partition.run_in_barrier, told)
+    return spark_job.Job(sc, rdd.barrier().mapPartitions(task), on_end)
+
   host = executor_host.ExecutorHost(
     tasks,
     *(make_job, wait_for_slots, start),
@@ -251,10 +256,3 @@ def _run_to_end(group, tasks, workers):
   finally:
     # Nothing stays behind, even after Ctrl-C.
     group.stop()
-
-
-def _make_job(sc, rdd, spec, attempt, contact, on_end):
-  """Returns the spark_job.Job of one attempt, not yet started."""
-  told = {**spec, **contact, 'attempt': attempt}
-  task = functools.partial(partition.run_in_barrier, told)
-  return spark_job.Job(sc, rdd.barrier().mapPartitions(task), on_end)
