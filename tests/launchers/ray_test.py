@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -179,6 +180,19 @@ def test_too_little_room_is_one_line(here):
     ' which 3 are free (nodes: 2); ask for fewer tasks, or see --ray_cpus,'
     ' --ray_gpus and --ray_wait_secs'
   )
+
+
+@slow
+def test_the_trials_of_a_sweep_run_there(here):
+  do = ['--do=worker0:report=0.5', f'--folder={here.folder}']
+  words = here.command('learning_rate=0.1,0.2', '--', *do, logs_dir='')
+  words[2] = 'distmnist.sweep'
+  words[3:3] = ['--num_ps=0', '--num_workers=1', '--parallel=2']
+  words[3:3] = [f'--sweep_dir={here.folder}/sweep']
+  done = subprocess.run(words, env=here.env, capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  results = (here.folder / 'sweep' / 'results.csv').read_text()
+  assert results.count(',done') == 2, results
 
 
 @slow

@@ -11,6 +11,8 @@ import socket
 from distmnist.common import cli, files
 from distmnist.common.names import PACKAGE_DIR
 
+_log = logging.getLogger(__name__)
+
 _CONNECT_SECS = 5.0
 
 
@@ -64,6 +66,8 @@ def opened(address, log):
   os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
   # Ray 2.60 has no setting for what it says of its nodes: pages, on stdout.
   worker.print_to_stdstream = functools.partial(_keep, log)
+  where = f' at {address}' if address else ''
+  _log.info(f'connecting to Ray{where}')
   try:
     ray.init(
       address=address,
@@ -73,7 +77,6 @@ def opened(address, log):
     )
   except Exception as error:
     said = ' '.join(str(error).split())[:300] or type(error).__name__
-    where = f' at {address}' if address else ''
     raise cli.RunError(f'cannot use Ray{where}: {said}') from error
   try:
     yield

@@ -32,9 +32,9 @@ _log = logging.getLogger(__name__)
 
 # From the order to kill a task until its actor must have reported its end.
 KILL_SECS = 5.0
-# Ray says within about half a minute whether an actor that does not answer is
+# Ray says within about a minute whether an actor that does not answer is
 # lost.
-UNAVAILABLE_SECS = 60.0
+UNAVAILABLE_SECS = 90.0
 ASK_AGAIN_SECS = 1.0
 _TICK_SECS = 0.1
 # Of a large cluster, only the first tasks' places are printed.
@@ -69,12 +69,14 @@ class _Group:
       that Ray will choose.
     left: dict, name -> _Request, of those that have not ended.
     is_begun: whether they were told to start.
+    num_begun: int, how often they were.
     wait: console.Wait for what Ray does until then.
     placement: PlacementGroup, or None.
   """
 
   def __init__(self, tasks):
     self.tasks = {task.name: task for task in tasks}
+    self.num_begun = 0
     self.forget()
 
   def forget(self):
@@ -201,7 +203,8 @@ class RayHost(host_lib.Host):
     if not group.wait.is_over(f'for Ray to place and start {names}'):
       return
     bundles = [self._bundles[name] for name in group.left]
-    raise cli.RunError(
+    kind = cli.LostError if group.num_begun else cli.RunError
+    raise kind(
       f'after {self._wait_secs:g} s Ray has not started {names}: '
       f'{ray_cluster.describe_room(bundles)}; ask for fewer tasks, or see '
       '--ray_cpus, --ray_gpus and --ray_wait_secs'
@@ -241,6 +244,7 @@ class RayHost(host_lib.Host):
     if not all(each.address for each in group.left.values()):
       return
     group.is_begun = True
+    group.num_begun += 1
     found = [f'{each.name} {each.address}' for each in group.left.values()]
     if len(found) > _MAX_PLACES:
       found[_MAX_PLACES:] = [f'{len(found) - _MAX_PLACES} more']
@@ -319,7 +323,9 @@ class RayHost(host_lib.Host):
       self.reasons[request.name] = reason
     self._events.append((request.name, code))
     ray.kill(request.actor)
-    if not group.left:
+    if not group.is_begun:
+      self._cancel(group)  # Without its address the others cannot start.
+    elif not group.left:
       self._release(group)
 
   def _cancel(self, group):

@@ -195,6 +195,21 @@ def test_what_is_not_placed_yet_ends_at_once(room):
   assert len(room.host.poll(0)) == 3
 
 
+def test_all_give_up_if_one_of_them_does_not_come_to_be(room):
+  room.start(CLUSTER)
+  actors = room.place()
+  for name in ('ps 0', 'worker 0'):
+    room.answer(actors[name].find('find_address'), PLACES[name])
+  failed = RuntimeError('no space\n for the package')
+  assert room.answer(actors['worker 1'].find('find_address'), failed) == [
+    ('worker 1', cli.LOST),
+    ('ps 0', -signal.SIGTERM),
+    ('worker 0', -signal.SIGTERM),
+  ]
+  assert room.host.reasons == {'worker 1': 'lost: no space for the package'}
+  assert room.ray.placements[0].is_removed
+
+
 def test_a_killed_task_that_says_nothing_counts_as_killed(room, monkeypatch):
   worker = room.begin()['worker 0']
   monkeypatch.setattr(ray_host, 'KILL_SECS', -1.0)
@@ -218,6 +233,18 @@ def test_no_room_is_one_line_with_what_ray_has(ray, tmp_path):
     ' 1); ask for fewer tasks, or see --ray_cpus, --ray_gpus and'
     ' --ray_wait_secs'
   )
+
+
+def test_no_room_after_a_loss_is_worth_another_try(ray, tmp_path):
+  room = Room(ray, tmp_path, wait_secs=60.0)
+  with room.host:
+    room.host.signal(room.begin(), signal.SIGTERM)
+    for actor in ray.actors:
+      room.answer(actor.find('follow'), (b'', 0, 143))
+    room.host._wait_secs = 0.0
+    room.start(CLUSTER)
+    with pytest.raises(cli.LostError, match='Ray has not started'):
+      room.host.poll(0)
 
 
 def test_an_evaluator_stays_while_the_others_start_again(room):
