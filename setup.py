@@ -95,7 +95,7 @@ setuptools.setup(
     ],
     'parquet': ['pyarrow>=16,<27'],
     'plots': ['matplotlib>=3.7,<4'],
-    'ray': ['ray>=2.40,<3'],  # --launcher=ray
+    'ray': ['ray>=2.60,<3'],  # --launcher=ray
     's3': ['s3fs>=2024.10,<2027'],  # s3://
     'tpe': ['optuna>=4,<6'],  # sweep --sampler=tpe
     'spark': ['pyspark>=4.0,<5'],  # with Java 17

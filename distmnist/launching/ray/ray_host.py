@@ -293,6 +293,8 @@ class RayHost(host_lib.Host):
     """
 
     def take_answer(group, answer):
+      if group.left.get(request.name) is not request:
+        return  # It has ended: its actor was killed.
       if isinstance(answer, Exception):
         self._note_error(group, request, answer)
       else:
@@ -353,6 +355,8 @@ class RayHost(host_lib.Host):
 
 def explain(error):
   """Returns why an actor has failed, in one line (str), from a RayError."""
+  if cause := getattr(error, 'cause', None):  # Raised by the actor's code.
+    return f'{type(cause).__name__}: {cause}'
   said = ' '.join(str(error).split())
   found = re.search(
     r'because (?:the actor is dead because )?(.+?)(?:\. |$)', said

@@ -219,6 +219,22 @@ def test_a_killed_task_that_says_nothing_counts_as_killed(room, monkeypatch):
   assert room.host.reasons['worker 0'] == (
     'its actor on 10.0.0.2 does not answer: killed'
   )
+  # That its actor is gone then is no news.
+  gone = ActorDiedError('because it was killed')
+  assert room.answer(worker.find('follow'), gone) == []
+
+
+@pytest.mark.parametrize(
+  ('cause', 'said'),
+  [
+    (None, 'no route'),
+    (OSError(2, 'no sh'), 'FileNotFoundError: [Errno 2] no'),
+  ],
+)
+def test_an_error_of_the_actor_itself_is_one_line(cause, said):
+  error = RuntimeError('no\nroute')
+  error.cause = cause
+  assert ray_host.explain(error).startswith(said)
 
 
 def test_no_room_is_one_line_with_what_ray_has(ray, tmp_path):
