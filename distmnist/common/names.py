@@ -34,6 +34,7 @@ SPARK_AGENT = 'distmnist.spark.agent'
 SPARK_MAIN = 'distmnist.training.spark_function'
 SSH_AGENT = 'distmnist.launching.ssh.ssh_agent'
 JOB_AGENT = 'distmnist.launching.scheduler.job_agent'
+SLURM_JOB = 'distmnist.launching.slurm.run_job'
 # What run_task loads once a script has defined its flags.
 OWN_LOOP = 'distmnist.training.own_loop'
 

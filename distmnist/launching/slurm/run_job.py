@@ -1,0 +1,235 @@
+"""Runs the tasks of a Slurm job; what the job's script becomes.
+
+It runs on the first node, says on stdout what the launcher shows of slurm.log
+(see distmnist.launchers.slurm), and ends with the exit code of the run.
+"""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import traceback
+
+from distmnist.cluster.identity import NUM_EVALUATORS, NUM_PS
+from distmnist.common import cli, console
+from distmnist.common.names import CHIEF, LAUNCH_ID, SLURM_JOB
+from distmnist.launching import jobs, run_tasks
+from distmnist.launching.screen import endings, task_logs
+from distmnist.launching.slurm import srun_host
+from distmnist.launching.supervisor import restart_policy, task_group
+
+_log = logging.getLogger(SLURM_JOB)  # It runs as __main__.
+
+# An evaluator still has the last checkpoint to evaluate.
+_EVALUATE_SECS = 60.0
+# Why Slurm has cancelled the job, in its own words; it has none for scancel.
+_WHY = re.compile(r'\*\*\* JOB .* DUE TO ([A-Z ]+) \*\*\*')
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """What the launcher asks of the job, by the first word of the command line.
+
+  Attributes:
+    logs_dir: str, an absolute path.
+    num_ps, num_workers: ints.
+    evaluator: bool.
+    max_restarts: int, of all tasks together.
+    stop_grace_secs: float, after which a task that was told to stop forces its
+      own exit.
+    share_gpus: bool, whether each worker gets one GPU of its node, a ps none.
+  """
+
+  logs_dir: str
+  num_ps: int
+  num_workers: int
+  evaluator: bool
+  max_restarts: int
+  stop_grace_secs: float
+  share_gpus: bool
+
+
+def main(argv):
+  """Runs the tasks; returns the exit code.
+
+  Args:
+    argv: list of str, a Request in JSON and what follows `python` for a task.
+  """
+  request = Request(**json.loads(argv[0]))
+  return _Job(request, argv[1:], os.environ).run()
+
+
+class _Job:
+  """The job, from the start of its script to its exit code."""
+
+  def __init__(self, request, words, environ):
+    self._request = request
+    self._logs_dir = request.logs_dir
+    self._environ = environ
+    self._id = environ['SLURM_JOB_ID']
+    self._tasks = make_tasks(request, words)
+    self._log_path = os.path.join(self._logs_dir, 'slurm.log')
+    # Earlier jobs, and this one before it was queued again, wrote there too.
+    self._log_start = _find_size(self._log_path)
+
+  def run(self):
+    console.print_logs(
+      lambda line: print(f'job {self._id}: {line}', flush=True)
+    )
+    nodes = [
+      self._environ[name]
+      for name in ('SLURM_JOB_NODELIST', 'SLURM_JOB_NODELIST_HET_GROUP_1')
+      if name in self._environ
+    ]
+    _log.info(f'runs on {" and ".join(nodes)}')
+    code, may_come_again = cli.OUR_MISTAKE, False
+    try:
+      code, may_come_again = self._run_tasks()
+    except (cli.RunError, OSError) as error:
+      _log.info(f'error: {error}; log: {self._log_path}')
+      code = getattr(error, 'exit_code', cli.FAILED)
+    except Exception:
+      traceback.print_exc()
+    if not may_come_again:
+      self._say_ended(code)
+    return code
+
+  def _say_ended(self, code):
+    """Tells the launcher, which hears of it from Slurm some seconds later."""
+    path = os.path.join(self._logs_dir, f'job_{self._id}.ended')
+    with (
+      contextlib.suppress(OSError),
+      open(path, 'w', encoding='ascii') as file,
+    ):
+      file.write(f'{self._id} {code}\n')
+
+  def _run_tasks(self):
+    """Returns the exit code (int), and whether Slurm may start it again."""
+    request = self._request
+    # Slurm starts a job again whose node has failed, or was needed by others.
+    num_requeued = int(self._environ.get('SLURM_RESTART_COUNT') or 0)
+    self._begin_logs(num_requeued)
+    host = srun_host.SrunHost(
+      self._logs_dir,
+      len(self._tasks),
+      {
+        **self._environ,
+        NUM_PS: str(request.num_ps),
+        NUM_EVALUATORS: str(int(request.evaluator)),
+        LAUNCH_ID: self._id,
+        'PYTHONUNBUFFERED': '1',
+      },
+      request.stop_grace_secs,
+      request.share_gpus,
+      num_requeued,
+    )
+    group = task_group.TaskGroup(
+      host,
+      self._logs_dir,
+      restart_policy.Limits(request.max_restarts, restart_together=True),
+      on_start=lambda name, *_: _note_node(group.records[name], host),
+      stop_grace_secs=request.stop_grace_secs,
+    )
+    with group:
+      for task in self._tasks:
+        group.start(task)
+      left = self._wait(group)
+      is_cancelled = bool(left and group.signals)
+      if left:
+        group.stop()
+    if group.failure:
+      return endings.report_failure(group, self._logs_dir), False
+    if is_cancelled:
+      return self._report_cancelled(group)
+    for task in left:
+      late = group.records[task.name].task
+      waited_for = CHIEF if request.max_restarts else 'the last worker'
+      _log.info(
+        endings.describe_late(
+          late, run_tasks.LEAVE_SECS, waited_for, self._logs_dir
+        )
+      )
+    return 0, False
+
+  def _begin_logs(self, num_requeued):
+    """Marks in each log where this job's lines begin, if it is not new."""
+    for task in self._tasks:
+      path = task_logs.log_path(self._logs_dir, task)
+      note = 'requeued by Slurm' if num_requeued else f'job {self._id}'
+      if num_requeued or _find_size(path):
+        task_logs.append(path, [f'--- {note} ---'])
+
+  def _wait(self, group):
+    """Waits for the end of the run; returns the tasks that still run."""
+    workers = [task for task in self._tasks if task.job_name == 'worker']
+    members = [task for task in self._tasks if task.is_member]
+    # With restarts the others may have lost what they need to end.
+    left = group.wait(workers[:1] if self._request.max_restarts else workers)
+    left = left or group.wait(members, run_tasks.LEAVE_SECS)
+    return left or group.wait(self._tasks, _EVALUATE_SECS)
+
+  def _report_cancelled(self, group):
+    why = self._find_why()
+    due = f' due to {why.lower()}' if why else ''
+    _log.info(f'cancelled{due}: the tasks were told to leave')
+    code = endings.report_saved(group, signal.SIGTERM)
+    # After anything else Slurm may start the job once more.
+    return code, why not in ('', 'TIME LIMIT')
+
+  def _find_why(self):
+    """Returns why Slurm has cancelled the job, such as 'TIME LIMIT', or ''."""
+    try:
+      with open(self._log_path, 'rb') as log:
+        log.seek(self._log_start)
+        found = _WHY.findall(log.read().decode(errors='replace'))
+    except OSError:
+      return ''
+    return found[-1] if found else ''
+
+
+def make_tasks(request, words):
+  """Returns the list of jobs.Task, in the order of their numbers in the step.
+
+  Slurm says where each runs, and its variables which one it is.
+
+  Args:
+    request: Request.
+    words: list of str, what follows `python` for each task.
+  """
+  names = [('ps', i) for i in range(request.num_ps)]
+  names += [('worker', i) for i in range(request.num_workers)]
+  names += [('evaluator', i) for i in range(request.evaluator)]
+  hidden = (('CUDA_VISIBLE_DEVICES', ''),)
+  return [
+    jobs.Task(
+      job_name,
+      index,
+      'its node',
+      None,
+      ('python', *words),
+      hidden if request.share_gpus and job_name != 'worker' else (),
+    )
+    for job_name, index in names
+  ]
+
+
+def _note_node(record, host):
+  """Has messages about a task name the node where it runs."""
+  node = host.nodes[record.task.name]
+  record.task = dataclasses.replace(record.task, host=node)
+
+
+def _find_size(path):
+  """Returns the size of a file in bytes, 0 if there is none."""
+  try:
+    return os.path.getsize(path)
+  except OSError:
+    return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,482 @@
+"""The host of tasks in a Slurm job: one srun starts them all, as one step.
+
+A step starts 300 tasks in a second or two, each on the cores and GPUs that
+Slurm has for it, where an srun for each would take as many processes here and
+requests to Slurm. The price: its tasks start together and are signalled
+together.
+
+Each task runs under a shell of a few lines (_TASK), which writes to its own
+stdout, and srun brings that here line by line:
+
+  MARK RANK begun PID NODE   the task starts
+  MARK RANK told SIGNAL      it has ended, after Slurm signalled the step
+  MARK RANK ended CODE       it has ended; 128 + n after signal n
+"""
+
+import contextlib
+import logging
+import os
+import re
+import selectors
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+from distmnist.cluster.identity import FIRST_PORT
+from distmnist.common import cli, files, signals, stop_grace
+from distmnist.common.names import ATTEMPT
+from distmnist.launching import host as host_lib
+from distmnist.launching.supervisor import failures
+
+_log = logging.getLogger(__name__)
+
+MARK = 'distmnist-task'
+_LINE = re.compile(rf'{MARK} (\d+) (begun|told|ended) (\d+) ?(\S*)')
+_MAX_MOVES = 20
+# Far more than Slurm takes to kill a step; then srun itself is killed.
+_KILL_SECS = 60.0
+_LOOK_SECS = 0.05
+
+# All of this process's variables go to the tasks, whatever sbatch was told (its
+# --export); and no task's end ends the others, as the supervisor decides that.
+_SRUN = (
+  *('srun', '--quiet', '--distribution=block', '--mpi=none', '--wait=0'),
+  *('--kill-on-bad-exit=0', '--export=ALL'),
+)
+# The words of the shell itself on a program that was killed are for nobody.
+_TASK = """{gpus}
+say() {{ echo "{mark} $SLURM_PROCID $*"; }}
+{traps}
+say begun $$ "$SLURMD_NODENAME"
+exec 2>/dev/null
+(exec "$@" >>"$log" 2>&1 </dev/null)
+code=$?
+say ended $code
+exit $code
+"""
+# The GPUs of a node go to its tasks in turn.
+_SHARE_GPUS = """pick() {
+  shift $((SLURM_LOCALID % $#))
+  export CUDA_VISIBLE_DEVICES="$1"
+}
+case ${CUDA_VISIBLE_DEVICES-} in
+*,*) IFS=,; pick $CUDA_VISIBLE_DEVICES; unset IFS ;;
+esac"""
+
+
+class SrunHost(host_lib.Host):
+  """The tasks of the Slurm job that this process belongs to.
+
+  A request that comes while a step runs waits for its end: only tasks that are
+  requested together run together, numbered in that order.
+
+  A signal to some tasks reaches all, as Slurm knows only the step: a ps hears
+  of the end with the workers, and itself waits for the chief's save. SIGKILL
+  ends the step.
+
+  Where Slurm signals the tasks, as before a time limit (--signal=USR1@60), that
+  is in `signals` like what this process receives; once at most, because Slurm
+  allows no more time after a second one. What is told to leave is reported in a
+  later turn than the signal.
+
+  A step in which a task finds its port taken (exit code 98) is started again on
+  other ports, up to 20 times, and its end is not reported.
+
+  Attributes:
+    nodes: dict, name -> node (str) of each task that has begun.
+  """
+
+  name = 'srun'
+
+  def __init__(
+    self,
+    folder,
+    num_tasks,
+    env,
+    stop_grace_secs=stop_grace.DEFAULT_SECS,
+    has_shared_gpus=False,
+    num_earlier=0,
+  ):
+    """
+    Args:
+      folder: str, an existing folder that the nodes share.
+      num_tasks: int, how many tasks may run at a time.
+      env: dict, this process's variables, with Slurm's, for all tasks.
+      stop_grace_secs: float, after which a task that was told to stop forces
+        its own exit.
+      has_shared_gpus: bool, whether each task gets one GPU of its node.
+      num_earlier: int, the attempts at all tasks by this job before it was
+        queued again.
+    """
+    super().__init__()
+    self._job_id = env['SLURM_JOB_ID']
+    self._path = os.path.join(folder, f'job_{self._job_id}.tasks')
+    self._num_tasks = num_tasks
+    self._env = dict(env)
+    self._stop_grace_secs = stop_grace_secs
+    self._has_shared_gpus = has_shared_gpus
+    self._num_earlier = num_earlier
+    self._num_moves = 0
+    self._requests = {}  # name -> what the shell of a task does first
+    self._step = None
+    self._received = []
+    self._ended = []
+    self._helpers = []  # scancel, until it has ended
+    self.nodes = {}
+
+  def __enter__(self):
+    with contextlib.ExitStack() as stack:
+      self._wake = stack.enter_context(signals.waking(self._received))
+      self._selector = stack.enter_context(selectors.DefaultSelector())
+      self._selector.register(self._wake, selectors.EVENT_READ)
+      self._at_exit = stack.pop_all()
+    self.is_ready = True
+    return self
+
+  def __exit__(self, *error):
+    if self._step:
+      self._step.end()
+    for helper in self._helpers:
+      helper.kill()
+      helper.wait()
+    with contextlib.suppress(OSError):
+      os.remove(self._path)
+    self._at_exit.close()
+
+  @property
+  def pid(self):
+    return self._step.process.pid if self._step else os.getpid()
+
+  def start(self, name, argv, env, log, is_isolated=False, title=''):
+    env = dict(env)
+    attempt = int(env.get(ATTEMPT, 1)) + self._num_earlier
+    if attempt > 1:
+      env[ATTEMPT] = str(attempt)
+    words = [f'{key}={shlex.quote(value)}' for key, value in env.items()]
+    self._requests[name] = '; '.join(
+      [
+        f'log={shlex.quote(os.path.abspath(log))}',
+        *([f'export {" ".join(words)}'] if words else []),
+        f'set -- {shlex.join([sys.executable, *argv[1:]])}',
+      ]
+    )
+
+  def signal(self, names, signum):
+    step, requests = self._step, self._requests
+    if not requests.keys().isdisjoint(names):
+      self._ended += [(name, -signum) for name in requests]
+      self._requests = {}
+    if not step or step.is_abandoned or step.left.isdisjoint(names):
+      return
+    if signum == signal.SIGKILL or not step.has_begun:
+      step.kill(signum)
+    elif not step.is_told_by_slurm:
+      self._tell(signum)
+
+  def kill(self):
+    if self._step:
+      self._step.kill()
+
+  def restart(self):
+    """Does nothing: this host does not die."""
+
+  def poll(self, timeout_secs=None):
+    if self._requests and not self._step:
+      self._start_step()
+    for key, _ in self._selector.select(self._find_secs(timeout_secs)):
+      if key.fileobj is self._wake:
+        self._wake.recv(4096)
+      else:
+        self._note(self._step.read())
+    self._helpers = [each for each in self._helpers if each.poll() is None]
+    if self._step and self._step.has_ended():
+      self._finish_step()
+    if self._received and not self.signals:
+      self.signals.append(self._received[0])
+      return []
+    ended, self._ended = self._ended, []
+    return ended
+
+  def _find_secs(self, timeout_secs):
+    if self._ended:
+      return 0.0
+    needs_look = self._step and self._step.needs_look
+    if needs_look and (timeout_secs is None or timeout_secs > _LOOK_SECS):
+      return _LOOK_SECS
+    return timeout_secs
+
+  def _start_step(self):
+    """Starts all tasks that are requested.
+
+    Raises:
+      cli.RunError: this machine has no srun.
+      OSError: the file of the tasks cannot be written.
+    """
+    port = choose_first_port(
+      int(self._job_id), self._num_tasks, self._num_moves
+    )
+    with files.replacing(self._path) as file:
+      file.write(make_script(self._requests.values(), self._has_shared_gpus))
+    self._step = _Step(
+      make_command(len(self._requests), self._env, ['/bin/sh', self._path]),
+      {**self._env, FIRST_PORT: str(port)},
+      self._requests,
+      self._selector,
+    )
+    self._requests = {}
+
+  def _note(self, lines):
+    """Takes what the shells of the tasks say, [(name, what, number, node)]."""
+    for name, what, number, node in lines:
+      if self._step.is_abandoned:
+        return
+      if what == 'begun':
+        self.nodes[name] = node
+        self.begun.append((name, number))
+      elif what == 'told':
+        if not self._step.is_told:
+          self._step.is_told_by_slurm = True
+          self._received.append(number)
+      else:
+        self._note_end(name, to_code(number))
+
+  def _note_end(self, name, code):
+    step = self._step
+    is_told = step.is_told or self._received
+    may_move = self._num_moves < _MAX_MOVES and not is_told
+    if code == cli.PORT_TAKEN and may_move:
+      self._move(name)
+      return
+    if code and name.startswith('evaluator') and not is_told:
+      # It cannot start again alone, but does with all others.
+      _log.info(
+        f'{name} failed: {failures.describe_end(code)}: the run goes on'
+        ' without it'
+      )
+      code = 0
+    self._ended.append((name, code))
+
+  def _move(self, name):
+    """Has all tasks leave, to start again on other ports."""
+    self._num_moves += 1
+    self._step.is_abandoned = True
+    self._requests = self._step.requests
+    _log.info(f'{name} found its port taken: all tasks move to other ports')
+    self._tell(signal.SIGTERM)
+    self._step.kill_in(stop_grace.for_worker(self._stop_grace_secs))
+
+  def _tell(self, signum):
+    """Has Slurm signal all steps of the job, and not wait for that."""
+    self._step.is_told = True
+    name = signal.Signals(signum).name.removeprefix('SIG')
+    command = ['scancel', f'--signal={name}', self._job_id]
+    try:
+      self._helpers.append(
+        subprocess.Popen(
+          command,
+          env=self._env,
+          stdin=subprocess.DEVNULL,
+          stdout=subprocess.DEVNULL,
+          # It is too late where Slurm itself ends the job.
+          stderr=subprocess.DEVNULL if self._received else None,
+          start_new_session=True,
+        )
+      )
+    except OSError as error:
+      _log.info(f'{shlex.join(command)}: {error.strerror}')
+
+  def _finish_step(self):
+    """Reports what the shells of tasks could not: they were killed, too."""
+    step, self._step = self._step, None
+    if step.is_abandoned:
+      return
+    code = step.process.returncode
+    words = f'srun {"was" if code < 0 else "ended with"} '
+    words += failures.describe_end(code)
+    if not step.has_begun and code in cli.FINAL_CODES and not self._received:
+      raise cli.RunError(f'{words} and has started no task')
+    left = [name for name in step.requests if name in step.left]
+    if step.killed_by:
+      code = -step.killed_by
+    elif code:
+      self.reasons |= dict.fromkeys(left, f'lost, as {words}')
+      code = to_code(code) if code > 0 else cli.LOST
+    self._ended += [(name, code) for name in left]
+
+
+class _Step:
+  """One srun, and what is known of its tasks.
+
+  Attributes:
+    process: subprocess.Popen, of srun.
+    requests: dict, name -> what the shell of the task does first, in the order
+      of the tasks' numbers.
+    left: set of str, the tasks whose end is not known.
+    has_begun: bool, whether a task has.
+    is_told: bool, whether we told the tasks to leave.
+    is_told_by_slurm: bool, whether Slurm has.
+    killed_by: int, the signal for which we had it killed, or None.
+    is_abandoned: bool, whether it is to be forgotten, as its tasks start again.
+  """
+
+  def __init__(self, command, env, requests, selector):
+    """Starts it.
+
+    Raises:
+      cli.RunError: there is no srun.
+    """
+    self.requests = requests
+    self._names = list(requests)
+    self.left = set(requests)
+    self.has_begun = self.is_told = self.is_told_by_slurm = False
+    self.is_abandoned = False
+    self.killed_by = None
+    self._kill_time = None
+    self._rest = b''
+    self._selector = selector
+    try:
+      self.process = subprocess.Popen(
+        command,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        # What Slurm sends to the job's script is ours to pass on.
+        start_new_session=True,
+      )
+    except OSError as error:
+      raise cli.RunError(
+        f'srun cannot be started on this node: {error.strerror}'
+      ) from error
+    os.set_blocking(self.process.stdout.fileno(), False)
+    selector.register(self.process.stdout, selectors.EVENT_READ)
+    self._is_heard = True
+
+  @property
+  def needs_look(self):
+    """Whether something is to happen that no event announces."""
+    return not self._is_heard or self._kill_time is not None
+
+  def read(self):
+    """Returns the new [(name, what, number, node)]; prints other lines."""
+    found = []
+    with contextlib.suppress(BlockingIOError):
+      while data := os.read(self.process.stdout.fileno(), 1 << 16):
+        *lines, self._rest = (self._rest + data).split(b'\n')
+        found += filter(None, map(self._parse, lines))
+      self._selector.unregister(self.process.stdout)
+      self._is_heard = False
+    return found
+
+  def _parse(self, line):
+    line = line.decode(errors='replace')
+    match = _LINE.search(line)
+    if not match:
+      print(line, flush=True)
+      return None
+    name = self._names[int(match[1])]
+    self.has_begun = True
+    if match[2] == 'ended':
+      self.left.discard(name)
+    return name, match[2], int(match[3]), match[4]
+
+  def has_ended(self):
+    """Whether srun has, and all is read; kills what is due."""
+    if self._kill_time is not None and time.monotonic() >= self._kill_time:
+      self.kill()
+    if self._is_heard or self.process.poll() is None:
+      return False
+    self.process.stdout.close()
+    return True
+
+  def kill_in(self, secs):
+    if self._kill_time is None:
+      self._kill_time = time.monotonic() + secs
+
+  def kill(self, signum=signal.SIGKILL):
+    """Has Slurm kill all tasks; srun itself is killed if that fails.
+
+    `signum` is what they were to get: those that have not begun end by that.
+    """
+    if not self.killed_by:
+      self.process.terminate()
+      self.killed_by = signum
+      self._kill_time = time.monotonic() + _KILL_SECS
+    elif time.monotonic() >= self._kill_time:
+      self.process.kill()
+
+  def end(self):
+    """Kills the tasks that are left and waits for the end of srun."""
+    if self.left:
+      self.kill()
+    try:
+      self.process.communicate(timeout=_KILL_SECS)
+    except subprocess.TimeoutExpired:
+      self.process.kill()
+      self.process.communicate()
+
+
+def choose_first_port(job_id, num_tasks, num_moves=0):
+  """Returns the first port (int) of a job's tasks on each node.
+
+  Jobs that share a node serve on ports of their own, below those that the
+  kernel gives to outgoing connections.
+
+  Args:
+    job_id: int.
+    num_tasks: int.
+    num_moves: int, how often the job has found a port taken.
+  """
+  width = -(-num_tasks // 32) * 32
+  return 10000 + (job_id + num_moves * 37) % (22400 // width) * width
+
+
+def make_command(num_tasks, env, words):
+  """Returns the command (list of str) that starts a step.
+
+  Args:
+    num_tasks: int.
+    env: dict, with the variables of the job; if that is a heterogeneous one of
+      two parts, the tasks fill both.
+    words: list of str, what each task runs.
+  """
+  if 'SLURM_HET_SIZE' not in env:
+    return [*_SRUN, f'--ntasks={num_tasks}', *_find_cpus(env, ''), *words]
+  # One step on two allocations; its tasks are numbered consecutively.
+  parts = [
+    [*_SRUN[1:], f'--het-group={i}', *_find_cpus(env, f'_HET_GROUP_{i}')]
+    for i in range(2)
+  ]
+  return ['srun', *parts[0], *words, ':', *parts[1], *words]
+
+
+def _find_cpus(env, group):
+  """Returns the option (list of str) that srun does not inherit from sbatch."""
+  cpus = env.get(f'SLURM_CPUS_PER_TASK{group}')
+  return [f'--cpus-per-task={cpus}'] if cpus else []
+
+
+def make_script(starts, has_shared_gpus):
+  """Returns what the shell of each task runs (str), for /bin/sh.
+
+  Args:
+    starts: iterable of str, what each does first, in the order of the tasks.
+    has_shared_gpus: bool, whether each task gets one GPU of its node.
+  """
+  cases = '\n'.join(f'{rank}) {start} ;;' for rank, start in enumerate(starts))
+  return f'case $SLURM_PROCID in\n{cases}\nesac\n' + _TASK.format(
+    gpus=_SHARE_GPUS if has_shared_gpus else '',
+    mark=MARK,
+    # A signal is the program's: the shell runs these once that has ended.
+    traps='\n'.join(
+      f"trap 'say told {int(n)}' {n.name.removeprefix('SIG')}"
+      for n in map(signal.Signals, signals.STOPS)
+    ),
+  )
+
+
+def to_code(code):
+  """Returns -n for 128 + n of a shell, unless train itself ends with that."""
+  is_signal = code - 128 in {*signal.valid_signals()} - {*signals.STOPS}
+  return 128 - code if is_signal else code
