@@ -164,6 +164,7 @@ STARTERS = {
   'launching/child_process.py': 'the task of an agent',
   'launching/ray/task_actor.py': 'the agent of an actor',
   'launching/slurm/sbatch.py': 'sbatch, squeue, scancel',
+  'launching/slurm/srun_host.py': 'srun, one for all tasks of a job',
   'launching/kubernetes/kubectl.py': 'kubectl',
   'spark/partition.py': 'the agent of an executor',
   # Other programs.

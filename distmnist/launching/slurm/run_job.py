@@ -18,7 +18,7 @@ from distmnist.cluster.identity import NUM_EVALUATORS, NUM_PS
 from distmnist.common import cli, console
 from distmnist.common.names import CHIEF, LAUNCH_ID, SLURM_JOB
 from distmnist.launching import jobs, run_tasks
-from distmnist.launching.screen import endings, task_logs
+from distmnist.launching.screen import endings, task_logs, terminal
 from distmnist.launching.slurm import srun_host
 from distmnist.launching.supervisor import restart_policy, task_group
 
@@ -77,9 +77,7 @@ class _Job:
     self._log_start = _find_size(self._log_path)
 
   def run(self):
-    console.print_logs(
-      lambda line: print(f'job {self._id}: {line}', flush=True)
-    )
+    console.print_logs(self._say)
     nodes = [
       self._environ[name]
       for name in ('SLURM_JOB_NODELIST', 'SLURM_JOB_NODELIST_HET_GROUP_1')
@@ -97,6 +95,10 @@ class _Job:
     if not may_come_again:
       self._say_ended(code)
     return code
+
+  def _say(self, line):
+    with terminal.may_close():
+      print(f'job {self._id}: {line}', flush=True)
 
   def _say_ended(self, code):
     """Tells the launcher, which hears of it from Slurm some seconds later."""
@@ -161,7 +163,7 @@ class _Job:
       path = task_logs.log_path(self._logs_dir, task)
       note = 'requeued by Slurm' if num_requeued else f'job {self._id}'
       if num_requeued or _find_size(path):
-        task_logs.append(path, [f'--- {note} ---'])
+        task_logs.begin_attempt(path, note)
 
   def _wait(self, group):
     """Waits for the end of the run; returns the tasks that still run."""

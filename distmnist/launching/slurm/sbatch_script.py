@@ -51,7 +51,8 @@ def make(
     num_workers=job.num_workers,
     evaluator=job.evaluator,
     max_restarts=job.max_restarts,
-    stop_grace_secs=grace_secs,
+    # Of what else they run this is not known: they have what Slurm allows.
+    stop_grace_secs=max(grace_secs, kill_wait_secs - _KILL_MARGIN_SECS),
     # A worker that asks for several gets all GPUs of its node.
     share_gpus=job.flag('num_gpus') in (None, '1'),
   )

@@ -28,6 +28,7 @@ from distmnist.cluster.identity import FIRST_PORT
 from distmnist.common import cli, files, signals, stop_grace
 from distmnist.common.names import ATTEMPT
 from distmnist.launching import host as host_lib
+from distmnist.launching.screen import terminal
 from distmnist.launching.supervisor import failures
 
 _log = logging.getLogger(__name__)
@@ -184,7 +185,10 @@ class SrunHost(host_lib.Host):
 
   def poll(self, timeout_secs=None):
     if self._requests and not self._step:
-      self._start_step()
+      try:
+        self._start_step()
+      except OSError as error:
+        self._refuse(f'not started: {self._path}: {error.strerror}')
     for key, _ in self._selector.select(self._find_secs(timeout_secs)):
       if key.fileobj is self._wake:
         self._wake.recv(4096)
@@ -192,6 +196,8 @@ class SrunHost(host_lib.Host):
         self._note(self._step.read())
     self._helpers = [each for each in self._helpers if each.poll() is None]
     if self._step and self._step.has_ended():
+      self._note(self._step.read())
+      self._step.close()
       self._finish_step()
     if self._received and not self.signals:
       self.signals.append(self._received[0])
@@ -227,6 +233,12 @@ class SrunHost(host_lib.Host):
     )
     self._requests = {}
 
+  def _refuse(self, reason):
+    """Reports tasks that were requested as not started, for now."""
+    self.reasons |= dict.fromkeys(self._requests, reason)
+    self._ended += [(name, cli.NOT_STARTED) for name in self._requests]
+    self._requests = {}
+
   def _note(self, lines):
     """Takes what the shells of the tasks say, [(name, what, number, node)]."""
     for name, what, number, node in lines:
@@ -241,6 +253,8 @@ class SrunHost(host_lib.Host):
           self._received.append(number)
       else:
         self._note_end(name, to_code(number))
+    if self._step and not self._step.left:
+      self._step.kill_in(_KILL_SECS)
 
   def _note_end(self, name, code):
     step = self._step
@@ -361,19 +375,25 @@ class _Step:
   def read(self):
     """Returns the new [(name, what, number, node)]; prints other lines."""
     found = []
+    if not self._is_heard:
+      return found
     with contextlib.suppress(BlockingIOError):
       while data := os.read(self.process.stdout.fileno(), 1 << 16):
         *lines, self._rest = (self._rest + data).split(b'\n')
         found += filter(None, map(self._parse, lines))
-      self._selector.unregister(self.process.stdout)
-      self._is_heard = False
+      self._stop_reading()
     return found
+
+  def _stop_reading(self):
+    self._selector.unregister(self.process.stdout)
+    self._is_heard = False
 
   def _parse(self, line):
     line = line.decode(errors='replace')
     match = _LINE.search(line)
     if not match:
-      print(line, flush=True)
+      with terminal.may_close():
+        print(line, flush=True)
       return None
     name = self._names[int(match[1])]
     self.has_begun = True
@@ -382,13 +402,15 @@ class _Step:
     return name, match[2], int(match[3]), match[4]
 
   def has_ended(self):
-    """Whether srun has, and all is read; kills what is due."""
+    """Whether srun has; kills what is due."""
     if self._kill_time is not None and time.monotonic() >= self._kill_time:
       self.kill()
-    if self._is_heard or self.process.poll() is None:
-      return False
+    return self.process.poll() is not None
+
+  def close(self):
+    if self._is_heard:
+      self._stop_reading()
     self.process.stdout.close()
-    return True
 
   def kill_in(self, secs):
     if self._kill_time is None:
@@ -411,10 +433,11 @@ class _Step:
     if self.left:
       self.kill()
     try:
-      self.process.communicate(timeout=_KILL_SECS)
+      self.process.wait(_KILL_SECS)
     except subprocess.TimeoutExpired:
       self.process.kill()
-      self.process.communicate()
+      self.process.wait()
+    self.close()
 
 
 def choose_first_port(job_id, num_tasks, num_moves=0):

@@ -53,6 +53,12 @@ def test_the_script_is_one_that_bash_reads_and_sbatch_too():
   }
 
 
+def test_other_programs_have_the_time_that_slurm_allows():
+  job = jobs.Job(module='mine', given=('--stop_grace_secs=5',))
+  script = sbatch_script.make(job, '/logs', 'python', kill_wait_secs=40)
+  assert '"stop_grace_secs": 37' in script
+
+
 @pytest.mark.parametrize(
   ('given', 'share'),
   [((), True), (('--num_gpus=1',), True), (('--num_gpus=2',), False)],

@@ -317,3 +317,14 @@ def test_a_job_that_finds_a_port_taken_moves():
   )
   moved = {srun_host.choose_first_port(701, 3, moves) for moves in range(20)}
   assert len(moved) == 20
+
+
+def test_a_file_that_cannot_be_written_may_be_written_later(tmp_path, env):
+  with Room(tmp_path / 'later', env) as room:
+    room.start(a='print(1)', b='print(1)')
+    assert room.end('a', 'b') == [cli.NOT_STARTED] * 2
+    assert room.host.reasons['a'].endswith('No such file or directory')
+    room.folder.mkdir()
+    room.ended.clear()
+    room.start(a='print(1)')
+    assert room.end('a') == [0]
