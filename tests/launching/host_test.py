@@ -7,6 +7,7 @@ import pytest
 from distmnist.common import cli
 from distmnist.launching import host as host_lib
 from distmnist.launching.forking import fork_client
+from distmnist.launching.slurm import srun_host
 from tests.support.fake_host import FakeHost
 
 
@@ -15,7 +16,9 @@ def test_the_contract_has_no_host_of_its_own():
     host_lib.Host()
 
 
-@pytest.mark.parametrize('kind', [fork_client.ForkServerClient, FakeHost])
+@pytest.mark.parametrize(
+  'kind', [fork_client.ForkServerClient, srun_host.SrunHost, FakeHost]
+)
 @pytest.mark.parametrize('name', sorted(host_lib.Host.__abstractmethods__))
 def test_a_host_is_called_as_the_contract_says(kind, name):
   assert issubclass(kind, host_lib.Host)

@@ -257,18 +257,21 @@ class SrunHost(host_lib.Host):
       self._step.kill_in(_KILL_SECS)
 
   def _note_end(self, name, code):
-    step = self._step
-    is_told = step.is_told or self._received
+    is_told = self._step.is_told or self._received
     may_move = self._num_moves < _MAX_MOVES and not is_told
     if code == cli.PORT_TAKEN and may_move:
       self._move(name)
-      return
-    if code and name.startswith('evaluator') and not is_told:
-      # It cannot start again alone, but does with all others.
-      _log.info(
-        f'{name} failed: {failures.describe_end(code)}: the run goes on'
-        ' without it'
-      )
+    else:
+      self._report(name, code, is_told)
+
+  def _report(self, name, code, is_told):
+    if code and name.startswith('evaluator'):
+      # It cannot start again alone: it is done, and so starts with all others.
+      if not is_told:
+        _log.info(
+          f'{name} failed: {failures.describe_end(code)}: the run goes on'
+          ' without it'
+        )
       code = 0
     self._ended.append((name, code))
 
@@ -317,7 +320,8 @@ class SrunHost(host_lib.Host):
     elif code:
       self.reasons |= dict.fromkeys(left, f'lost, as {words}')
       code = to_code(code) if code > 0 else cli.LOST
-    self._ended += [(name, code) for name in left]
+    for name in left:
+      self._report(name, code, is_told=True)
 
 
 class _Step:

@@ -121,6 +121,23 @@ def test_tasks_start_again_together_and_are_told_so(run):
   assert done.log('worker_1') == again
 
 
+def test_an_evaluator_starts_again_with_all_others(run):
+  done = run(
+    'worker0@1:wait=evaluator0.ready,wait=ps0.ready,exit=4;all@1:leave;'
+    'all@2:count=1',
+    num_workers=1,
+    evaluator=True,
+    max_restarts=1,
+  )
+  assert done.code == 0
+  assert [line for line in done.said if 'restart' in line] == [
+    'job 7: worker 0 (n1) ended with exit code 4: restart 1 of 1 in 0.1 s, with'
+    ' all other tasks'
+  ]
+  for name in ('ps0', 'worker0', 'evaluator0'):
+    assert done.log(f'{name[:-1]}_0').endswith(f'---\n{name} line 0\n')
+
+
 def test_a_chief_that_is_done_ends_a_run_with_restarts(run):
   done = run(
     'worker1:wait=worker0.ready,gone=worker0.ready,exit=4;worker0:touch=ready',
