@@ -5,6 +5,7 @@ import logging
 
 from distmnist.common import signals as signals_lib
 from distmnist.common import stop_grace
+from distmnist.common.names import CHIEF
 from distmnist.launching import jobs, run_record
 from distmnist.launching.screen import endings, screens, task_logs
 from distmnist.launching.supervisor import restart_policy, task_group
@@ -88,7 +89,7 @@ def run(
     left = _get_data(group, data_task) if data_task else []
     if not left and not group.failure:
       pids.note(host.name, host.pid, 1)
-      left = late = _run_to_end(group, tasks, options.limits)
+      left = late = run_to_end(group, tasks, options.limits)
     signum = group.signals[0] if group.signals else None
     if left:
       killed = group.stop(signals_lib.choose_passed_on(signum))
@@ -104,16 +105,20 @@ def run(
     return endings.report_failure(group, logs_dir)
   if signum:
     return endings.report_signal(group, signum, logs_dir)
-  waited_for = _name_last(tasks, options.limits)
-  for task in late:
-    _log.info(endings.describe_late(task, LEAVE_SECS, waited_for, logs_dir))
+  say_late(late, options.limits, logs_dir)
   if not late:
     task_logs.remove_if_temporary(logs_dir)
   return 0
 
 
-def _run_to_end(group, tasks, limits):
-  """Starts all tasks; returns those that still run when the run is over."""
+def run_to_end(group, tasks, limits):
+  """Starts all tasks; returns those that still run when the run is over.
+
+  Args:
+    group: task_group.TaskGroup.
+    tasks: list of jobs.Task; worker 0 is the chief.
+    limits: restart_policy.Limits, those of the group.
+  """
   workers = [task for task in tasks if task.job_name == 'worker']
   members = [task for task in tasks if task.is_member]
   for task in tasks:
@@ -128,11 +133,17 @@ def _ends_with_chief(limits):
   return limits.max_restarts or limits.min_workers is not None
 
 
-def _name_last(tasks, limits):
-  """Names the end of what ends a run (str)."""
-  if not _ends_with_chief(limits):
-    return 'the last worker'
-  return next(task.name for task in tasks if task.job_name == 'worker')
+def say_late(tasks, limits, logs_dir):
+  """Names tasks that were stopped, as the training was complete without them.
+
+  Args:
+    tasks: list of jobs.Task.
+    limits: restart_policy.Limits, those of the run.
+    logs_dir: str.
+  """
+  waited_for = CHIEF if _ends_with_chief(limits) else 'the last worker'
+  for task in tasks:
+    _log.info(endings.describe_late(task, LEAVE_SECS, waited_for, logs_dir))
 
 
 def describe(tasks):

@@ -16,7 +16,7 @@ import traceback
 
 from distmnist.cluster.identity import NUM_EVALUATORS, NUM_PS
 from distmnist.common import cli, console
-from distmnist.common.names import CHIEF, LAUNCH_ID, SLURM_JOB
+from distmnist.common.names import LAUNCH_ID, SLURM_JOB
 from distmnist.launching import jobs, run_tasks
 from distmnist.launching.screen import endings, task_logs, terminal
 from distmnist.launching.slurm import srun_host
@@ -24,8 +24,6 @@ from distmnist.launching.supervisor import restart_policy, task_group
 
 _log = logging.getLogger(SLURM_JOB)  # It runs as __main__.
 
-# An evaluator still has the last checkpoint to evaluate.
-_EVALUATE_SECS = 60.0
 # Why Slurm has cancelled the job, in its own words; it has none for scancel.
 _WHY = re.compile(r'\*\*\* JOB .* DUE TO ([A-Z ]+) \*\*\*')
 
@@ -129,17 +127,16 @@ class _Job:
       request.share_gpus,
       num_requeued,
     )
+    limits = restart_policy.Limits(request.max_restarts, restart_together=True)
     group = task_group.TaskGroup(
       host,
       self._logs_dir,
-      restart_policy.Limits(request.max_restarts, restart_together=True),
+      limits,
       on_start=lambda name, *_: _note_node(group.records[name], host),
       stop_grace_secs=request.stop_grace_secs,
     )
     with group:
-      for task in self._tasks:
-        group.start(task)
-      left = self._wait(group)
+      left = run_tasks.run_to_end(group, self._tasks, limits)
       is_cancelled = bool(left and group.signals)
       if left:
         group.stop()
@@ -147,14 +144,8 @@ class _Job:
       return endings.report_failure(group, self._logs_dir), False
     if is_cancelled:
       return self._report_cancelled(group)
-    for task in left:
-      late = group.records[task.name].task
-      waited_for = CHIEF if request.max_restarts else 'the last worker'
-      _log.info(
-        endings.describe_late(
-          late, run_tasks.LEAVE_SECS, waited_for, self._logs_dir
-        )
-      )
+    late = [group.records[task.name].task for task in left]
+    run_tasks.say_late(late, limits, self._logs_dir)
     return 0, False
 
   def _begin_logs(self, num_requeued):
@@ -164,15 +155,6 @@ class _Job:
       note = 'requeued by Slurm' if num_requeued else f'job {self._id}'
       if num_requeued or _find_size(path):
         task_logs.begin_attempt(path, note)
-
-  def _wait(self, group):
-    """Waits for the end of the run; returns the tasks that still run."""
-    workers = [task for task in self._tasks if task.job_name == 'worker']
-    members = [task for task in self._tasks if task.is_member]
-    # With restarts the others may have lost what they need to end.
-    left = group.wait(workers[:1] if self._request.max_restarts else workers)
-    left = left or group.wait(members, run_tasks.LEAVE_SECS)
-    return left or group.wait(self._tasks, _EVALUATE_SECS)
 
   def _report_cancelled(self, group):
     why = self._find_why()
