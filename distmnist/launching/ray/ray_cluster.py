@@ -31,9 +31,16 @@ def check_answers(address):
     address: str or None, as ray.init takes it.
 
   Raises:
+    cli.UsageError: it is one of the Ray Client, with which nothing was tested.
     cli.RunError: nothing does; Ray itself would try for a minute.
   """
-  match = re.fullmatch(r'(?:ray://)?(.+):(\d+)', address or '')
+  if address and address.startswith('ray://'):
+    raise cli.UsageError(
+      f'--ray_address={address} is an address of the Ray Client: expected that'
+      ' of the head node itself, such as host:6379, and a machine that reaches'
+      ' all nodes'
+    )
+  match = re.fullmatch(r'(.+):(\d+)', address or '')
   if not match:
     return
   try:
@@ -77,6 +84,8 @@ def opened(address, log):
     )
   except Exception as error:
     said = ' '.join(str(error).split())[:300] or type(error).__name__
+    if 'RAY_AUTH_MODE' not in os.environ:
+      said += '; if it asks for a token, set RAY_AUTH_MODE=token'
     raise cli.RunError(f'cannot use Ray{where}: {said}') from error
   try:
     yield

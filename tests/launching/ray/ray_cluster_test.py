@@ -24,9 +24,14 @@ def test_a_ray_that_does_not_answer_is_named():
     ray_cluster.check_answers(f'localhost:{listens.getsockname()[1]}')
     ray_cluster.check_answers('auto')
     ray_cluster.check_answers(None)
-    for address in (dead, f'ray://{dead}', '127.0.0.1:99999'):
+    for address in (dead, '127.0.0.1:99999'):
       with pytest.raises(cli.RunError, match=f'no Ray answers at {address}:'):
         ray_cluster.check_answers(address)
+
+
+def test_the_ray_client_is_refused():
+  with pytest.raises(cli.UsageError, match='--ray_address=ray://host:10001 is'):
+    ray_cluster.check_answers('ray://host:10001')
 
 
 @pytest.mark.parametrize(
