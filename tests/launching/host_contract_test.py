@@ -14,10 +14,12 @@ import psutil
 import pytest
 
 from distmnist.common.names import ATTEMPT, SSH_AGENT
+from distmnist.launching import jobs
 from distmnist.launching.forking import fork_client
+from distmnist.launching.ray import ray_cluster, ray_host
 from distmnist.launching.scheduler import job_host
 from distmnist.launching.ssh import ssh_host
-from tests.support import background
+from tests.support import background, ray_nodes
 from tests.support import sshd as sshd_lib
 from tests.support.paths import PYTHONPATH
 
@@ -123,6 +125,30 @@ def make_jobs(folder, do, request):
   )
 
 
+def make_ray(folder, do, request):
+  request.getfixturevalue('ray')
+  return ray_host.RayHost(
+    [[jobs.Task('worker', i, 'node', None, ()) for i in range(len(NAMES))]],
+    dict.fromkeys(NAMES, {'CPU': 1}),
+    str(folder),
+    {'PYTHONPATH': PYTHONPATH},
+    GRACE_SECS,
+    DEADLINE_SECS,
+  )
+
+
+@pytest.fixture(scope='module')
+def ray(tmp_path_factory):
+  """Connects this process to a Ray of two nodes."""
+  pytest.importorskip('ray', reason='no ray: pip install .[ray]')
+  folder = tmp_path_factory.mktemp('ray')
+  with (
+    ray_nodes.Nodes(os.environ, folder / 'nodes.log') as nodes,
+    ray_cluster.opened(nodes.address, str(folder / 'ray.log')),
+  ):
+    yield
+
+
 @pytest.fixture(scope='module')
 def sshd(tmp_path_factory):
   with sshd_lib.start(tmp_path_factory.mktemp('sshd')) as folder:
@@ -134,8 +160,9 @@ def sshd(tmp_path_factory):
     make_forks,
     pytest.param(make_ssh, marks=pytest.mark.slow),
     pytest.param(make_jobs, marks=pytest.mark.slow),
+    pytest.param(make_ray, marks=pytest.mark.slow),
   ],
-  ids=['forks', 'ssh', 'jobs'],
+  ids=['forks', 'ssh', 'jobs', 'ray'],
 )
 def enter(request, tmp_path, heed_signals):
   """Returns enter(do), which opens a host whose tasks will do this."""
@@ -180,13 +207,13 @@ def test_a_signal_reaches_the_tasks_it_is_for(enter):
   room = enter(do)
   room.start(do)
   room.wait_for('worker0.ready', 'worker1.ready')
-  room.host.signal(['worker 1'], signal.SIGINT)
+  room.host.signal(['worker 1'], signal.SIGTERM)
   room.wait_for_ends('worker 1')
-  assert room.ended == {'worker 1': 128 + signal.SIGINT}
+  assert room.ended == {'worker 1': 128 + signal.SIGTERM}
   room.host.signal(NAMES, signal.SIGTERM)
   room.wait_for_ends()
   assert room.ended['worker 0'] == 128 + signal.SIGTERM
-  assert room.lines('worker 1') == ['leaving on 2']
+  assert room.lines('worker 1') == ['leaving on 15']
 
 
 def test_a_task_that_is_suspended_or_deaf_is_killed(enter):

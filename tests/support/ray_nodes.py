@@ -7,7 +7,8 @@ Each line is answered by one, the first of all with the address of this Ray. The
 end of stdin ends all.
 """
 
-import shutil
+import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,14 +17,20 @@ from tests.support.paths import PYTHONPATH, REPO
 
 
 def main():
+  # The paths of its sockets have to be short.
+  with tempfile.TemporaryDirectory(
+    prefix='ray_', dir='/tmp', ignore_cleanup_errors=True
+  ) as folder:
+    os.environ['RAY_TMPDIR'] = folder
+    serve()
+
+
+def serve():
+  """Runs the nodes until stdin ends."""
   from ray import cluster_utils
 
-  # Its sockets have no room for long paths.
-  folder = tempfile.mkdtemp(prefix='ray_', dir='/tmp')
-  how = {'include_dashboard': False, 'temp_dir': folder}
-  cluster = cluster_utils.Cluster(
-    initialize_head=True, head_node_args={'num_cpus': 2, **how}
-  )
+  how = {'num_cpus': 2, 'include_dashboard': False}
+  cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=how)
   last = cluster.add_node(num_cpus=1)
   print(cluster.address, flush=True)
   for line in sys.stdin:
@@ -34,7 +41,6 @@ def main():
       cluster.remove_node(last, allow_graceful=False)
     print('done', flush=True)
   cluster.shutdown()
-  shutil.rmtree(folder, ignore_errors=True)
 
 
 class Nodes:
@@ -64,7 +70,10 @@ class Nodes:
     self._log = log
 
   def __enter__(self):
-    self.address = self._read()
+    with contextlib.ExitStack() as unless_started:
+      unless_started.push(self)
+      self.address = self._read()
+      unless_started.pop_all()
     return self
 
   def __exit__(self, *_):

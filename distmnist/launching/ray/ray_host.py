@@ -260,6 +260,7 @@ class RayHost(host_lib.Host):
       reason = f'cannot run on {request.node}: {obstacle}'
       self._end(group, request, cli.FAILED, reason)
     else:
+      self.begun.append((request.name, None))
       self._follow(group, request)
 
   def _follow(self, group, request):
