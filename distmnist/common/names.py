@@ -32,7 +32,7 @@ SWEEP = 'distmnist.sweep'
 FORK_SERVER = 'distmnist.launching.forking.fork_server'
 SPARK_AGENT = 'distmnist.spark.agent'
 SPARK_MAIN = 'distmnist.training.spark_function'
-SSH_AGENT = 'distmnist.launching.ssh.ssh_agent'
+AGENT = 'distmnist.launching.agent'
 JOB_AGENT = 'distmnist.launching.scheduler.job_agent'
 SLURM_JOB = 'distmnist.launching.slurm.run_job'
 # What run_task loads once a script has defined its flags.

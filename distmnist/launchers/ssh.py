@@ -2,7 +2,7 @@
 
 Each host has the package, the data or a way to get it, and lets us in without a
 password. The log of each task is kept here; --logdir is a folder that all
-hosts share. launching/ssh/ssh_agent.py ends a task when we are gone.
+hosts share. launching/agent.py ends a task when we are gone.
 """
 
 import logging
@@ -16,7 +16,7 @@ from absl import flags
 
 from distmnist.cluster import addresses as addresses_lib
 from distmnist.common import cli, stop_grace
-from distmnist.common.names import FIRST_PORT, SSH_AGENT
+from distmnist.common.names import AGENT, FIRST_PORT
 from distmnist.launching import gpus, jobs, problem_file, run_tasks
 from distmnist.launching.screen import task_logs
 from distmnist.launching.ssh import ssh_host, ssh_hosts
@@ -81,7 +81,7 @@ def launch(job):
       command = f'cd {quote(folder)} && {" ".join(words)}'
       print(shlex.join(['ssh', *options, place.login, command]))
     _log.info(
-      f'these run only the tasks: a launch wraps each in {SSH_AGENT}, which '
+      f'these run only the tasks: a launch wraps each in {AGENT}, which '
       'ends it when the connection is lost'
     )
     return 0
@@ -89,7 +89,7 @@ def launch(job):
   logs_dir = task_logs.make_logs_dir(
     job.logs_dir, job.flag('logdir'), job.record
   )
-  command = f'cd {quote(folder)} && exec {quote(python)} -m {SSH_AGENT}'
+  command = f'cd {quote(folder)} && exec {quote(python)} -m {AGENT}'
   grace_secs = stop_grace.parse(job.given)
   sent = problem_file.make_env(job.flag('problem'))
   num_hosts = len({place.host for place in places})

@@ -13,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from distmnist.common.names import ATTEMPT, SSH_AGENT
+from distmnist.common.names import AGENT, ATTEMPT
 from distmnist.launching import jobs
 from distmnist.launching.forking import fork_client
 from distmnist.launching.ray import ray_cluster, ray_host
@@ -97,7 +97,7 @@ def make_ssh(folder, do, request):
     pytest.skip(reason)
   return ssh_host.SshHost(
     {name: (f'127.0.0.{1 + i}', None) for i, name in enumerate(NAMES)},
-    f'PYTHONPATH={PYTHONPATH} exec {sys.executable} -m {SSH_AGENT}',
+    f'PYTHONPATH={PYTHONPATH} exec {sys.executable} -m {AGENT}',
     ['-F', f'{request.getfixturevalue("sshd")}/config'],
     sys.executable,
     GRACE_SECS,

@@ -4,7 +4,7 @@ The processes on the node are
 
   Ray's Python process   TaskActor: holds the task's port, passes signals on,
                          answers with what the task writes
-  the agent              launching/ssh/ssh_agent.py, as on a host that ssh has
+  the agent              launching/agent.py, as on a host that ssh has
                          reached: runs the task, and ends it once its stdin ends
   the task               its output in a file that has no name
 
@@ -22,7 +22,7 @@ import tempfile
 
 from distmnist.cluster import task_environment
 from distmnist.common import ports
-from distmnist.common.names import PACKAGE_DIR, SSH_AGENT
+from distmnist.common.names import AGENT, PACKAGE_DIR
 
 # How often to look for output, and after how long to answer without any.
 _TICK_SECS = 0.1
@@ -34,7 +34,7 @@ _BEAT_SECS = 10.0
 # Ray kills the children of an actor that ends, but not what they have started:
 # the shell goes, and the agent ends the task in order.
 _SHELL = 'exec 3<&0; "$@" <&3 3<&- & exec 3<&-; wait $!'
-_READY = f'{SSH_AGENT}: ready\n'.encode()
+_READY = f'{AGENT}: ready\n'.encode()
 
 
 class TaskActor:
@@ -68,7 +68,7 @@ class TaskActor:
       return f'there is no folder {folder}: --ray_dir names one that is'
     request = {'argv': argv, 'env': env, 'port': None, 'grace_secs': grace_secs}
     self._agent = subprocess.Popen(
-      ['sh', '-c', _SHELL, 'sh', sys.executable, '-m', SSH_AGENT],
+      ['sh', '-c', _SHELL, 'sh', sys.executable, '-m', AGENT],
       cwd=folder,
       env=_make_env(),
       stdin=subprocess.PIPE,

@@ -1,12 +1,8 @@
 """Tasks on other machines: each is followed by an ssh, which ends as it does.
 
-There ssh_agent.py runs the task. ssh carries, line by line:
-
-  stdin   the request, {"argv": [...], "env": {...}, "port": number or null,
-          "grace_secs": number}; then the numbers of signals for the task, and
-          empty lines as signs of life (beats.py)
-  stdout  what the task writes, which ssh itself appends to the task's log
-  stderr  READY once the other end runs; all else is ssh's or the shell's
+There launching/agent.py runs the task. What it writes to stdout ssh itself adds
+to the task's log; on stderr the agent says when it runs, and all else is ssh's
+or the shell's. The signs of life come from beats.py.
 
 The agents end their tasks when stdin ends: so they outlive neither this host
 nor its process, however that ends.
@@ -26,10 +22,9 @@ import time
 
 from distmnist.common import cli, files, signals, stop_grace
 from distmnist.common.names import ATTEMPT, LAUNCH_ID
-from distmnist.launching import beats, child_process
+from distmnist.launching import agent, beats, child_process
 from distmnist.launching import host as host_lib
 from distmnist.launching.screen import task_logs
-from distmnist.launching.ssh import ssh_agent
 from distmnist.launching.supervisor import failures
 
 # sshd turns some away if more than ten connect at once (its MaxStartups). A
@@ -79,7 +74,7 @@ class SshHost(host_lib.Host):
     Args:
       places: dict, name of a task -> (login, port): ssh's [user@]host, and
         where the task serves there (int or None).
-      command: str, starts ssh_agent there, for the shell.
+      command: str, starts agent there, for the shell.
       options: list of str for ssh.
       python: str, the Python in `command`, for messages.
       grace_secs: float, from SIGTERM to SIGKILL for tasks that still run there
@@ -343,7 +338,7 @@ class _Task:
     """Whether sshd had no room, and there is time to try again."""
     said = '\n'.join(self._said)
     return (
-      self._process.returncode == ssh_agent.SSH_FAILED_CODE
+      self._process.returncode == agent.SSH_FAILED_CODE
       and ('kex_exchange_identification' in said or 'MaxStartups' in said)
       and not self._killed_by
       and time.monotonic() < self._give_up_time
@@ -358,7 +353,7 @@ class _Task:
   def has_failed(self):
     """Whether the task was never reached, or the connection to it is lost."""
     code = self._process.returncode
-    return not self.is_ready or not 0 <= code < ssh_agent.SSH_FAILED_CODE
+    return not self.is_ready or not 0 <= code < agent.SSH_FAILED_CODE
 
   @property
   def words(self):
@@ -368,7 +363,7 @@ class _Task:
       return self._said[-1]
     if code < 0:
       return failures.describe_end(code)
-    if code == ssh_agent.SSH_FAILED_CODE:
+    if code == agent.SSH_FAILED_CODE:
       return 'the connection was lost'
     return f'ended with exit code {code} before the task'
 
@@ -434,7 +429,7 @@ class _Task:
 
   def _take(self, line):
     line = line.decode(errors='replace').strip()
-    if line.endswith(ssh_agent.READY):  # After a prompt without an end, say.
+    if line.endswith(agent.READY):  # After a prompt without an end, say.
       self.is_ready = True
       self._said = []
     elif line:

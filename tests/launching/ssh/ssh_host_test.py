@@ -9,7 +9,8 @@ import time
 import pytest
 
 from distmnist.common import cli
-from distmnist.launching.ssh import ssh_agent, ssh_host
+from distmnist.launching import agent
+from distmnist.launching.ssh import ssh_host
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_a_host_where_nothing_comes_to_run_is_given_up(start, monkeypatch):
 
 
 def test_what_a_shell_says_without_an_end_hides_no_agent(start):
-  host = start(f"printf 'hello %s\\n' '{ssh_agent.READY}' >&2; exit 7")
+  host = start(f"printf 'hello %s\\n' '{agent.READY}' >&2; exit 7")
   assert wait_for_end(host) == [('worker 0', 7)]
   assert host.begun == [('worker 0', None)]
 

@@ -1,7 +1,15 @@
-"""Runs a task on the host that ssh has reached; see ssh_host.py.
+"""Runs a task for a launcher elsewhere: over ssh, or in an actor of Ray.
 
 It starts the task, and ends it once it no longer hears from the launcher: the
-launcher was killed, its machine is off, or the cable is cut.
+launcher was killed, its machine is off, or the cable is cut. Line by line:
+
+  stdin   the request, {"argv": [...], "env": {...}, "port": number or null,
+          "grace_secs": number}; then the numbers of signals for the task, and
+          empty lines as signs of life
+  stdout  what the task writes
+  stderr  READY once this runs
+
+Its exit code is the task's, 128 + n by signal n.
 """
 
 import json
@@ -14,10 +22,10 @@ import time
 
 from distmnist.common import cli, console, ports
 from distmnist.common import signals as signals_lib
-from distmnist.common.names import SSH_AGENT
+from distmnist.common.names import AGENT
 from distmnist.launching import child_process
 
-READY = f'{SSH_AGENT}: ready'
+READY = f'{AGENT}: ready'
 # After this long without a line the launcher counts as lost.
 LOST_SECS = 60.0
 # An earlier attempt or run may still be leaving: if only the launcher saw the

@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from distmnist.launching.ssh import ssh_agent
+from distmnist.launching import agent
 from tests.support.background import assert_gone, wait_until
 from tests.support.paths import PYTHONPATH
 
@@ -31,10 +31,10 @@ class Host:
       'port': port,
       'grace_secs': grace_secs,
     }
-    sets = [f'ssh_agent.{name} = {value}' for name, value in constants.items()]
+    sets = [f'agent.{name} = {value}' for name, value in constants.items()]
     code = '; '.join(
-      ['import sys', 'from distmnist.launching.ssh import ssh_agent', *sets]
-      + ['sys.exit(ssh_agent.serve())']
+      ['import sys', 'from distmnist.launching import agent', *sets]
+      + ['sys.exit(agent.serve())']
     )
     self.process = subprocess.Popen(
       [sys.executable, '-c', code],
@@ -45,8 +45,7 @@ class Host:
     )
     self.send(json.dumps(request))
     assert (
-      self.process.stderr.readline()
-      == b'distmnist.launching.ssh.ssh_agent: ready\n'
+      self.process.stderr.readline() == b'distmnist.launching.agent: ready\n'
     )
 
   def __enter__(self):
@@ -174,7 +173,7 @@ def test_a_task_waits_until_its_port_is_free_and_says_so(tmp_path):
 def test_a_port_that_is_never_free_is_left_to_the_task_to_name(tmp_path):
   with socket.create_server(('', 0)) as other:
     port = other.getsockname()[1]
-    less = -ssh_agent.LOST_SECS
+    less = -agent.LOST_SECS
     with Host('worker0:exit=1', tmp_path, port, 0, LEAVE_SECS=less) as host:
       assert host.process.wait(DEADLINE_SECS) == 1
 
