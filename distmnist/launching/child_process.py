@@ -82,9 +82,15 @@ class Task:
     if self._process.returncode is None:
       os.killpg(self._process.pid, signum)
 
-  def leave(self, signum=signal.SIGTERM):
-    """Sends it a signal, and has `find_code` kill it after its grace."""
-    self.tell(signum)
+  def leave(self, signum=None):
+    """Has it end, and `find_code` kill it after its grace.
+
+    Args:
+      signum: int, what it is sent; by default SIGTERM, unless it was told: a
+        second signal would mean to leave at once, unsaved.
+    """
+    if signum is not None or self._told_time is None:
+      self.tell(signum or signal.SIGTERM)
     self._kill_time = self._kill_time or self._told_time + self._grace_secs
 
   def find_code(self):

@@ -28,6 +28,7 @@ class Host(abc.ABC):
     name: str, what the user knows it by.
     signals: list of int, what this process received.
     is_ready: whether it can start tasks yet; requests are kept until then.
+    ends_as_one: whether all tasks end with those that are told to.
     begun: list of (name, pid), the tasks that have begun, in order; who has
       heard of one takes it out. The pid is None for one elsewhere.
     reasons: dict of name -> str, why a task has ended where its code does not
@@ -35,6 +36,7 @@ class Host(abc.ABC):
   """
 
   name = ''
+  ends_as_one = False
 
   def __init__(self):
     self.signals = []

@@ -143,7 +143,8 @@ def say_late(tasks, limits, logs_dir):
   """
   waited_for = CHIEF if _ends_with_chief(limits) else 'the last worker'
   for task in tasks:
-    _log.info(endings.describe_late(task, LEAVE_SECS, waited_for, logs_dir))
+    secs = LEAVE_SECS if task.is_member else _EVALUATE_SECS
+    _log.info(endings.describe_late(task, secs, waited_for, logs_dir))
 
 
 def describe(tasks):

@@ -6,6 +6,7 @@ its task; it reports log lines and the end, and is told to stop.
 
 import abc
 import collections
+import contextlib
 import dataclasses
 import os
 import signal
@@ -131,7 +132,8 @@ class AgentHost(host_lib.Host):
       self._take_end(peer, message['end'], message.get('report'))
 
   def _take_lines(self, name, lines):
-    task_logs.append(self._logs[name], lines)
+    with contextlib.suppress(OSError):  # What a full disk does not take.
+      task_logs.append(self._logs[name], lines)
 
   def _take_end(self, peer, code, report):
     """Takes what an agent says of the end; `code` and `report`: of any type."""

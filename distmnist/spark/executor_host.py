@@ -45,6 +45,7 @@ class ExecutorHost(agent_host.AgentHost):
     self._show = show
     self._addresses = {}
     self._attempt = 0  # how often a job was submitted
+    self._is_submitted = False  # whether one was for what is requested now
     self._job = None
 
   def __exit__(self, *error):
@@ -56,9 +57,11 @@ class ExecutorHost(agent_host.AgentHost):
 
   def start(self, name, argv, env, log, is_isolated=False, title=''):
     self._logs[name] = log
+    if not self._left:
+      self._peers, self.is_ready, self._is_submitted = {}, False, False
     self._left.add(name)
     if len(self._left) == len(self._places):
-      self._peers, self.is_ready = {}, False
+      self._is_submitted = True
       self._submit()
 
   def signal(self, names, signum):
@@ -84,7 +87,10 @@ class ExecutorHost(agent_host.AgentHost):
     Raises:
       cli.RunError: Spark has given up the job.
     """
-    if self._job.error and (self._job.is_cancelled or not has_failed):
+    job = self._job
+    # One that we have cancelled was done: Spark was slow to see it.
+    is_known = not job.is_cancelled and (job.is_ours or has_failed)
+    if job.error and not is_known:
       raise self._explain()
 
   def locate(self, text):
@@ -148,7 +154,8 @@ class ExecutorHost(agent_host.AgentHost):
 
   def _check_jobs(self):
     """Checks that Spark starts the agents and has not given up the job."""
-    if not self._left or any(p.num_stops for p in self._peers.values()):
+    is_told = any(peer.num_stops for peer in self._peers.values())
+    if not self._left or not self._is_submitted or is_told:
       return
     missing = [name for name in self._places if name not in self._peers]
     if self._job.has_ended:

@@ -63,7 +63,8 @@ class Link:
       for step in steps if is_driver else reversed(steps):
         step(self._connection, secret.encode())
     except (
-      *(AssertionError, EOFError, OSError),  # It says nothing, or nonsense.
+      # It says nothing, or nonsense, or this Python may not compute an MD5.
+      *(AssertionError, EOFError, OSError, ValueError),
       multiprocessing.AuthenticationError,
     ) as error:
       raise OSError('what answers does not know the secret') from error
@@ -108,14 +109,19 @@ class Link:
     value = struct.pack('ll', int(secs), int(secs % 1 * 1e6))
     self._socket.setsockopt(socket.SOL_SOCKET, option, value)
 
+  def wait_for_ever(self):
+    """Lets the other end be silent: the kernel asks whether it is there."""
+    self._set_timeout(socket.SO_RCVTIMEO, 0)
+
   def _read(self, hear, meet):
-    with contextlib.suppress(EOFError, OSError):
-      meet()
-      while (message := self._receive()) is not None:
-        # From now on it may be silent: the kernel asks whether it is there.
-        self._set_timeout(socket.SO_RCVTIMEO, 0)
-        hear(self, message)
-    hear(self, None)
+    try:
+      with contextlib.suppress(EOFError, OSError):
+        meet()
+        while (message := self._receive()) is not None:
+          self.wait_for_ever()
+          hear(self, message)
+    finally:
+      hear(self, None)
 
   def _receive(self):
     return parse_object(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
@@ -138,6 +144,8 @@ def connect(host, port, secret, hear):
   except OSError as error:
     link.close()
     raise OSError('what answers there is not the driver of this run') from error
+  # The first order comes once all agents are there, which may take minutes.
+  link.wait_for_ever()
   link.listen(hear)
   return link
 

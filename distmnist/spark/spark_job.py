@@ -40,6 +40,7 @@ class Job:
 
   Attributes:
     error: Exception that it ended with, or None.
+    is_ours: bool, whether `cancel` has cancelled it.
   """
 
   def __init__(self, sc, rdd, on_end):
@@ -50,7 +51,7 @@ class Job:
       on_end: callable, called by the job's thread at its end.
     """
     self.error = None
-    self._is_our_end = False
+    self.is_ours = False
     self._ended = threading.Event()
     self._sc = sc
     self._rdd = rdd
@@ -65,7 +66,7 @@ class Job:
   @property
   def is_cancelled(self):
     """Whether something other than `cancel` cancelled it."""
-    return 'cancelled' in str(self.error) and not self._is_our_end
+    return 'cancelled' in str(self.error) and not self.is_ours
 
   @property
   def has_ended(self):
@@ -79,7 +80,7 @@ class Job:
 
   def cancel(self):
     """Has Spark end it, and its Python processes."""
-    self._is_our_end = True
+    self.is_ours = True
     with contextlib.suppress(Exception):  # The context may be stopped.
       self._sc.cancelJobGroup(self._group)
 

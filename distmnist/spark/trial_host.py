@@ -33,7 +33,8 @@ class _Start:
     job: spark_job.Job, in which Spark starts the agent.
     logdir: str, train's, or None.
     code: int, its exit code once that is known, or None.
-    is_cancelled: whether it was told to stop before its agent came.
+    is_cancelled: whether Spark is to end its job: it was told to stop before
+      its agent came, or its agent does not answer.
     deadline: float, when its agent must have said why Spark has ended the job.
   """
 
@@ -177,6 +178,12 @@ class TrialHost(agent_host.AgentHost):
     if report and start.logdir:
       _save_report(report, start.logdir)
     self._peers[name].link.send(leave=True)
+
+  def _drop(self, peer):
+    start = self._starts.get(peer.name)
+    if peer.is_overdue and start:  # It hangs: only Spark can end it.
+      start.is_cancelled, start.code = True, -signal.SIGKILL
+    super()._drop(peer)
 
   def _check_jobs(self):
     for name in sorted(self._left):

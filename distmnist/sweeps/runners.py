@@ -262,7 +262,8 @@ class Runner:
       f'{describe(command.name)}: {reason}: restart {number} of'
       f' {MAX_RESTARTS}, from its last checkpoint'
     )
-    task_logs.append(command.log, [f'--- restart {number} ---'])
+    with contextlib.suppress(OSError):
+      task_logs.append(command.log, [f'--- restart {number} ---'])
     running.num_restarts = number
     running.is_told = running.is_lost = False
     self._begin(running)
@@ -296,7 +297,8 @@ def describe(name):
 
 def _note_error(log, text):
   """Adds a last error to the log (a path) of a command."""
-  task_logs.append(log, [f'{SWEEP}: error: {text}'])
+  with contextlib.suppress(OSError):
+    task_logs.append(log, [f'{SWEEP}: error: {text}'])
 
 
 @dataclasses.dataclass(frozen=True)

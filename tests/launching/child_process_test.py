@@ -1,6 +1,7 @@
 """Both run in a real child, as the kernel does the work."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -49,3 +50,25 @@ def test_a_child_dies_with_its_parent():
   assert parent.returncode == 0
   if psutil.pid_exists(pid):
     psutil.Process(pid).wait(timeout=60)
+
+
+def test_a_task_that_was_told_is_not_told_again_as_it_leaves():
+  program = (
+    'import signal, sys, time; told = [];'
+    ' signal.signal(signal.SIGTERM, lambda *_: told.append(1));'
+    ' print("ready", flush=True);'
+    ' [time.sleep(0.01) for _ in iter(lambda: bool(told), True)];'
+    ' print("told", flush=True); time.sleep(0.3); sys.exit(len(told))'
+  )
+  task = child_process.Task(['-c', program], {}, subprocess.PIPE, 60.0)
+  with task.stdout:
+    assert task.stdout.readline() == b'ready\n'
+    task.tell(signal.SIGTERM)
+    assert task.stdout.readline() == b'told\n'
+    assert task.kill_time is None
+    task.leave()
+    assert task.kill_time is not None
+    assert task.stdout.read() == b''
+  while (code := task.find_code()) is None:
+    pass
+  assert code == 1

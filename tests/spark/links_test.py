@@ -16,6 +16,20 @@ DEADLINE_SECS = 60
 
 
 @pytest.fixture
+def brief(monkeypatch):
+  """Lets an agent wait briefly for each answer while it connects."""
+  monkeypatch.setattr(links, 'CONNECT_SECS', 0.3)
+
+
+def test_an_agent_waits_for_its_first_order_as_long_as_it_takes(brief, ends):
+  driver, agent = ends
+  time.sleep(2 * links.CONNECT_SECS)  # The others come meanwhile.
+  assert agent.receive() == [] and agent.is_open
+  driver.send(go=True)
+  assert receive_until(agent, bool) == [{'go': True}]
+
+
+@pytest.fixture
 def ends():
   """The ends of a driver and of an agent that have met."""
   with socket.create_server(('127.0.0.1', 0)) as listener:

@@ -12,7 +12,11 @@ _AS_JSON = '--ignore-not-found', '-o', 'json'
 
 
 class Kubectl:
-  """kubectl in one namespace."""
+  """kubectl in one namespace.
+
+  Attributes:
+    error: cli.RunError, why the last `get` had no answer, or None.
+  """
 
   def __init__(self, flag: str, namespace: str | None = None):
     """
@@ -28,6 +32,7 @@ class Kubectl:
         f'no kubectl on this machine, which --{flag} needs: install it, or '
         f'leave out --{flag} and take the manifests to a machine that has it'
       )
+    self.error = None
     self._base = ['kubectl', *(['--namespace', namespace] if namespace else [])]
 
   def change(
@@ -74,9 +79,11 @@ class Kubectl:
 
     None if there is no answer: a server may be away for a moment.
     """
+    self.error = None
     try:
       return _read_items(self.change('get', *words, *_AS_JSON))
-    except cli.RunError:
+    except cli.RunError as error:
+      self.error = error
       return None
 
   def follow(self, pod: str, is_new: bool) -> subprocess.Popen:

@@ -5,8 +5,10 @@ is watched and deleted: nothing of another run is changed, whatever its name.
 """
 
 import logging
+import math
 import signal
 import threading
+import time
 
 from distmnist.common import cli, signals
 from distmnist.launching.kubernetes import kubectl, run_status
@@ -23,6 +25,10 @@ TICK_SECS = 2.0
 END_TICK_SECS = 0.5
 # How long Kubernetes may take to remove Pods, beyond their time to save.
 _REMOVAL_SECS = 30
+# How long a log may take to end after its Pod has, or another is there.
+_LOG_SECS = 30.0
+# Without an answer for so long, that is said.
+SILENT_SECS = 30.0
 # kubectl asks for one object after the other.
 _SECS_PER_OBJECT = 0.5
 
@@ -52,7 +58,7 @@ def run(options: Options, documents: list[dict], text: str) -> int:
     launched.create(text)
     try:
       code = launched.wait()
-      if received:
+      if code is None:
         code = launched.end()
     finally:
       launched.close()
@@ -77,6 +83,7 @@ class _Run:
     self._pods: dict[str, dict] = {}
     self._log_of = self._process = None
     self._said = ''
+    self._silent_since = None  # inf once that was said
 
   def create(self, text):
     """Creates all objects, or none of them.
@@ -124,7 +131,7 @@ class _Run:
     )
 
   def wait(self):
-    """Waits for the end of the run, or a signal; returns the exit code.
+    """Returns the exit code of the run, None if a signal comes before its end.
 
     Raises:
       cli.RunError: somebody else has deleted it.
@@ -140,7 +147,7 @@ class _Run:
           self._finish_log()
           return 0 if outcome else self._report()
       threading.Event().wait(TICK_SECS)
-    return 128 + self._received[0]
+    return None
 
   def _look(self):
     """Shows what is new; returns the objects that run tasks, and the Pods.
@@ -150,6 +157,7 @@ class _Run:
     # In this order: the Pods that are seen at the end are the last.
     kinds = f'{self._kind.lower()},pods'
     found = self._client.get(kinds, '--selector', self._selector)
+    self._note_answer()
     if found is None:
       return None
     pods = [each for each in found if each['kind'] == 'Pod']
@@ -164,6 +172,17 @@ class _Run:
       self._follow(chief)
     return found
 
+  def _note_answer(self):
+    """Says once why the cluster does not answer, if that goes on for long."""
+    now, error = time.monotonic(), self._client.error
+    if not error:
+      self._silent_since = None
+    elif self._silent_since is None:
+      self._silent_since = now
+    elif now > self._silent_since + SILENT_SECS:
+      self._silent_since = math.inf
+      _log.info(f'nothing is known of the run for now, asking on: {error}')
+
   def _follow(self, pod):
     name = pod['metadata']['name']
     is_new = name != self._log_of
@@ -174,10 +193,16 @@ class _Run:
       self._log_of = name
 
   def _finish_log(self):
-    """Waits until the log that is shown has ended."""
-    if self._process is not None:
-      while self._process.poll() is None and len(self._received) < 2:
-        threading.Event().wait(0.1)
+    """Lets the log that is shown come to its end, unless a signal comes."""
+    deadline = time.monotonic() + _LOG_SECS
+    while (
+      self._process is not None
+      and self._process.poll() is None
+      and not self._received
+      and time.monotonic() < deadline
+    ):
+      threading.Event().wait(0.1)
+    self.close()
 
   def _report(self):
     """Names the task that failed first; returns the chief's exit code."""
@@ -201,27 +226,47 @@ class _Run:
     """Has the tasks save and removes the run; returns the exit code."""
     name = signal.Signals(self._received[0]).name
     _log.info(f'{name}: the tasks are told to save and leave')
-    # Not the Services and policies: a task that saves needs the others.
-    self._delete([d for d in self._documents if d['kind'] == self._kind])
     limit_secs = (
       self._options.stop_grace_secs + KILL_MARGIN_SECS + _REMOVAL_SECS
     )
+    deadline = time.monotonic() + limit_secs
+    # Not the Services and policies: a task that saves needs the others.
+    self._delete_by(
+      deadline, [d for d in self._documents if d['kind'] == self._kind]
+    )
     # More often than else: a Pod that has ended is soon gone, with its code.
-    for _ in range(round(limit_secs / END_TICK_SECS)):
+    while time.monotonic() < deadline and len(self._received) < 2:
       found = self._look()
-      is_gone = found is not None and 'Pod' not in {d['kind'] for d in found}
-      if is_gone or len(self._received) > 1:
+      if found is not None and 'Pod' not in {d['kind'] for d in found}:
         break
       threading.Event().wait(END_TICK_SECS)
     if len(self._received) > 1:
       _log.info(
         'the rest is left to Kubernetes, which kills what does not leave'
       )
-    self._delete(self._documents)
+    self._delete_by(time.monotonic() + _REMOVAL_SECS, self._documents)
     if self._find_code() == cli.NOT_SAVED:
       _log.info('not all is saved: see the last lines of the chief')
       return cli.NOT_SAVED
     return 128 + self._received[0]
+
+  def _delete_by(self, deadline, documents):
+    """Deletes objects; tries again while the server is away.
+
+    Raises:
+      cli.RunError: it still is at the deadline, or another signal came.
+    """
+    while True:
+      try:
+        self._delete(documents)
+        return
+      except cli.RunError as error:
+        if time.monotonic() > deadline or len(self._received) > 1:
+          raise cli.RunError(
+            f'{error}: what is left of the run goes on; end it by kubectl'
+            f' delete {_list_kinds(documents)} --selector {self._selector}'
+          ) from error
+      threading.Event().wait(END_TICK_SECS)
 
   def close(self):
     if self._process is not None and self._process.poll() is None:

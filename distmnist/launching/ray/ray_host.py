@@ -204,11 +204,25 @@ class RayHost(host_lib.Host):
       return
     bundles = [self._bundles[name] for name in group.left]
     kind = cli.LostError if group.num_begun else cli.RunError
-    raise kind(
+    why = (
       f'after {self._wait_secs:g} s Ray has not started {names}: '
       f'{ray_cluster.describe_room(bundles)}; ask for fewer tasks, or see '
       '--ray_cpus, --ray_gpus and --ray_wait_secs'
     )
+    self._give_up(group, kind(why))
+
+  def _give_up(self, group, error):
+    """Ends tasks that Ray does not start; the run can do without an evaluator.
+
+    Raises:
+      cli.RunError: the `error`, if they are members of the cluster.
+    """
+    if any(task.is_member for task in group.tasks.values()):
+      raise error
+    for name in group.left:
+      self.reasons[name] = str(error)
+      self._events.append((name, cli.FAILED))
+    self._release(group)
 
   def _place(self, group):
     from ray.util import placement_group
@@ -223,7 +237,9 @@ class RayHost(host_lib.Host):
     from ray.util import scheduling_strategies
 
     if isinstance(placed, Exception):
-      raise cli.LostError(f'Ray cannot place the tasks: {explain(placed)}')
+      why = f'Ray cannot place the tasks: {explain(placed)}'
+      self._give_up(group, cli.LostError(why))
+      return
     group.wait.renew()
     kind = ray.remote(task_actor.TaskActor)
     for index, request in enumerate(group.left.values()):
@@ -270,7 +286,7 @@ class RayHost(host_lib.Host):
     data, request.offset, code = answer
     request.heard_time = time.monotonic()
     with (
-      _losing_on_full_disk(),
+      contextlib.suppress(OSError),  # It costs lines of a log, and no run.
       open(request.log, 'ab', opener=files.no_follow) as log,
     ):
       log.write(data)
@@ -374,13 +390,3 @@ def _locate(word, group):
     task.address: group.left[task.name].address for task in group.tasks.values()
   }
   return f'{name}={",".join(places[each] for each in stand_ins.split(","))}'
-
-
-@contextlib.contextmanager
-def _losing_on_full_disk():
-  """Lets a full disk cost lines of a log, and not the run."""
-  try:
-    yield
-  except OSError as error:
-    if error.errno not in files.FULL:
-      raise

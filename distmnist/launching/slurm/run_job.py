@@ -25,7 +25,7 @@ from distmnist.launching.supervisor import restart_policy, task_group
 _log = logging.getLogger(SLURM_JOB)  # It runs as __main__.
 
 # Why Slurm has cancelled the job, in its own words; it has none for scancel.
-_WHY = re.compile(r'\*\*\* JOB .* DUE TO ([A-Z ]+) \*\*\*')
+_WHY = re.compile(r'\*\*\* JOB .* DUE TO ([A-Z ]+)(?:,[^*]*)? \*\*\*')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -90,6 +90,7 @@ class SrunHost(host_lib.Host):
   """
 
   name = 'srun'
+  ends_as_one = True
 
   def __init__(
     self,
@@ -236,7 +237,8 @@ class SrunHost(host_lib.Host):
   def _refuse(self, reason):
     """Reports tasks that were requested as not started, for now."""
     self.reasons |= dict.fromkeys(self._requests, reason)
-    self._ended += [(name, cli.NOT_STARTED) for name in self._requests]
+    for name in self._requests:
+      self._report(name, cli.NOT_STARTED, is_told=True)
     self._requests = {}
 
   def _note(self, lines):
@@ -312,14 +314,17 @@ class SrunHost(host_lib.Host):
     code = step.process.returncode
     words = f'srun {"was" if code < 0 else "ended with"} '
     words += failures.describe_end(code)
-    if not step.has_begun and code in cli.FINAL_CODES and not self._received:
+    is_told = step.killed_by or self._received
+    if not step.has_begun and code in cli.FINAL_CODES and not is_told:
       raise cli.RunError(f'{words} and has started no task')
     left = [name for name in step.requests if name in step.left]
     if step.killed_by:
       code = -step.killed_by
     elif code:
       self.reasons |= dict.fromkeys(left, f'lost, as {words}')
-      code = to_code(code) if code > 0 else cli.LOST
+      # The code is srun's own, which for a task would be final.
+      is_its_own = code < 0 or code in cli.FINAL_CODES
+      code = cli.LOST if is_its_own else to_code(code)
     for name in left:
       self._report(name, code, is_told=True)
 

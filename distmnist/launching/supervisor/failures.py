@@ -34,5 +34,8 @@ class Failure:
 def describe_end(code):
   """Returns 'exit code 3', or 'killed by SIGKILL' for -9 (str)."""
   if code < 0:
-    return f'killed by {signal.Signals(-code).name}'
+    try:
+      return f'killed by {signal.Signals(-code).name}'
+    except ValueError:  # One of real time, say.
+      return f'killed by signal {-code}'
   return f'exit code {code}'

@@ -286,9 +286,19 @@ class TaskGroup:
     return killed
 
   def _find_running(self, is_ps):
-    """Returns the running tasks: the ps if `is_ps`, else all others."""
-    running = [record.task for record in self.records.running]
-    return [task for task in running if (task.job_name == 'ps') == is_ps]
+    """Returns the running tasks to end: the ps if `is_ps`, else all others."""
+    return [
+      record.task
+      for record in self.records.running
+      if (record.task.job_name == 'ps') == is_ps and self._must_end(record)
+    ]
+
+  def _must_end(self, record):
+    # Where it can, an evaluator stays while the others start again.
+    is_for_good = self._state is _State.STOPPING
+    return (
+      is_for_good or self._host.ends_as_one or record.restart_time is not None
+    )
 
   def _tell(self, tasks, signum):
     """Sends a signal, once: a second one means to leave at once."""

@@ -53,9 +53,10 @@ class TaskRecord:
   def has_lost_steps(self):
     """Whether it was told to leave and says that not all is saved.
 
-    One that was killed says nothing: it may have lost steps.
+    One that was killed, or is about to be, says nothing: it may have lost
+    steps.
     """
-    return self.code in (cli.NOT_SAVED, -signal.SIGKILL)
+    return self.is_running or self.code in (cli.NOT_SAVED, -signal.SIGKILL)
 
   @property
   def is_worker(self):

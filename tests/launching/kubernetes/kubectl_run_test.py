@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from distmnist.common import cli
-from distmnist.launching.kubernetes import kubectl, kubectl_run
+from distmnist.launching.kubernetes import kubectl, kubectl_run, run_status
 from tests.support import kube_answers, programs
 from tests.support.background import Running, last_line
 from tests.support.kube_answers import make_end, make_object, make_pod
@@ -287,3 +287,44 @@ def test_a_log_goes_to_the_screen(monkeypatch, tmp_path, capfd, is_new, words):
   assert kubectl.Kubectl('apply').follow('a', is_new).wait() == 0
   sys.stdout.flush()
   assert capfd.readouterr().out == f'{words}\n'
+
+
+def test_a_signal_once_the_run_has_ended_ends_nothing(cluster, monkeypatch):
+  cluster.play(
+    (make_object('Job', 'Complete'), [make_pod(CHIEF, terminated=make_end(0))])
+  )
+  find = run_status.find_outcome
+
+  def interrupt(found):
+    signal.raise_signal(signal.SIGINT)
+    return find(found)
+
+  monkeypatch.setattr(run_status, 'find_outcome', interrupt)
+  assert run() == 0
+  assert not any('delete' in words for words, _ in cluster.calls)
+
+
+def test_a_server_that_is_away_for_a_while_is_asked_again(
+  cluster, monkeypatch, caplog
+):
+  monkeypatch.setattr(kubectl_run, 'SILENT_SECS', -1)
+  monkeypatch.setattr(kubectl_run, 'END_TICK_SECS', 0.01)
+  cluster.play((make_object('Job'), [make_pod(CHIEF, running={})]))
+  real, refusals = kubectl.Kubectl.change, {'get': 3, 'delete': 2}
+
+  def change(self, *words, **how):
+    if words[1] != '-f' and refusals.get(words[0]):
+      refusals[words[0]] -= 1
+      raise cli.RunError(f'kubectl {words[0]}: no route')
+    if words[0] == 'get' and not refusals['get']:
+      refusals['get'] = None
+      signal.raise_signal(signal.SIGTERM)
+    return real(self, *words, **how)
+
+  monkeypatch.setattr(kubectl.Kubectl, 'change', change)
+  assert run() == 143
+  said = [line for line in caplog.messages if 'no route' in line]
+  assert said == [
+    'nothing is known of the run for now, asking on: kubectl get: no route'
+  ]
+  assert sum('delete' in words for words, _ in cluster.calls) == 2

@@ -162,6 +162,11 @@ def test_a_chief_that_is_done_ends_a_run_with_restarts(run):
       'cancelled due to preemption: the',
       None,
     ),
+    (
+      f'{CANCELLED} DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***',
+      'cancelled due to node failure: the',
+      None,
+    ),
   ],
 )
 def test_a_cancelled_job_says_why_and_that_it_has_ended(

@@ -12,6 +12,7 @@ from distmnist.launching.supervisor import failures
     (3, 3, 'exit code 3', 'ended with exit code 3'),
     (-9, 137, 'killed by SIGKILL', 'killed by SIGKILL'),
     (-11, 139, 'killed by SIGSEGV', 'killed by SIGSEGV'),
+    (-40, 168, 'killed by signal 40', 'killed by signal 40'),
   ],
 )
 def test_a_failure_has_a_cause_and_an_exit_code(code, exit_code, cause, words):

@@ -457,6 +457,25 @@ def test_a_host_that_can_never_be_started_again_is_an_error(make, cluster):
     group.wait(cluster, 0)
 
 
+@pytest.mark.parametrize('ends_as_one', [False, True])
+def test_an_evaluator_stays_while_all_others_start_again(
+  tmp_path, cluster, monkeypatch, ends_as_one
+):
+  monkeypatch.setattr(restart_policy, 'FIRST_BACKOFF_SECS', 0)
+  host = FakeHost([[('worker 1', 3)]])
+  host.ends_as_one = ends_as_one
+  evaluator = jobs.Task('evaluator', 0, 'x', None, ('python', '-m', 'x'))
+  limits = restart_policy.Limits(1, restart_together=True)
+  with task_group.TaskGroup(host, str(tmp_path), limits) as group:
+    for task in [*cluster, evaluator]:
+      group.start(task)
+    group.wait([*cluster, evaluator], 0.5)
+    told = [name for name, _ in host.sent]
+    assert ('evaluator 0' in told) == ends_as_one
+    started = [name for name, _ in host.started[4:]]
+    assert sorted(started[:3]) == ['ps 0', 'worker 0', 'worker 1']
+
+
 def test_a_signal_amid_a_restart_of_all_lets_them_save(tmp_path, cluster):
   host = FakeHost([[('worker 1', 3)]])
   sent = host.signal
