@@ -39,6 +39,8 @@ from distmnist.training.problems import (
   user_calls,
 )
 
+# An agent sends it to the driver in one message, of at most 4 MiB.
+_MAX_RESULT_BYTES = 4_000_000
 _MAIN = flags.DEFINE_string(
   'main', None, 'File with the function and its arguments, as Spark sends it.'
 )
@@ -137,6 +139,11 @@ def _write(logdir, function, result):
       f'{function.__name__}() returned {type(result).__name__}: {error}; '
       'expected what JSON has: numbers, texts, lists and dicts'
     ) from error
+  if len(content) > _MAX_RESULT_BYTES:
+    raise cli.UsageError(
+      f'{function.__name__}() returned {len(content)} bytes of JSON: expected'
+      f' at most {_MAX_RESULT_BYTES}: write the rest to a file'
+    )
   os.makedirs(logdir, exist_ok=True)
   with open(os.path.join(logdir, 'report.json'), 'w', encoding='utf-8') as file:
     file.write(content)

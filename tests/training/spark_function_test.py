@@ -93,5 +93,14 @@ def test_what_json_has_not_is_refused(run):
     run(make_set, None)
 
 
+def test_a_result_that_no_message_holds_is_refused(run):
+  with pytest.raises(cli.UsageError, match='4000015 bytes .* at most 4000000'):
+    run(make_much, None)
+
+
+def make_much(args, ctx):
+  return 'x' * 4_000_001
+
+
 def make_set(args, ctx):
   return {1}

@@ -70,6 +70,7 @@ class _Group:
     left: dict, name -> _Request, of those that have not ended.
     is_begun: whether they were told to start.
     num_begun: int, how often they were.
+    unstarted: set of str, those whose actors have not started them yet.
     wait: console.Wait for what Ray does until then.
     placement: PlacementGroup, or None.
   """
@@ -82,6 +83,7 @@ class _Group:
   def forget(self):
     self.left = {}
     self.is_begun = False
+    self.unstarted = set()
     self.placement = self.wait = None
 
 
@@ -188,7 +190,7 @@ class RayHost(host_lib.Host):
   def _look_at_clock(self):
     now = time.monotonic()
     for group in self._groups:
-      if group.wait and not group.is_begun:
+      if group.wait and (group.unstarted or not group.is_begun):
         self._check_wait(group)
       for request in list(group.left.values()):
         if now > request.kill_time:
@@ -199,7 +201,8 @@ class RayHost(host_lib.Host):
           self._follow(group, request)
 
   def _check_wait(self, group):
-    names = ', '.join([*group.left][:4]) + (', ...' * (len(group.left) > 4))
+    left = sorted(group.unstarted) or [*group.left]
+    names = ', '.join(left[:4]) + (', ...' * (len(left) > 4))
     if not group.wait.is_over(f'for Ray to place and start {names}'):
       return
     bundles = [self._bundles[name] for name in group.left]
@@ -261,6 +264,8 @@ class RayHost(host_lib.Host):
       return
     group.is_begun = True
     group.num_begun += 1
+    group.unstarted = set(group.left)
+    group.wait.renew()
     found = [f'{each.name} {each.address}' for each in group.left.values()]
     if len(found) > _MAX_PLACES:
       found[_MAX_PLACES:] = [f'{len(found) - _MAX_PLACES} more']
@@ -272,6 +277,7 @@ class RayHost(host_lib.Host):
       self._ask(group, each, 'start', self._take_start, *words)
 
   def _take_start(self, group, request, obstacle):
+    group.unstarted.discard(request.name)
     if obstacle:
       reason = f'cannot run on {request.node}: {obstacle}'
       self._end(group, request, cli.FAILED, reason)
@@ -338,6 +344,7 @@ class RayHost(host_lib.Host):
     import ray
 
     del group.left[request.name]
+    group.unstarted.discard(request.name)
     if reason:
       self.reasons[request.name] = reason
     self._events.append((request.name, code))

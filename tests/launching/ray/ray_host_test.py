@@ -251,6 +251,30 @@ def test_no_room_is_one_line_with_what_ray_has(ray, tmp_path):
   )
 
 
+def test_an_actor_that_does_not_start_its_task_is_named(
+  ray, tmp_path, monkeypatch
+):
+  room = Room(ray, tmp_path, wait_secs=60.0)
+  with room.host:
+    room.start(CLUSTER)
+    actors = room.place()
+    for name, actor in actors.items():
+      room.answer(actor.find('find_address'), PLACES[name])
+    room.answer(actors['ps 0'].find('start'), None)
+    [group, _] = room.host._groups
+    monkeypatch.setattr(group.wait, 'is_over', lambda what: True)
+    with pytest.raises(cli.LostError, match='has not started worker 0, work'):
+      room.host.poll(0)
+
+
+def test_an_evaluator_without_room_ends_alone(ray, tmp_path):
+  room = Room(ray, tmp_path, wait_secs=0.0)
+  with room.host:
+    room.start([EVALUATOR])
+    assert room.host.poll(0) == [('evaluator 0', cli.FAILED)]
+  assert 'Ray has not started evaluator 0' in room.host.reasons['evaluator 0']
+
+
 def test_no_room_after_a_loss_is_worth_another_try(ray, tmp_path):
   room = Room(ray, tmp_path, wait_secs=60.0)
   with room.host:
