@@ -15,6 +15,7 @@ import pytest
 from distmnist.common import ports, signals
 from distmnist.common.names import TRAIN
 from distmnist.launching import network_namespace, run_tasks
+from distmnist.launching.forking import fork_client
 from tests.support.background import (
   PIDS,
   Running,
@@ -603,6 +604,7 @@ def test_the_data_comes_first_where_train_could_not_get_it(
   held = ports.hold_ports(3)
   monkeypatch.setattr(ports, 'hold_ports', lambda number: held)
   monkeypatch.setattr(network_namespace, 'make_namespace', lambda: 'made')
+  monkeypatch.setattr(fork_client, 'make_host', lambda *how: None)
   monkeypatch.setattr(run_tasks, 'run', run)
   flags = f'--isolate={isolate}', f'--module={module}', f'--logs_dir={tmp_path}'
   assert launch_here(*flags, '--', flag) == (0, '', '')
