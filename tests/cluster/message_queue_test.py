@@ -6,6 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import message_queue
+from tests.support.background import wait_until
 
 DEADLINE_SECS = 60
 
@@ -70,7 +71,13 @@ def test_close_ends_the_listening(open_queue, num_heard):
   before = set(threading.enumerate())
   listener, sender = open_queue(0, 'news'), open_queue(1, 'news')
   received = listener.listen()
-  (thread,) = set(threading.enumerate()) - before
+
+  def find_new():
+    return set(threading.enumerate()) - before
+
+  # One that has opened a session may still be about to end.
+  wait_until(lambda: len(find_new()) == 1, find_new)
+  (thread,) = find_new()
   for i in range(num_heard):
     sender.send({'i': i})
     assert received.get(timeout=DEADLINE_SECS) == {'i': i}

@@ -132,11 +132,11 @@ def test_a_module_of_another_package_that_is_not_there_is_named(add_net):
 def test_the_flags_of_another_package_are_checked(
   add_net, tmp_path, monkeypatch
 ):
-  (tmp_path / 'their_net.py').write_text(
+  (tmp_path / 'their_deep_net.py').write_text(
     "from their_flags import DEPTH\nflags.DEFINE_float('their_scale', 1, 'It.')"
   )
   monkeypatch.syspath_prepend(tmp_path)
-  add_net('their_net')
+  add_net('their_deep_net')
   words = ['--model=theirs', '--their_scale=2', '--their_depth=3']
   values = train_flags.check(words)
   assert (values['model'].value, values['their_scale'].value) == ('theirs', 2.0)
