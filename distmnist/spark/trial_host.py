@@ -182,7 +182,9 @@ class TrialHost(agent_host.AgentHost):
   def _drop(self, peer):
     start = self._starts.get(peer.name)
     if peer.is_overdue and start:  # It hangs: only Spark can end it.
-      start.is_cancelled, start.code = True, -signal.SIGKILL
+      start.is_cancelled = True
+      if start.code is None:
+        start.code = -signal.SIGKILL
     super()._drop(peer)
 
   def _check_jobs(self):

@@ -547,3 +547,11 @@ def test_after_kill_9_the_next_sweep_waits_until_the_trials_are_gone(
     assert running.process.wait(60) == 0
   assert 'trials of a sweep that was killed' in running.stderr.read_text()
   assert sweeps.count_runs(tmp_path) == [2, 0]
+
+
+def test_what_a_trial_has_said_stays_though_its_agent_then_hangs(room):
+  room.start('01')
+  agent = room.join('01')
+  agent.link.send(end=0)
+  assert room.turn() == []  # Spark still has its task.
+  assert room.runner.stop(0.1) == [('01', 0)]
