@@ -1,4 +1,4 @@
-"""Ports of this machine: held for tasks to come, or checked for being free.
+"""Ports: held for tasks to come, checked for being free or for an answer.
 
 Each port is checked under IPv6 and IPv4 at once if the machine has both, as
 TensorFlow's server listens on both, too.
@@ -7,6 +7,8 @@ TensorFlow's server listens on both, too.
 import socket
 
 from distmnist.common import cli
+
+_CONNECT_SECS = 5.0
 
 
 def hold_ports(num_ports):
@@ -39,6 +41,18 @@ def hold_ports(num_ports):
 def check_is_free(port):
   """Raises OSError if nobody could listen on `port`, an int."""
   _bind(port).close()
+
+
+def answers(address):
+  """Whether something listens at an address, 'host:port'."""
+  host, _, port = address.rpartition(':')
+  try:
+    socket.create_connection(
+      (host.strip('[]'), int(port)), _CONNECT_SECS
+    ).close()
+  except (OSError, ValueError, OverflowError):
+    return False
+  return True
 
 
 def is_free(port):

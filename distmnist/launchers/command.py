@@ -61,9 +61,7 @@ def launch(job):
       ' give --logs_dir, or --logdir to train'
     )
   python = _PYTHON.value or sys.executable
-  names = [('ps', i) for i in range(job.num_ps)]
-  names += [('worker', i) for i in range(job.num_workers)]
-  names += [('evaluator', i) for i in range(job.evaluator)]
+  names = jobs.list_roles(job.num_ps, job.num_workers, job.evaluator)
   if job.dry_run:
     for job_name, index in names:
       name = f'{job_name}_{index}'

@@ -7,17 +7,15 @@ Spark's own lines go to spark.log beside the logs of the tasks. To run from
 within a Spark program, see spark/training.py.
 """
 
-import contextlib
 import importlib.util
 import logging
 import os
 import re
 import shutil
-import socket
 
 from absl import flags
 
-from distmnist.common import cli, command_line, signals
+from distmnist.common import cli, command_line, ports, signals
 from distmnist.common.names import FIRST_PORT
 from distmnist.launching.screen import endings, screens, task_logs
 from distmnist.spark import context as context_lib
@@ -166,11 +164,8 @@ def check_answers(master):
   if not master.startswith('spark://'):
     return
   addresses = master.removeprefix('spark://').split(',')
-  for address in addresses:
-    host, _, port = address.rpartition(':')
-    with contextlib.suppress(OSError, ValueError, OverflowError):
-      socket.create_connection((host.strip('[]'), int(port)), 5).close()
-      return
+  if any(map(ports.answers, addresses)):
+    return
   raise cli.RunError(
     f'no Spark master answers at {", ".join(addresses)}: start it, or check '
     'the host and the port of --master'

@@ -21,10 +21,9 @@ def die_with_parent():
 
 
 def allow_many_files():
-  """Lets this process have as many open files as the system allows it."""
-  _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-  wanted = _MAX_FILES if most == resource.RLIM_INFINITY else most
-  soft = min(wanted, _MAX_FILES)
+  """Lets this process have _MAX_FILES open files, if the system allows it."""
+  soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+  soft = max(soft, min(most, _MAX_FILES))
   resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
 
 

@@ -1,6 +1,7 @@
 """The contract for what a supervisor runs tasks on."""
 
 import abc
+import os
 
 from distmnist.common import cli
 
@@ -53,9 +54,9 @@ class Host(abc.ABC):
     """Ends everything that it has started."""
 
   @property
-  @abc.abstractmethod
   def pid(self):
-    """The pid (int) of the process that holds the tasks."""
+    """The pid (int) of the process that holds the tasks, by default this."""
+    return os.getpid()
 
   @abc.abstractmethod
   def start(self, name, argv, env, log, is_isolated=False, title=''):
@@ -94,11 +95,11 @@ class Host(abc.ABC):
   def kill(self):
     """Ends the host at once, and with it everything that it has started."""
 
-  @abc.abstractmethod
-  def restart(self):
+  def restart(self):  # noqa: B027  Most hosts do not die.
     """Makes it ready for tasks again after a HostDiedError; starts none.
 
-    Returns once the old tasks are gone: until then their ports are taken.
+    Does nothing where none is raised. Returns once the old tasks are gone:
+    until then their ports are taken.
 
     Raises:
       cli.PassingError: it cannot be made ready now; `poll` still waits.

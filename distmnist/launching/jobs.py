@@ -163,6 +163,12 @@ def make_tasks(
   ]
 
 
+def list_roles(num_ps, num_workers, has_evaluator):
+  """Returns [(job name, task index), ...] of all tasks: first the ps."""
+  counts = {'ps': num_ps, 'worker': num_workers, 'evaluator': has_evaluator}
+  return [(job, i) for job, count in counts.items() for i in range(count)]
+
+
 def make_thread_flags(num_threads):
   """Returns the flags (list of str) of a task that shares a machine's cores."""
   return [

@@ -6,9 +6,7 @@ its task; it reports log lines and the end, and is told to stop.
 
 import abc
 import collections
-import contextlib
 import dataclasses
-import os
 import signal
 import time
 
@@ -59,7 +57,6 @@ class AgentHost(host_lib.Host):
   """
 
   name = 'Spark'
-  pid = os.getpid()
 
   def __init__(self, conf):
     """Listens.
@@ -96,9 +93,6 @@ class AgentHost(host_lib.Host):
     events, self._events = self._events, []
     return events
 
-  def restart(self):
-    """Does nothing: the next start of a task begins a new job."""
-
   @abc.abstractmethod
   def _welcome(self, link, hello):
     """Returns the Peer of a new connection, None to close it."""
@@ -132,8 +126,7 @@ class AgentHost(host_lib.Host):
       self._take_end(peer, message['end'], message.get('report'))
 
   def _take_lines(self, name, lines):
-    with contextlib.suppress(OSError):  # What a full disk does not take.
-      task_logs.append(self._logs[name], lines)
+    task_logs.append_if_possible(self._logs[name], lines)
 
   def _take_end(self, peer, code, report):
     """Takes what an agent says of the end; `code` and `report`: of any type."""

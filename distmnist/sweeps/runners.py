@@ -262,8 +262,7 @@ class Runner:
       f'{describe(command.name)}: {reason}: restart {number} of'
       f' {MAX_RESTARTS}, from its last checkpoint'
     )
-    with contextlib.suppress(OSError):
-      task_logs.append(command.log, [f'--- restart {number} ---'])
+    task_logs.append_if_possible(command.log, [f'--- restart {number} ---'])
     running.num_restarts = number
     running.is_told = running.is_lost = False
     self._begin(running)
@@ -297,8 +296,7 @@ def describe(name):
 
 def _note_error(log, text):
   """Adds a last error to the log (a path) of a command."""
-  with contextlib.suppress(OSError):
-    task_logs.append(log, [f'{SWEEP}: error: {text}'])
+  task_logs.append_if_possible(log, [f'{SWEEP}: error: {text}'])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -72,3 +72,12 @@ def test_more_ports_than_may_be_open_are_one_line(monkeypatch):
   ):
     ports.hold_ports(9)
   assert all(each.fileno() == -1 for each in made)
+
+
+def test_what_listens_answers_and_what_does_not_or_is_no_place_does_not():
+  with socket.create_server(('127.0.0.1', 0)) as listens:
+    address = f'127.0.0.1:{listens.getsockname()[1]}'
+    assert ports.answers(address)
+  assert not ports.answers(address)
+  for nonsense in ('', 'here', '127.0.0.1:http', '127.0.0.1:65536'):
+    assert not ports.answers(nonsense)

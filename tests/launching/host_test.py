@@ -19,7 +19,9 @@ def test_the_contract_has_no_host_of_its_own():
 @pytest.mark.parametrize(
   'kind', [fork_client.ForkServerClient, srun_host.SrunHost, FakeHost]
 )
-@pytest.mark.parametrize('name', sorted(host_lib.Host.__abstractmethods__))
+@pytest.mark.parametrize(
+  'name', [*sorted(host_lib.Host.__abstractmethods__), 'pid', 'restart']
+)
 def test_a_host_is_called_as_the_contract_says(kind, name):
   assert issubclass(kind, host_lib.Host)
   wanted, found = (getattr(k, name) for k in (host_lib.Host, kind))

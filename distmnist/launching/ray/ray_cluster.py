@@ -6,14 +6,11 @@ import importlib.util
 import logging
 import os
 import re
-import socket
 
-from distmnist.common import cli, files
+from distmnist.common import cli, files, ports
 from distmnist.common.names import PACKAGE_DIR
 
 _log = logging.getLogger(__name__)
-
-_CONNECT_SECS = 5.0
 
 
 def check_installed():
@@ -40,18 +37,12 @@ def check_answers(address):
       ' of the head node itself, such as host:6379, and a machine that reaches'
       ' all nodes'
     )
-  match = re.fullmatch(r'(.+):(\d+)', address or '')
-  if not match:
-    return
-  try:
-    socket.create_connection(
-      (match[1].strip('[]'), int(match[2])), _CONNECT_SECS
-    ).close()
-  except (OSError, OverflowError) as error:
+  is_place = re.fullmatch(r'.+:\d+', address or '')
+  if is_place and not ports.answers(address):
     raise cli.RunError(
       f'no Ray answers at {address}: start it (ray start --head), or check the'
       ' host and the port of --ray_address'
-    ) from error
+    )
 
 
 @contextlib.contextmanager

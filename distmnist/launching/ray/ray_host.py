@@ -16,7 +16,6 @@ import dataclasses
 import functools
 import logging
 import math
-import os
 import re
 import select
 import signal
@@ -91,7 +90,6 @@ class RayHost(host_lib.Host):
   """Runs tasks on Ray, to which this process is connected."""
 
   name = 'Ray'
-  pid = os.getpid()
 
   def __init__(self, groups, bundles, folder, env, grace_secs, wait_secs):
     """
@@ -161,9 +159,6 @@ class RayHost(host_lib.Host):
   def kill(self):
     for group in self._groups:
       self._cancel(group)
-
-  def restart(self):
-    """Does nothing: the next start of the tasks asks for new places."""
 
   def _turn(self, secs):
     """Waits for an answer of Ray's, and takes all that have come."""
@@ -299,9 +294,7 @@ class RayHost(host_lib.Host):
     if code is None:
       self._follow(group, request)
       return
-    signum = code - 128
-    if signum in {*signal.valid_signals()} - {*signals.STOPS}:
-      code = -signum
+    code = failures.from_shell(code)
     where = f'{failures.describe_end(code)} on {request.node}'
     self._end(group, request, code, where if code else '')
 

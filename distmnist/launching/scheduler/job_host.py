@@ -48,10 +48,6 @@ class JobHost(host_lib.Host):
     self._ended = []
     self._look_time = 0.0
 
-  @property
-  def pid(self):
-    return os.getpid()
-
   def __enter__(self):
     child_process.allow_many_files()  # One a task.
     with contextlib.ExitStack() as stack:
@@ -95,9 +91,6 @@ class JobHost(host_lib.Host):
 
   def kill(self):
     self.signal(list(self._jobs), signal.SIGKILL)
-
-  def restart(self):
-    """Does nothing: this host does not die."""
 
   def poll(self, timeout_secs=None):
     due_secs = max(0.0, self._look_time - time.monotonic())
@@ -236,8 +229,7 @@ class _Job:
   def _write(self, lines):
     """Adds lines to the task's log; those that do not fit are lost."""
     if lines:
-      with contextlib.suppress(OSError):
-        task_logs.append(self._path, lines)
+      task_logs.append_if_possible(self._path, lines)
 
   def _show_scheduler(self):
     """Shows what the scheduler writes until the task begins: why it may not."""

@@ -146,6 +146,12 @@ def append(path, lines):
     return log.seek(0, os.SEEK_END)
 
 
+def append_if_possible(path, lines):
+  """Adds `lines`, a list of str, to a log; loses those that do not fit."""
+  with contextlib.suppress(OSError):
+    append(path, lines)
+
+
 def read_last_lines(path, start=0, num_lines=10):
   """Returns the last lines (list of str) of a log from byte `start` on.
 

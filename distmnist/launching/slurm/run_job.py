@@ -184,9 +184,9 @@ def make_tasks(request, words):
     request: Request.
     words: list of str, what follows `python` for each task.
   """
-  names = [('ps', i) for i in range(request.num_ps)]
-  names += [('worker', i) for i in range(request.num_workers)]
-  names += [('evaluator', i) for i in range(request.evaluator)]
+  names = jobs.list_roles(
+    request.num_ps, request.num_workers, request.evaluator
+  )
   hidden = (('CUDA_VISIBLE_DEVICES', ''),)
   return [
     jobs.Task(

@@ -181,9 +181,6 @@ class SrunHost(host_lib.Host):
     if self._step:
       self._step.kill()
 
-  def restart(self):
-    """Does nothing: this host does not die."""
-
   def poll(self, timeout_secs=None):
     if self._requests and not self._step:
       try:
@@ -254,7 +251,7 @@ class SrunHost(host_lib.Host):
           self._step.is_told_by_slurm = True
           self._received.append(number)
       else:
-        self._note_end(name, to_code(number))
+        self._note_end(name, failures.from_shell(number))
     if self._step and not self._step.left:
       self._step.kill_in(_KILL_SECS)
 
@@ -324,7 +321,7 @@ class SrunHost(host_lib.Host):
       self.reasons |= dict.fromkeys(left, f'lost, as {words}')
       # The code is srun's own, which for a task would be final.
       is_its_own = code < 0 or code in cli.FINAL_CODES
-      code = cli.LOST if is_its_own else to_code(code)
+      code = cli.LOST if is_its_own else failures.from_shell(code)
     for name in left:
       self._report(name, code, is_told=True)
 
@@ -506,9 +503,3 @@ def make_script(starts, has_shared_gpus):
       for n in map(signal.Signals, signals.STOPS)
     ),
   )
-
-
-def to_code(code):
-  """Returns -n for 128 + n of a shell, unless train itself ends with that."""
-  is_signal = code - 128 in {*signal.valid_signals()} - {*signals.STOPS}
-  return 128 - code if is_signal else code

@@ -90,10 +90,6 @@ class SshHost(host_lib.Host):
     self._tasks = {}  # name -> _Task, until its end
     self._ended = []
 
-  @property
-  def pid(self):
-    return os.getpid()
-
   def __enter__(self):
     child_process.allow_many_files()  # Two a task.
     with contextlib.ExitStack() as stack:
@@ -116,10 +112,10 @@ class SshHost(host_lib.Host):
 
   def start(self, name, argv, env, log, is_isolated=False, title=''):
     login, port = self._places[name]
-    told = {n: os.environ[n] for n in (LAUNCH_ID,) if n in os.environ}
+    told = {LAUNCH_ID: os.environ[LAUNCH_ID]} if LAUNCH_ID in os.environ else {}
     request = {
       'argv': argv,
-      'env': {**told, **env},
+      'env': told | env,
       'port': port,
       'grace_secs': stop_grace.for_remote(self._grace_secs),
     }
@@ -134,9 +130,6 @@ class SshHost(host_lib.Host):
 
   def kill(self):
     self.signal(list(self._tasks), signal.SIGKILL)
-
-  def restart(self):
-    """Does nothing: this host does not die."""
 
   def poll(self, timeout_secs=None):
     self._connect_next()
@@ -376,15 +369,11 @@ class _Task:
       # come back, and what is slow may be fast.
       is_mistake = self._is_first and not (self.is_ready or self._is_too_late)
       return cli.FAILED if is_mistake else cli.LOST
-    code = self._process.returncode
-    # Codes that train itself returns stay as they are.
-    is_signal = code - 128 in {*signal.valid_signals()} - {*signals.STOPS}
-    return 128 - code if is_signal else code
+    return failures.from_shell(self._process.returncode)
 
   def write(self, line):
     """Adds a line to the task's log; one that does not fit is lost."""
-    with contextlib.suppress(OSError):
-      task_logs.append(self._log, [line])
+    task_logs.append_if_possible(self._log, [line])
 
   def _send(self, data):
     if not self._process.stdin.closed:

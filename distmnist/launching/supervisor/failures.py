@@ -3,6 +3,8 @@
 import dataclasses
 import signal
 
+from distmnist.common import signals
+
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
@@ -29,6 +31,15 @@ class Failure:
       return f'{self.task.name} ({self.task.address}): {self.reason}'
     cause = self.cause if self.code < 0 else f'ended with {self.cause}'
     return f'{self.task.name} ({self.task.address}) {cause}'
+
+
+def from_shell(code):
+  """Returns -n for an exit code 128 + n, as of a shell for signal n.
+
+  Not for one of signals.STOPS: train itself ends with that code.
+  """
+  is_signal = code - 128 in {*signal.valid_signals()} - {*signals.STOPS}
+  return 128 - code if is_signal else code
 
 
 def describe_end(code):

@@ -80,7 +80,9 @@ def room(ray, tmp_path):
   assert all(actor.is_killed for actor in ray.actors)
 
 
-@pytest.mark.parametrize('name', sorted(host_lib.Host.__abstractmethods__))
+@pytest.mark.parametrize(
+  'name', [*sorted(host_lib.Host.__abstractmethods__), 'pid', 'restart']
+)
 def test_it_is_called_as_the_contract_says(name):
   wanted, found = (
     getattr(kind, name) for kind in (host_lib.Host, ray_host.RayHost)

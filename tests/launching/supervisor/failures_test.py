@@ -27,3 +27,12 @@ def test_a_reason_says_more_than_a_code():
   failure = failures.Failure(task, 3, reason='its host has died')
   assert (failure.exit_code, failure.cause) == (3, 'its host has died')
   assert str(failure) == 'worker 0 (x:2): its host has died'
+
+
+@pytest.mark.parametrize(
+  'code, found',
+  # 143 and its like are train's own, and 255 is of no signal.
+  [(0, 0), (3, 3), (137, -9), (139, -11), (143, 143), (130, 130), (255, 255)],
+)
+def test_a_shell_says_by_which_signal_a_task_has_ended(code, found):
+  assert failures.from_shell(code) == found
