@@ -26,7 +26,7 @@ from absl import flags
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import stop_request
-from distmnist.common import cli
+from distmnist.common import cli, layout
 from distmnist.common import console as console_lib
 from distmnist.common.names import LAUNCH_ID, TRAIN
 from distmnist.lifecycle import late_start, ps, shutdown
@@ -160,7 +160,7 @@ def run_worker(task, console, start, at_end):
     graph = worker_graph.build(task, choice, train_split, _SEED.value)
     if folder.path and cluster.is_chief:
       # The graph of one step, before it is copied.
-      summaries.write_graph(folder.path)
+      summaries.write_graph(layout.metrics_dir(folder.path, 'graph'))
     loop = worker_loop.WorkerLoop(task, choice, graph, folder, console)
     loop.build(_SEED.value, judges, at_end)
     first = session_lib.make_session(task, loop.scaffold, loop.hooks)

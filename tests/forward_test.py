@@ -81,7 +81,7 @@ def test_of_a_launch_that_begins_anew_nothing_earlier_goes(
     if len(looks) > 1:
       launcher.write('end', ok=True, code=0, text='')
       return
-    (tmp_path / 'worker_0').rename(tmp_path / 'aside')
+    (tmp_path / 'metrics' / 'worker_0').rename(tmp_path / 'aside')
     (tmp_path / 'aside' / metrics_file.NAME).rename(tmp_path / 'earlier')
     anew = metrics_file.Writer(str(tmp_path), 'worker 0', 'b', launch='2')
     anew.write('sample', state='', step=1, cost=0.75)

@@ -81,7 +81,7 @@ def observed(_runner, tmp_path_factory):
 @pytest.mark.slow
 def test_summaries_are_one_run_a_worker_with_plain_tags(observed):
   _, logdir = observed
-  tags = read_tags(logdir / 'worker_0')
+  tags = read_tags(logdir / 'metrics' / 'worker_0')
   assert set(tags) == {
     'cost',
     'accuracy',
@@ -102,7 +102,9 @@ def test_summaries_are_one_run_a_worker_with_plain_tags(observed):
   assert [step for step, _ in tags['cost']] == [1, 20, 40, 60, 80, 100]
   assert tags['learning_rate'][0][1] == pytest.approx(0.01)
   assert tags['cost'][-1][1] < tags['cost'][0][1]
-  assert [s for s, _ in read_tags(logdir / 'validation')['accuracy']] == [
+  assert [
+    s for s, _ in read_tags(logdir / 'metrics' / 'validation')['accuracy']
+  ] == [
     50,
     100,
   ]
@@ -127,7 +129,9 @@ def test_the_histogram_of_staleness_is_that_of_the_report(
     if not row['local_steps']:
       continue  # It came when the others had done everything.
     found = collections.Counter()
-    for histogram in read_histograms(logdir / f'worker_{row["worker"]}'):
+    for histogram in read_histograms(
+      logdir / 'metrics' / f'worker_{row["worker"]}'
+    ):
       # Each number has a bucket that ends 0.5 above it.
       for limit, count in zip(
         histogram.bucket_limit, histogram.bucket, strict=True

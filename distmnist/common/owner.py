@@ -18,8 +18,8 @@ import os
 import threading
 import time
 
-from distmnist.common import cli, numbered_file, owner_file, takeover
-from distmnist.storage import paths, retries, urls
+from distmnist.common import cli, layout, numbered_file, owner_file, takeover
+from distmnist.storage import retries, urls
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def held_by_launcher(logdir, on_loss):
   if found := find_living(logdir):
     raise takeover.refuse('--logdir', logdir, found)
   try:
-    paths.make_folders(logdir)
+    layout.make_own_dir(logdir)
   except OSError:
     yield  # The launcher reports what it cannot make.
     return
@@ -117,7 +117,7 @@ def owned(name, folder):
 
 def _open(folder, name):
   """Returns the file that names the owner of a folder."""
-  return numbered_file.find(os.path.join(folder, name))
+  return numbered_file.find(layout.own_path(folder, name))
 
 
 def has_launcher(logdir):
@@ -184,6 +184,7 @@ class Owner:
         cli.PassingError if that may pass.
     """
     try:
+      layout.make_own_dir(self.folder)
       attempt = takeover.Takeover(self._name, self.folder, self._file, pause)
       self.me = attempt.run(is_new_run, patience_secs)
     except OSError as error:
@@ -250,7 +251,7 @@ class Owner:
 
   def _make_again(self):
     """Makes a removed folder again; returns whether it is ours."""
-    paths.make_folders(self.folder)
+    layout.make_own_dir(self.folder)
     if not self._file.create(self.me):
       return False
     _log.info(

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 
-from distmnist.common import files
+from distmnist.common import files, layout
 from distmnist.common.names import LAUNCH_ID
 from distmnist.storage import paths
 
@@ -35,7 +35,7 @@ def write(logdir, path):
     return
   # Nobody starts this process again.
   with contextlib.suppress(FileNotFoundError):
-    paths.remove(os.path.join(logdir, _FILE))
+    paths.remove(layout.own_path(logdir, _FILE))
 
 
 def write_move(logdir, move):
@@ -54,14 +54,15 @@ def write_move(logdir, move):
 
 
 def _write(logdir, found):
-  with files.replacing(os.path.join(logdir, _FILE)) as file:
+  layout.make_own_dir(logdir)
+  with files.replacing(layout.own_path(logdir, _FILE)) as file:
     json.dump(found, file)
 
 
 def forget_move(logdir):
   """Drops a move that was cut short: the run goes on with what is left."""
   if read(logdir).get('move'):
-    paths.remove(os.path.join(logdir, _FILE))
+    paths.remove(layout.own_path(logdir, _FILE))
 
 
 def find_move(logdir, resume):
@@ -77,7 +78,7 @@ def find_move(logdir, resume):
 
 def read(logdir):
   """Returns {'launch': ..., 'from': path} as written; {} if nothing was."""
-  return files.read_dict(os.path.join(logdir, _FILE))
+  return files.read_dict(layout.own_path(logdir, _FILE))
 
 
 def has_begun(logdir):

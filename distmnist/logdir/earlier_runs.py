@@ -8,20 +8,25 @@ import re
 import secrets
 import tempfile
 
+from distmnist.common import layout
 from distmnist.common.names import LAUNCH_ID
 from distmnist.logdir import checkpoint_files, checkpoints, logdirs
 from distmnist.storage import paths, urls
 
 _log = logging.getLogger(__name__)
 
-# What the names of a run's files begin with; $ is the end of a name.
+_HISTORY = f'{layout.OWN}/history'
+
+# What the paths of a run's files, within its log directory, begin with; $ is
+# the end of a path.
 _OF_A_RUN = (
-  r'checkpoint$|model\.ckpt|best$|history$|lives$|validation$|test$|'
-  r'(worker|ps|evaluator)_\d+$|report\.(json|html)$|timeline\.json$|'
-  r'train\.(flags|data)$|problem(_before)?\.py$|model\.keras$|events\.out\.tfevents\.'
+  r'checkpoint$|model\.ckpt|best$|report\.(json|html)$|timeline\.json$|'
+  r'train\.flags$|problem\.py$|model\.keras$|'
+  rf'{layout.METRICS}/(?!launcher$)|'
+  rf'{layout.OWN}/(history|lives|train\.data|problem_before\.py)$'
 )
 # Which of them the other tasks of a launch begin before its chief looks here.
-_OF_TASKS = r'history$|(worker|ps|evaluator)_\d+$'
+_OF_TASKS = rf'{_HISTORY}$|{layout.METRICS}/(worker|ps|evaluator)_\d+$'
 
 
 def move_later(logdir, path):
@@ -70,7 +75,12 @@ def find_names(logdir, path=None):
     path: str, the checkpoint that is still needed: its index comes last.
   """
   last = f'{os.path.basename(path)}.index' if path else None
-  names = [n for n in paths.list_names(logdir) if re.match(_OF_A_RUN, n)]
+  all_names = [
+    os.path.join(folder, name)
+    for folder in ('', layout.METRICS, layout.OWN)
+    for name in paths.list_names(os.path.join(logdir, folder))
+  ]
+  names = [name for name in all_names if re.match(_OF_A_RUN, name)]
   if all(re.match(_OF_TASKS, name) for name in names):
     return []  # No chief has been here.
   parts = [part for name in names for part in _list_earlier(logdir, name)]
@@ -100,8 +110,8 @@ def move_into(target, logdir, names):
 
 
 def _list_earlier(logdir, name):
-  """Returns which paths of an entry of `logdir` are not of this launch."""
-  if name == 'history':
+  """Returns which paths at or in `name` in `logdir` are not of this launch."""
+  if name == _HISTORY:
     files = paths.list_names(os.path.join(logdir, name))
     parts = [os.path.join(name, file) for file in files]
     ours = [p for p in parts if _is_of_launch(os.path.join(logdir, p))]

@@ -3,7 +3,7 @@
 import contextlib
 import os
 
-from distmnist.common import cli, store_check
+from distmnist.common import cli, layout, store_check
 from distmnist.logdir import logdirs
 from distmnist.storage import paths, urls
 from distmnist.watching import metrics_file, watched_run
@@ -59,10 +59,10 @@ def _find_refusal(logdir):
   if urls.is_remote(logdir):
     return None
   try:
-    for name in os.listdir(logdir):
-      # Not metrics_file.find: it finds nothing in a folder that is closed.
+    # Not metrics_file.find: it finds nothing in a folder that is closed.
+    for task in os.listdir(layout.metrics_dir(logdir, '')):
       with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        open(os.path.join(logdir, name, metrics_file.NAME), 'rb').close()
+        open(metrics_file.path_of(logdir, task), 'rb').close()
   except PermissionError as error:
     return f'{error.filename} cannot be read ({error.strerror})'
   except OSError:  # There is no such folder.

@@ -15,7 +15,7 @@ import time
 
 from absl import flags
 
-from distmnist.common import cli
+from distmnist.common import cli, layout
 from distmnist.storage import mirror
 
 _HISTORY = flags.DEFINE_bool(
@@ -86,7 +86,7 @@ def from_flags(logdir, worker, life):
   """
   path = None
   if _HISTORY.value and logdir:
-    folder = mirror.localize(os.path.join(logdir, _FOLDER))
+    folder = mirror.localize(layout.own_path(logdir, _FOLDER))
     path = os.path.join(folder, f'worker_{worker}_{life}.jsonl')
   return History(path, worker=worker, life=life)
 
@@ -98,7 +98,7 @@ def read(logdir):
   """
   events = []
   for path in glob.glob(
-    os.path.join(glob.escape(logdir), _FOLDER, 'worker_*.jsonl')
+    layout.own_path(glob.escape(logdir), f'{_FOLDER}/worker_*.jsonl')
   ):
     with open(path, encoding='utf-8') as file:
       events += [json.loads(x) for x in file if x.endswith('\n')]

@@ -7,7 +7,7 @@ import tempfile
 
 from absl import flags
 
-from distmnist.common import cli, files
+from distmnist.common import cli, files, layout
 from distmnist.storage import paths, stores, urls
 
 _REPORT_FILE = 'report.json'
@@ -39,7 +39,7 @@ def make(logdir):
   if urls.is_remote(logdir):
     return
   try:
-    os.makedirs(logdir, exist_ok=True)
+    layout.make_own_dir(logdir)
     with tempfile.TemporaryFile(dir=logdir) as file:
       file.write(_BLOCK)
       file.flush()
@@ -64,16 +64,18 @@ def remove_abandoned(logdir):
   if urls.is_remote(logdir):
     return
   with contextlib.suppress(OSError):
-    files.remove_abandoned(logdir)
-    with os.scandir(logdir) as entries:
-      folders = [x.path for x in entries if x.is_dir(follow_symlinks=False)]
-    for folder in folders:
+    for folder, names, _ in os.walk(logdir):
+      # Not into earlier runs.
+      inside = os.path.relpath(folder, logdir)
+      if inside not in (os.curdir, layout.METRICS, layout.OWN):
+        names.clear()
       files.remove_abandoned(folder)
 
 
 def sign(logdir, life):
   """Leaves the chief's `life`, a str, for the workers that share the folder."""
-  path = os.path.join(logdir, _SIGNATURE_FILE)
+  layout.make_own_dir(logdir)
+  path = layout.own_path(logdir, _SIGNATURE_FILE)
   if urls.is_remote(path):
     stores.write(path, life.encode())
     return
@@ -85,19 +87,19 @@ def sign(logdir, life):
 def is_signed(logdir, life):
   """Whether the chief with this `life` uses this very folder."""
   try:
-    return paths.read_text(os.path.join(logdir, _SIGNATURE_FILE)) == life
+    return paths.read_text(layout.own_path(logdir, _SIGNATURE_FILE)) == life
   except OSError:
     return False
 
 
 def sign_time(logdir):
   """Returns when a chief last signed, or None if none has."""
-  return paths.get_version(os.path.join(logdir, _SIGNATURE_FILE))
+  return paths.get_version(layout.own_path(logdir, _SIGNATURE_FILE))
 
 
 def lives_dir(logdir):
   """Where each process of a run keeps its record (logdir/worker_records.py)."""
-  return os.path.join(logdir, _LIVES)
+  return layout.own_path(logdir, _LIVES)
 
 
 def report_path(logdir):

@@ -1,9 +1,8 @@
 """The examples that a run learns from, as its log directory records them."""
 
-import os
 import zlib
 
-from distmnist.common import files
+from distmnist.common import files, layout
 from distmnist.storage import paths
 
 _DATA_FILE = 'train.data'
@@ -26,13 +25,14 @@ def describe(unit, *splits):
 
 def write(logdir, text):
   """Keeps `text`, which `describe` returned."""
-  with files.replacing(os.path.join(logdir, _DATA_FILE)) as file:
+  layout.make_own_dir(logdir)
+  with files.replacing(layout.own_path(logdir, _DATA_FILE)) as file:
     file.write(text + '\n')
 
 
 def read(logdir):
   """Returns what `write` has kept (str), or None."""
   try:
-    return paths.read_text(os.path.join(logdir, _DATA_FILE)).strip()
+    return paths.read_text(layout.own_path(logdir, _DATA_FILE)).strip()
   except (OSError, ValueError):
     return None

@@ -1,13 +1,13 @@
 """What worker 0 does besides its own steps: validate, save, report."""
 
 import logging
-import os
 import time
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+from distmnist.common import layout
 from distmnist.common.names import CHIEF
 from distmnist.logdir import best, checkpoints, logdirs, report, worker_records
 from distmnist.training import (
@@ -145,7 +145,9 @@ class Chief(strategy.CenterHook):
 
   def _make_validation(self, steps, others):
     problem = self._choice.problem
-    summary_dir = self._logdir and os.path.join(self._logdir, 'validation')
+    summary_dir = self._logdir and layout.metrics_dir(
+      self._logdir, 'validation'
+    )
     fetch = evaluation.build_fetch()
 
     def evaluate(session):

@@ -5,9 +5,8 @@ a --logdir has no folder, and all of this does nothing.
 """
 
 import logging
-import os
 
-from distmnist.common import cli, console, files, store_check
+from distmnist.common import cli, console, files, layout, store_check
 from distmnist.common import owner as owner_lib
 from distmnist.logdir import (
   checkpoints,
@@ -49,8 +48,8 @@ class RunFolder:
   @property
   def summary_dir(self):
     """str, the folder of this worker's summaries, or None."""
-    name = f'worker_{self._task.cluster.task_index}'
-    return self.path and os.path.join(self.path, name)
+    name = f'worker {self._task.cluster.task_index}'
+    return self.path and layout.metrics_dir(self.path, name)
 
   def claim(self, problem, at_end, plan=None):
     """Chooses what the run resumes from, and takes sole use of the folder.

@@ -1,7 +1,7 @@
 """metrics.jsonl: what a task reports about itself, one JSON object a line.
 
-Each task has its own, LOGDIR/TASK/metrics.jsonl, which all its lives append to;
-a run in a store has none, as nothing can be appended there.
+Each task has its own, LOGDIR/metrics/TASK/metrics.jsonl, which all its lives
+append to; a run in a store has none, as nothing can be appended there.
 metrics.schema.json defines the fields. A line is written in one write; one that
 cannot be written does not end the training, and one that is cut off, by a full
 disk, is ignored.
@@ -22,7 +22,7 @@ import os
 import re
 import time
 
-from distmnist.common import files
+from distmnist.common import files, layout
 from distmnist.watching import task_state
 
 _log = logging.getLogger(__name__)
@@ -41,18 +41,13 @@ _LEAST_BYTES, _LEAST_LINES = 2**15, 20
 _FIRST_BYTES, _LAST_BYTES = 2**12, 2**14
 
 
-def folder_of(logdir, task):
-  """Returns the folder of a task such as 'ps 0': LOGDIR/ps_0."""
-  return os.path.join(logdir, task.replace(' ', '_'))
-
-
 def path_of(logdir, task):
-  return os.path.join(folder_of(logdir, task), NAME)
+  return os.path.join(layout.metrics_dir(logdir, task), NAME)
 
 
 def find(logdir):
   """Returns {task name: path} of the files in `logdir`."""
-  paths = glob.glob(os.path.join(glob.escape(logdir), '*', NAME))
+  paths = glob.glob(layout.metrics_dir(glob.escape(logdir), f'*/{NAME}'))
   return {
     os.path.basename(os.path.dirname(path)).replace('_', ' '): path
     for path in sorted(paths)

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 
-from distmnist.common import files
+from distmnist.common import files, layout
 from distmnist.storage import paths
 
 _FILE = 'stop_request.json'
@@ -34,7 +34,8 @@ def write(logdir):
     'pid': os.getpid(),
     'time': time.time(),
   }
-  with files.replacing(os.path.join(logdir, _FILE)) as file:
+  layout.make_own_dir(logdir)
+  with files.replacing(layout.own_path(logdir, _FILE)) as file:
     json.dump(request, file)
   return request
 
@@ -43,19 +44,19 @@ def withdraw(logdir, request):
   """Takes back what `write` has returned, unless a later one has come."""
   if read(logdir) == request:
     with contextlib.suppress(OSError):
-      paths.remove(os.path.join(logdir, _FILE))
+      paths.remove(layout.own_path(logdir, _FILE))
 
 
 def confirm(logdir):
   """Notes in the request that the launcher obeys it; may raise OSError."""
   request = read(logdir) | {'is_taken': True}
-  with files.replacing(os.path.join(logdir, _FILE)) as file:
+  with files.replacing(layout.own_path(logdir, _FILE)) as file:
     json.dump(request, file)
 
 
 def read(logdir):
   """Returns the request, a dict; empty if there is none."""
-  return files.read_dict(os.path.join(logdir, _FILE))
+  return files.read_dict(layout.own_path(logdir, _FILE))
 
 
 class Watch:

@@ -9,7 +9,7 @@ import glob
 import json
 import os
 
-from distmnist.common import files
+from distmnist.common import files, layout
 
 NAME = 'timeline.json'
 # Kind: its colour, one of the names that Chrome reserves.
@@ -77,7 +77,7 @@ def merge(logdir):
   Raises:
     OSError: it cannot be written.
   """
-  pattern = os.path.join(glob.escape(logdir), 'worker_*', 'trace_*.json')
+  pattern = layout.metrics_dir(glob.escape(logdir), 'worker_*/trace_*.json')
   events = []
   for path in sorted(glob.glob(pattern)):
     try:

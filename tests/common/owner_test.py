@@ -12,7 +12,14 @@ import time
 
 import pytest
 
-from distmnist.common import cli, numbered_file, owner, owner_file, takeover
+from distmnist.common import (
+  cli,
+  layout,
+  numbered_file,
+  owner,
+  owner_file,
+  takeover,
+)
 from tests.support.background import wait_until
 from tests.support.owners import Clock, be_elsewhere, make, take
 
@@ -52,8 +59,7 @@ def test_a_folder_that_was_removed_is_made_again_out_loud(tmp_path, logged):
   first = make(folder)
   first.take()
   first.keep(on_loss=None, on_removed=lambda: told.append(True))
-  (folder / 'owner.json.00000001').unlink()
-  folder.rmdir()
+  shutil.rmtree(folder)
   first.check()
   first.check()
   [line] = logged
@@ -68,7 +74,7 @@ def test_a_launcher_finds_out_before_it_touches_anything(tmp_path):
   chief = take(logdir)
   with pytest.raises(cli.RunError, match='^--logdir=.* is in use by process'):
     hold(logdir).__enter__()
-  assert [path.name for path in logdir.iterdir()] == ['owner.json.00000001']
+  assert os.listdir(logdir / 'distmnist') == ['owner.json.00000001']
   chief.release()
   with hold(logdir):
     # Its chief has a file of its own.
@@ -93,7 +99,7 @@ def test_of_two_launchers_the_second_is_refused(tmp_path):
     with pytest.raises(cli.RunError, match=f'in use by process {other.pid} '):
       hold(tmp_path).__enter__()
     other.communicate()
-  [path] = tmp_path.iterdir()
+  [path] = (tmp_path / 'distmnist').iterdir()
   assert json.loads(path.read_text())['has_ended']
   with hold(tmp_path):
     pass
@@ -124,13 +130,13 @@ def test_a_launcher_learns_at_once_that_it_has_lost_the_folder(
     # Of another machine, which believes that this one is gone.
     other = owner_file.describe_self() | {'host': 'b'}
     text = json.dumps(other)
-    (tmp_path / 'launcher.json.00000002').write_text(text)
+    (tmp_path / 'distmnist' / 'launcher.json.00000002').write_text(text)
     said = str(lost.get(timeout=20))
   assert said == (
     f'--logdir={tmp_path} was taken over by process {os.getpid()} of host b '
     f'since {other["since"]}: stopping the tasks of this launch'
   )
-  assert (tmp_path / 'launcher.json.00000002').read_text() == text
+  assert (tmp_path / 'distmnist' / 'launcher.json.00000002').read_text() == text
 
 
 @pytest.mark.parametrize('is_remote', [False, True])
@@ -141,7 +147,7 @@ def test_a_touch_under_way_does_not_undo_the_end(
   monkeypatch.setattr(takeover, 'TOUCH_SECS', 0.001)
   owner_ = take(tmp_path)
   if is_remote:
-    file = MadeByWriting(str(tmp_path / 'owner.json'))
+    file = MadeByWriting(str(tmp_path / 'distmnist' / 'owner.json'))
     file._highest = file._mine = 1
     owner_._file = file
   begun, goes_on = threading.Event(), threading.Event()
@@ -160,7 +166,7 @@ def test_a_touch_under_way_does_not_undo_the_end(
   ending.start()
   goes_on.set()
   ending.join(20)
-  [path] = tmp_path.iterdir()
+  [path] = (tmp_path / 'distmnist').iterdir()
   assert json.loads(path.read_text())['has_ended']
 
 
@@ -185,7 +191,8 @@ def test_a_launcher_is_there_from_its_start_to_its_end(tmp_path):
 def test_one_of_another_host_is_there_while_it_touches_its_file(
   tmp_path, age, is_there
 ):
-  path = tmp_path / 'launcher.json.00000001'
+  layout.make_own_dir(str(tmp_path))
+  path = tmp_path / 'distmnist' / 'launcher.json.00000001'
   me = owner_file.describe_self() | {'machine': 'another', 'pid': 1}
   path.write_text(json.dumps(me))
   os.utime(path, (time.time() - age,) * 2)

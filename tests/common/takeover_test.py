@@ -6,7 +6,14 @@ import sys
 
 import pytest
 
-from distmnist.common import cli, files, numbered_file, owner, takeover
+from distmnist.common import (
+  cli,
+  files,
+  layout,
+  numbered_file,
+  owner,
+  takeover,
+)
 from tests.support.owners import Clock, be_elsewhere, make, take
 
 
@@ -20,7 +27,7 @@ def test_the_second_is_refused_with_the_first_ones_name(tmp_path):
     'another folder'
   )
   first.check()
-  assert [path.name for path in tmp_path.iterdir()] == ['owner.json.00000001']
+  assert os.listdir(tmp_path / 'distmnist') == ['owner.json.00000001']
   assert owner.find_living(str(tmp_path))['life'] == first.me['life']
 
 
@@ -30,7 +37,7 @@ def test_who_was_killed_here_is_followed_at_once(tmp_path):
     'owner.Owner("--logdir", sys.argv[1]).take(); os._exit(9)'
   )
   subprocess.run([sys.executable, '-c', code, str(tmp_path)], check=False)
-  found = numbered_file.find(str(tmp_path / 'owner.json')).read()
+  found = numbered_file.find(str(tmp_path / 'distmnist' / 'owner.json')).read()
   assert found['pid'] != os.getpid() and not found['has_ended']
   assert take(tmp_path, pause=Clock(lambda: None)).run == found['run']
 
@@ -92,7 +99,8 @@ def test_a_restarted_task_waits_for_the_end_of_the_one_before(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_waited_for_and_replaced(tmp_path):
-  path = tmp_path / 'owner.json.00000001'
+  layout.make_own_dir(str(tmp_path))
+  path = tmp_path / 'distmnist' / 'owner.json.00000001'
   path.write_text('{')
   os.utime(path, (1e9, 1e9))
   take(tmp_path, pause=Clock(lambda: None))

@@ -331,7 +331,7 @@ def test_a_call_from_python_trains_as_a_job_and_has_the_report(
   assert report.global_step == read_report(logdir)['global_step'] == 60
   assert report.logdir == str(logdir)
   assert any('2 workers with an evaluator as job' in line for line in lines)
-  assert list((logdir / 'evaluator_0').glob('events.out.*'))
+  assert list((logdir / 'metrics' / 'evaluator_0').glob('events.out.*'))
   assert re.search(r'^test accuracy +0\.\d{4}$', '\n'.join(lines), re.M)
   assert (logdir / 'logs' / 'job.sbatch').exists()
   with pytest.raises(distmnist.Error, match='--learning_rate=-1'):

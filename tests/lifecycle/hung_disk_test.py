@@ -48,7 +48,7 @@ def test_a_wait_for_a_ps_ends_though_no_metrics_can_be_written(
   tasks, make_real_cluster, tmp_path, hang
 ):
   logdir = tmp_path / 'run'
-  hang(logdir / 'worker_0' / 'metrics.jsonl')
+  hang(logdir / 'metrics' / 'worker_0' / 'metrics.jsonl')
   flags = *FLAGS, '--train_steps=10000000', f'--logdir={logdir}'
   [ps], [worker] = make_real_cluster(1, 1).start_all(*flags)
   wait_for_line(worker, 'step ')
@@ -63,7 +63,7 @@ def test_a_wait_for_a_ps_ends_though_no_metrics_can_be_written(
 @pytest.mark.slow
 def test_a_run_ends_though_no_metrics_can_be_written(tasks, tmp_path, hang):
   logdir = tmp_path / 'run'
-  hang(logdir / 'worker_0' / 'metrics.jsonl')
+  hang(logdir / 'metrics' / 'worker_0' / 'metrics.jsonl')
   flags = *FLAGS, '--train_steps=100', f'--logdir={logdir}'
   task = tasks.run(tmp_path / 'log', *flags)
   assert task.code == 0, task.output

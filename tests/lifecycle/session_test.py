@@ -281,7 +281,7 @@ def test_a_worker_that_is_stopped_for_a_while_holds_up_sync_only_so_long(
   assert [row['local_steps'] for row in rows] == [300, 300]
   assert [row['gradients_dropped'] for row in rows] == [0, 0]
   for i in range(2):
-    assert list((logdir / f'worker_{i}').glob('events.*'))
+    assert list((logdir / 'metrics' / f'worker_{i}').glob('events.*'))
 
 
 @pytest.mark.slow

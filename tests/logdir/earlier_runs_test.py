@@ -1,6 +1,8 @@
 """What a run has left, moved into a folder of its log directory."""
 
 import os
+import pathlib
+import shutil
 
 from distmnist.logdir import earlier_runs
 
@@ -8,17 +10,26 @@ from distmnist.logdir import earlier_runs
 def test_all_that_a_run_has_left_is_moved(tmp_path):
   """So that `evaluate` and `status` still know the run."""
   moved = [
-    *('best', 'lives', 'model.ckpt-9.index', 'model.keras', 'problem.py'),
-    *('report.json', 'train.data', 'train.flags', 'worker_0'),
-    'events.out.tfevents.17.host.1.0',
+    *('best', 'model.ckpt-9.index', 'model.keras', 'problem.py'),
+    *('report.json', 'train.flags', 'metrics/worker_0', 'metrics/graph'),
+    *('distmnist/lives', 'distmnist/train.data'),
   ]
-  stays = ['launcher.json', 'logs', 'owner.json', 'train.flags.txt']
+  stays = [
+    *('distmnist/launcher.json', 'distmnist/owner.json'),
+    *('logs', 'metrics/launcher', 'train.flags.txt'),
+  ]
   for name in [*moved, *stays]:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(name)
   target = earlier_runs.move(str(tmp_path))
-  assert sorted(os.listdir(target)) == sorted(moved)
-  there = {*os.listdir(tmp_path)} - {os.path.basename(target)}
-  assert sorted(there) == stays
+
+  def list_files(folder):
+    found = [x for x in folder.rglob('*') if x.is_file()]
+    return {str(x.relative_to(folder)) for x in found}
+
+  assert list_files(pathlib.Path(target)) == {*moved}
+  shutil.rmtree(target)
+  assert list_files(tmp_path) == {*stays}
   assert earlier_runs.move(str(tmp_path)) is None
 
 
@@ -38,14 +49,17 @@ def test_what_this_launch_has_begun_stays(tmp_path, monkeypatch):
   monkeypatch.setenv('DISTMNIST_LAUNCH_ID', 'ours')
 
   def write(name, launch):
-    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text(f'{{"launch": "{launch}"}}\n{{}}\n')
 
-  ours = ['ps_0/metrics.jsonl', 'history/worker_1_b.jsonl']
+  ours = ['metrics/ps_0/metrics.jsonl', 'distmnist/history/worker_1_b.jsonl']
   for name in ours:
     write(name, 'ours')
   assert earlier_runs.move(str(tmp_path)) is None  # No chief has been here.
-  theirs = ['worker_1/metrics.jsonl', 'history/worker_1_a.jsonl']
+  theirs = [
+    'metrics/worker_1/metrics.jsonl',
+    'distmnist/history/worker_1_a.jsonl',
+  ]
   for name in theirs:
     write(name, 'theirs')
   (tmp_path / 'train.flags').write_text('--model=mlp')

@@ -24,7 +24,7 @@ def test_what_is_no_run_is_told(tmp_path, set_flags):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root can drop its rights')
 @pytest.mark.parametrize(
-  'closed, named', [('', ''), ('ps_0', 'ps_0/metrics.jsonl')]
+  'closed, named', [('', ''), ('metrics/ps_0', 'metrics/ps_0/metrics.jsonl')]
 )
 def test_a_run_that_may_not_be_read_is_told_as_such(
   tmp_path, set_flags, monkeypatch, closed, named

@@ -72,33 +72,35 @@ def test_other_images_than_those_of_the_run_are_named(
 
 def test_never_moves_the_earlier_run_aside(set_flags, tmp_path):
   path = save(tmp_path, w=[2])
-  (tmp_path / 'worker_0').mkdir()
-  (tmp_path / 'lives').mkdir()
+  (tmp_path / 'metrics' / 'worker_0').mkdir(parents=True)
+  (tmp_path / 'distmnist' / 'lives').mkdir(parents=True)
   (tmp_path / 'logs').mkdir()
   restart = make_restart(set_flags, tmp_path, 'never')
   assert restart.find() is None
   [aside] = tmp_path.glob('earlier_*')
   assert (aside / os.path.basename(f'{path}.index')).exists()
-  assert (aside / 'worker_0').exists()
-  assert (aside / 'lives').exists()
-  assert sorted(p.name for p in tmp_path.iterdir()) == [aside.name, 'logs']
+  assert (aside / 'metrics' / 'worker_0').exists()
+  assert (aside / 'distmnist' / 'lives').exists()
+  left = {p.parent for p in tmp_path.rglob('*') if p.is_file()}
+  assert left == {aside}
+  assert (tmp_path / 'logs').exists()
 
 
 def test_the_lives_of_a_run_that_left_no_checkpoint_are_of_another(
   set_flags, tmp_path, monkeypatch
 ):
-  (tmp_path / 'lives').mkdir()
+  (tmp_path / 'distmnist' / 'lives').mkdir(parents=True)
   with monkeypatch.context() as patch:
     patch.setenv('DISTMNIST_ATTEMPT', '2')  # It may have been killed too soon.
     make_restart(set_flags, tmp_path, 'auto')
-    assert (tmp_path / 'lives').exists()
+    assert (tmp_path / 'distmnist' / 'lives').exists()
   make_restart(set_flags, tmp_path, 'auto')
   [aside] = tmp_path.glob('earlier_*')
-  assert os.listdir(aside) == ['lives']
+  assert os.listdir(aside / 'distmnist') == ['lives']
   save(tmp_path, w=[2])
-  (tmp_path / 'lives').mkdir()
+  (tmp_path / 'distmnist' / 'lives').mkdir(parents=True)
   make_restart(set_flags, tmp_path, 'auto')
-  assert (tmp_path / 'lives').exists()
+  assert (tmp_path / 'distmnist' / 'lives').exists()
 
 
 def test_never_goes_on_once_the_launcher_starts_the_task_again(
@@ -159,8 +161,8 @@ def test_a_move_that_a_kill_cuts_short_is_completed(
 ):
   for step in (100, 900, 1000):
     save(tmp_path, step=step, w=[2])
-  (tmp_path / 'worker_1').mkdir()
-  (tmp_path / 'worker_1' / 'before').touch()
+  (tmp_path / 'metrics' / 'worker_1').mkdir(parents=True)
+  (tmp_path / 'metrics' / 'worker_1' / 'before').touch()
   if by_launcher:
     monkeypatch.setenv('DISTMNIST_LAUNCH_ID', 'second')
   with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -169,14 +171,14 @@ def test_a_move_that_a_kill_cuts_short_is_completed(
   if by_launcher:
     monkeypatch.setenv('DISTMNIST_ATTEMPT', '2')
   # Another task of this launch has begun to write.
-  (tmp_path / 'worker_1').mkdir(exist_ok=True)
+  (tmp_path / 'metrics' / 'worker_1').mkdir(parents=True, exist_ok=True)
   restart = make_restart(set_flags, tmp_path, tmp_path)
   [aside] = tmp_path.glob('earlier_*')
   assert restart.find() == str(aside / 'model.ckpt-1000')
   assert checkpoints.find_damage(restart.find()) is None
   assert len(list(aside.glob('model.ckpt-*.index'))) == 3
   assert not list(tmp_path.glob('model.ckpt-*'))
-  assert (aside / 'worker_1' / 'before').exists()
+  assert (aside / 'metrics' / 'worker_1' / 'before').exists()
   # Once it is complete, the same command by hand begins another run.
   if not by_launcher:
     save(tmp_path, step=1100, w=[2])
@@ -194,7 +196,7 @@ def test_a_move_that_was_cut_short_does_not_count_for_another_start(
     make_restart(set_flags, tmp_path, tmp_path)
   found = make_restart(set_flags, tmp_path, 'auto').find()
   assert found == str(tmp_path / 'model.ckpt-900')
-  assert not (tmp_path / 'begin.json').exists()
+  assert not (tmp_path / 'distmnist' / 'begin.json').exists()
 
 
 @pytest.mark.parametrize('is_folder', [False, True])

@@ -30,8 +30,8 @@ def test_the_speed_is_that_of_all_workers_once_all_were_seen(
 
 
 def test_samples_are_those_of_metrics_jsonl(tmp_path):
-  folder = tmp_path / 'worker_0'
-  folder.mkdir()
+  folder = tmp_path / 'metrics' / 'worker_0'
+  folder.mkdir(parents=True)
   lines = [
     {'kind': 'start', 'time': 1},
     {'kind': 'sample', 'time': 2, 'examples': None},
@@ -57,7 +57,7 @@ PROGRAM = """
 import json, os, signal, sys
 flags = dict(word[2:].split('=', 1) for word in json.load(sys.stdin))
 print(flags)
-folder = os.path.join(flags['logdir'], 'worker_0')
+folder = os.path.join(flags['logdir'], 'metrics', 'worker_0')
 os.makedirs(folder)
 with open(os.path.join(folder, 'metrics.jsonl'), 'w') as file:
   for t in range(5):

@@ -24,13 +24,13 @@ def write(folder):
   }
   form = json.dumps(sample).replace('1.0', '%d').replace(' 2', ' %d')
   for i in range(NUM_TASKS):
-    (folder / f'worker_{i}').mkdir()
-  path = folder / 'worker_0' / 'metrics.jsonl'
+    (folder / 'metrics' / f'worker_{i}').mkdir(parents=True)
+  path = folder / 'metrics' / 'worker_0' / 'metrics.jsonl'
   with open(path, 'w') as file:
     file.write(f'{json.dumps(first)}\n')
     file.writelines(f'{form % (NOW + 2 * i, i)}\n' for i in range(NUM_LINES))
   for i in range(1, NUM_TASKS):
-    os.link(path, folder / f'worker_{i}' / 'metrics.jsonl')
+    os.link(path, folder / 'metrics' / f'worker_{i}' / 'metrics.jsonl')
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ def test_a_training_has_the_bits_of_one_with_single_steps_and_its_files(
     assert saved == [0, *range(131, STEPS, 131), STEPS]
     evaluated = read_steps(str(logdir), 'evaluated')
     assert evaluated == list(range(173, STEPS, 173))
-    summaries = read_summaries(logdir / 'worker_0')
+    summaries = read_summaries(logdir / 'metrics' / 'worker_0')
     assert summaries == [1, *range(97, STEPS, 97)]
 
 

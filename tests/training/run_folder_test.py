@@ -49,8 +49,8 @@ def test_without_a_logdir_nobody_owns_anything(make):
 
 def test_the_chief_removes_the_drafts_of_killed_processes(make, tmp_path):
   machine, pid, start = owner_file.make_tag().split('-')
-  for folder in tmp_path / 'run', tmp_path / 'run' / 'lives':
-    folder.mkdir()
+  for folder in tmp_path / 'run', tmp_path / 'run' / 'distmnist' / 'lives':
+    folder.mkdir(parents=True)
     for ticks in int(start) - 1, start:
       name = f'a.json.{machine}-{pid}-{ticks}-01234567.new'
       (folder / name).write_text('')
@@ -124,7 +124,8 @@ def test_a_folder_that_was_removed_is_signed_again(make, tmp_path, monkeypatch):
   shutil.rmtree(path)
   folder.owner.check()
   assert logdirs.is_signed(str(path), 'a life')
-  assert {'train.flags', 'train.data'} <= set(os.listdir(path))
+  assert (path / 'train.flags').exists()
+  assert (path / 'distmnist' / 'train.data').exists()
   # Else a chief that starts again would begin anew, as --resume says.
   assert begin_file.has_begun(str(path))
 
@@ -135,7 +136,9 @@ def test_other_workers_only_make_the_folder(make, tmp_path):
   folder.sign()
   assert path.is_dir()
   assert (folder.owner, folder.images) == (None, None)
-  assert list(path.iterdir()) == []
+  assert os.listdir(path) == ['distmnist'] and not os.listdir(
+    path / 'distmnist'
+  )
 
 
 def test_a_run_has_begun_once_its_first_step_is_done(set_flags, tmp_path):
@@ -145,9 +148,9 @@ def test_a_run_has_begun_once_its_first_step_is_done(set_flags, tmp_path):
   step = run_folder.FirstStep(
     str(tmp_path), 'some images', problem_lib.from_flags()
   )
-  assert sorted(os.listdir(tmp_path)) == ['report.json']
+  assert os.listdir(tmp_path) == ['report.json']
   step.begin()
-  assert (tmp_path / 'train.data').read_text() == 'some images\n'
+  assert (tmp_path / 'distmnist' / 'train.data').read_text() == 'some images\n'
   assert '--synthetic_train_images=20' in (
     (tmp_path / 'train.flags').read_text().splitlines()
   )
@@ -156,7 +159,8 @@ def test_a_run_has_begun_once_its_first_step_is_done(set_flags, tmp_path):
   assert not report.exists()
   # Later steps neither write nor remove.
   report.write_text('{}')
-  (tmp_path / 'train.data').unlink()
+  (tmp_path / 'distmnist' / 'train.data').unlink()
   step.begin()
   step.end()
-  assert sorted(os.listdir(tmp_path)) == ['report.json', 'train.flags']
+  left = [path.name for path in tmp_path.rglob('*') if path.is_file()]
+  assert sorted(left) == ['report.json', 'train.flags']

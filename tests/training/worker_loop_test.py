@@ -80,7 +80,7 @@ def test_a_chief_has_few_hooks_and_ends_by_saving_and_waiting(train, tmp_path):
   ]
   assert run.task.stop.find_unsaved() is None
   assert (tmp_path / 'model.ckpt-4.index').exists()
-  assert (tmp_path / 'worker_0' / 'trace_2.json').exists()
+  assert (tmp_path / 'metrics' / 'worker_0' / 'trace_2.json').exists()
   assert (tmp_path / 'report.json').exists()
 
 

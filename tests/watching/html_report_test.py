@@ -102,9 +102,9 @@ def test_a_live_task_whose_clock_is_behind_is_not_silent(tmp_path):
     own | {'kind': 'start', 'host': 'h', 'pid': 1},
     own | {'kind': 'sample', 'state': 'training', 'step': 3},
   )
-  (tmp_path / 'worker_0').mkdir()
+  (tmp_path / 'metrics' / 'worker_0').mkdir(parents=True)
   text = ''.join(f'{json.dumps(line)}\n' for line in lines)
-  (tmp_path / 'worker_0' / 'metrics.jsonl').write_text(text)
+  (tmp_path / 'metrics' / 'worker_0' / 'metrics.jsonl').write_text(text)
   html_report.write(str(tmp_path))
   text = Page((tmp_path / 'report.html').read_text('utf-8')).text
   assert 'training' in text and 'silent' not in text

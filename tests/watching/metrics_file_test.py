@@ -15,7 +15,7 @@ def make(folder, task='ps 0', life='a'):
 
 
 def read_lines(folder, task='ps_0'):
-  path = folder / task / 'metrics.jsonl'
+  path = folder / 'metrics' / task / 'metrics.jsonl'
   return [json.loads(text) for text in path.read_text().splitlines()]
 
 
@@ -39,7 +39,7 @@ def test_a_number_that_is_none_becomes_null_and_others_stay_short(tmp_path):
 
 def test_a_line_that_was_cut_off_is_left_alone(tmp_path):
   make(tmp_path).write('sample', state='serving')
-  path = tmp_path / 'ps_0' / 'metrics.jsonl'
+  path = tmp_path / 'metrics' / 'ps_0' / 'metrics.jsonl'
   path.write_bytes(path.read_bytes() + b'{"kind": "sam')
   make(tmp_path, life='b').write('sample', state='serving')
   lives = [line['life'] for line in metrics_file.read(str(tmp_path))]
@@ -61,25 +61,28 @@ def test_nothing_is_made_where_there_is_no_logdir(tmp_path, logged):
 def test_a_file_that_was_moved_away_begins_anew(tmp_path):
   writer = make(tmp_path)
   writer.write('sample', state='serving')
-  (tmp_path / 'ps_0').rename(tmp_path / 'earlier')
+  (tmp_path / 'metrics' / 'ps_0').rename(tmp_path / 'earlier')
   writer.write('sample', state='serving')
   assert [x['kind'] for x in read_lines(tmp_path)] == ['start', 'sample']
 
 
 def test_what_cannot_be_written_is_said_once(tmp_path, logged):
-  (tmp_path / 'ps_0').write_text('')
+  (tmp_path / 'metrics').mkdir()
+  (tmp_path / 'metrics' / 'ps_0').write_text('')
   writer = make(tmp_path)
   for _ in range(2):
     writer.write('sample', state='serving')
   assert logged == [
-    f'{tmp_path}/ps_0/metrics.jsonl cannot be written: Not a directory; the '
-    'training goes on without'
+    f'{tmp_path}/metrics/ps_0/metrics.jsonl cannot be written: Not a '
+    'directory; the training goes on without'
   ]
 
 
 def test_no_link_is_followed(tmp_path, logged):
-  (tmp_path / 'ps_0').mkdir()
-  (tmp_path / 'ps_0' / 'metrics.jsonl').symlink_to(tmp_path / 'victim')
+  (tmp_path / 'metrics' / 'ps_0').mkdir(parents=True)
+  (tmp_path / 'metrics' / 'ps_0' / 'metrics.jsonl').symlink_to(
+    tmp_path / 'victim'
+  )
   make(tmp_path).write('sample', state='serving')
   assert not (tmp_path / 'victim').exists()
   assert len(logged) == 1
@@ -92,7 +95,7 @@ def test_a_follower_reads_each_line_once_and_no_half_one(tmp_path):
   make(tmp_path, 'worker 1').write('sample', state='training')
   tasks = [line['task'] for line in follower.read_new()]
   assert sorted(tasks) == ['ps 0', 'ps 0', 'worker 1', 'worker 1']
-  path = tmp_path / 'ps_0' / 'metrics.jsonl'
+  path = tmp_path / 'metrics' / 'ps_0' / 'metrics.jsonl'
   with open(path, 'a') as file:
     file.write('{"kind": "end", "time": 1, ')
     file.flush()
@@ -106,7 +109,7 @@ def test_a_follower_sees_that_a_file_is_another(tmp_path):
   follower = metrics_file.Follower(str(tmp_path))
   make(tmp_path).write('sample', state='serving')
   assert len(follower.read_new()) == 2
-  (tmp_path / 'ps_0').rename(tmp_path.parent / 'away')
+  (tmp_path / 'metrics' / 'ps_0').rename(tmp_path.parent / 'away')
   make(tmp_path, life='b').write('sample', state='serving')
   assert [line['life'] for line in follower.read_new()] == ['b', 'b']
 
@@ -130,8 +133,8 @@ GOOD |= {'state': 'training', 'step': 3, 'cost': None, 'staleness': {'0': 4}}
 
 
 def write_line(folder, **fields):
-  folder = folder / 'worker_1'
-  folder.mkdir(exist_ok=True)
+  folder = folder / 'metrics' / 'worker_1'
+  folder.mkdir(parents=True, exist_ok=True)
   with open(folder / 'metrics.jsonl', 'a') as file:
     file.write(json.dumps(GOOD | fields) + '\n')
 
@@ -167,7 +170,7 @@ def test_an_odd_line_is_left_out(tmp_path, fields):
 
 def test_deep_nests_are_left_out_as_well(tmp_path):
   write_line(tmp_path)
-  with open(tmp_path / 'worker_1' / 'metrics.jsonl', 'a') as file:
+  with open(tmp_path / 'metrics' / 'worker_1' / 'metrics.jsonl', 'a') as file:
     file.write('[' * 100_000 + '\n')
   assert len(metrics_file.read(str(tmp_path))) == 1
 

@@ -129,8 +129,8 @@ def test_what_changes_amid_a_sample_is_left_to_the_next(make, tmp_path):
 @pytest.fixture
 def hung_file(tmp_path):
   """Yields a metrics.jsonl that takes no more, like one on a hung disk."""
-  path = tmp_path / 'ps_0' / 'metrics.jsonl'
-  path.parent.mkdir()
+  path = tmp_path / 'metrics' / 'ps_0' / 'metrics.jsonl'
+  path.parent.mkdir(parents=True)
   os.mkfifo(path)
   fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
   with contextlib.suppress(BlockingIOError):

@@ -5,6 +5,7 @@ import queue
 
 import pytest
 
+from distmnist.common import layout
 from distmnist.watching import stop_file
 
 
@@ -69,7 +70,8 @@ def test_a_second_request_is_heeded_as_well(watch, tmp_path):
 def test_a_file_that_says_nothing_is_no_request(watch, tmp_path):
   watching, asked = watch()
   with watching:
-    (tmp_path / 'stop_request.json').write_text('{')
+    layout.make_own_dir(str(tmp_path))
+    (tmp_path / 'distmnist' / 'stop_request.json').write_text('{')
     with pytest.raises(queue.Empty):
       asked.get(timeout=0.05)
   assert stop_file.read(str(tmp_path / 'none')) == {}

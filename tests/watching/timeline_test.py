@@ -65,13 +65,15 @@ def test_a_trace_can_be_read_again():
 def test_the_traces_of_all_workers_become_one(tmp_path):
   assert timeline.merge(str(tmp_path)) is None
   for i, start in enumerate((1000, 1004)):
-    (tmp_path / f'worker_{i}').mkdir()
+    (tmp_path / 'metrics' / f'worker_{i}').mkdir(parents=True)
     trace = timeline.lay_out(
       [make(f'worker {i}', 'compute', start), make('ps 0', 'push', start)]
     )
-    path = tmp_path / f'worker_{i}' / 'trace_7.json'
+    path = tmp_path / 'metrics' / f'worker_{i}' / 'trace_7.json'
     path.write_text(json.dumps(trace))
-  (tmp_path / 'worker_1' / 'trace_8.json').write_text('{"traceEvents": [')
+  (tmp_path / 'metrics' / 'worker_1' / 'trace_8.json').write_text(
+    '{"traceEvents": ['
+  )
   path = timeline.merge(str(tmp_path))
   assert path == f'{tmp_path}/timeline.json'
   with open(path) as file:

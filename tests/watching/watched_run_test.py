@@ -50,7 +50,9 @@ def test_a_run_that_is_moved_aside_is_forgotten(tmp_path):
   worker.write('evaluation', split='test', step=9, metrics={'accuracy': 0.9})
   found = watched_run.WatchedRun(str(tmp_path))
   assert found.look().step == 9
-  (tmp_path / 'worker_0').rename(tmp_path.parent / f'{tmp_path.name}_aside')
+  (tmp_path / 'metrics' / 'worker_0').rename(
+    tmp_path.parent / f'{tmp_path.name}_aside'
+  )
   assert found.look().evaluations == {}
   worker.write('sample', state='training', step=1)
   assert [line['kind'] for line in found.read_new()] == ['start', 'sample']

@@ -2,11 +2,12 @@
 
 import os
 
-from distmnist.common import cli, command_line, files
+from distmnist.common import cli, command_line, files, layout
 from distmnist.logdir import run_flags
 from distmnist.storage import paths
 
-_FILE, _EARLIER_FILE = run_flags.PROBLEM_FILE, 'problem_before.py'
+_FILE = run_flags.PROBLEM_FILE
+_EARLIER_FILE = f'{layout.OWN}/problem_before.py'
 
 
 def keep(problem, logdir):
@@ -18,6 +19,7 @@ def keep(problem, logdir):
     return
   source, kept = problem.read_source(), _read_kept(logdir)
   if kept not in (None, source):
+    layout.make_own_dir(logdir)
     _write(logdir, _EARLIER_FILE, kept)
   _write(logdir, _FILE, source)
 

@@ -160,13 +160,13 @@ class Writer:
     self._path = ''
 
 
-def write_graph(logdir):
-  """Writes the default graph as it is now to `logdir`, for TensorBoard.
+def write_graph(folder):
+  """Writes the default graph as it is now to `folder`, for TensorBoard.
 
   Args:
-    logdir: str.
+    folder: str.
   """
-  with contextlib.closing(Writer(logdir)) as writer:
+  with contextlib.closing(Writer(folder)) as writer:
     writer.write_graph(tf.get_default_graph())
 
 

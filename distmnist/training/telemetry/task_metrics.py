@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 
-from distmnist.common import owner
+from distmnist.common import layout, owner
 from distmnist.exchange.rounds import round_waits
 from distmnist.logdir import logdirs
 from distmnist.storage import urls
@@ -154,7 +154,7 @@ class Curves:
 
   def _write(self, run, scalars, step):
     if run not in self._writers:
-      folder = metrics_file.folder_of(self._logdir, run)
+      folder = layout.metrics_dir(self._logdir, run)
       self._writers[run] = summaries.Writer(folder)
       # An earlier life may have been further, or have written this very step.
       self._writers[run].begin_session(step - 1)

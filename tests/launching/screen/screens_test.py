@@ -187,7 +187,9 @@ def test_a_terminal_shows_the_table(tmp_path):
     if (line['kind'], line['task']) == ('evaluation', 'evaluator 0')
   ]
   assert evaluated[-1]['step'] == 100
-  assert list((tmp_path / 'run' / 'evaluator_0').glob('events.out.*'))
+  assert list(
+    (tmp_path / 'run' / 'metrics' / 'evaluator_0').glob('events.out.*')
+  )
   assert text.count('memory') == 1, text
   assert text.index('test accuracy') < text.index('memory')
 

@@ -10,7 +10,7 @@ import time
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import owner, owner_file
+from distmnist.common import layout, owner, owner_file
 from distmnist.lifecycle import task as task_lib
 from distmnist.training.telemetry import task_metrics
 from distmnist.watching import metrics_file, stop_file
@@ -39,7 +39,7 @@ def test_a_ps_is_a_run_in_tensorboard(make_cluster, tmp_path, set_flags):
     *('start', 'sample', 'sample', 'end')
   ]
   assert lines[1]['state'] == 'serving' and lines[1]['waiting'] == []
-  (step, curves), _ = read_curves(tmp_path / 'ps_0')
+  (step, curves), _ = read_curves(tmp_path / 'metrics' / 'ps_0')
   assert step == 0
   assert curves['rss_bytes'] == lines[1]['rss_bytes']
   assert {'sent_bytes_per_sec', 'workers_waiting'} <= curves.keys()
@@ -55,7 +55,9 @@ def test_evaluations_are_curves_over_the_step(tmp_path, set_flags):
     task.metrics.write(
       'evaluation', split='test', step=40, metrics={'accuracy': 0.5}
     )
-  assert read_curves(tmp_path / 'evaluator_0') == [(40, {'accuracy': 0.5})]
+  assert read_curves(tmp_path / 'metrics' / 'evaluator_0') == [
+    (40, {'accuracy': 0.5})
+  ]
   assert metrics_file.read(str(tmp_path))[-1]['text'] == 'stopped'
 
 
@@ -67,13 +69,13 @@ def test_the_last_evaluation_of_the_chief_has_a_run_of_its_own(tmp_path):
     line | {'split': 'test', 'metrics': {'accuracy': 0.75}, 'is_final': True}
   )
   curves.close()
-  assert [path.name for path in tmp_path.iterdir()] == ['test']
-  assert read_curves(tmp_path / 'test') == [(7, {'accuracy': 0.75})]
+  assert os.listdir(tmp_path / 'metrics') == ['test']
+  assert read_curves(tmp_path / 'metrics' / 'test') == [(7, {'accuracy': 0.75})]
 
 
 def test_the_seconds_of_a_ps_begin_anew_with_its_file(tmp_path):
   ps = metrics_file.Writer(str(tmp_path), 'ps 0', 'a')
-  path = tmp_path / 'ps_0' / metrics_file.NAME
+  path = tmp_path / 'metrics' / 'ps_0' / metrics_file.NAME
   curves = task_metrics.Curves(str(tmp_path))
 
   def write(begun, now):
@@ -86,7 +88,7 @@ def test_the_seconds_of_a_ps_begin_anew_with_its_file(tmp_path):
   path.rename(tmp_path / 'aside')
   write(4990.0, 5002.0)
   curves.close()
-  found = [step for step, _ in read_curves(tmp_path / 'ps_0')]
+  found = [step for step, _ in read_curves(tmp_path / 'metrics' / 'ps_0')]
   assert found == [4900, 12]
 
 
@@ -102,7 +104,8 @@ def test_a_request_to_stop_is_kept_until_its_launcher_is_known_to_be_gone(
 ):
   monkeypatch.setattr(stop_file, '_LOOK_SECS', 0.002)
   set_flags(f'--logdir={tmp_path}')
-  launcher = tmp_path / 'launcher.json.00000001'
+  layout.make_own_dir(str(tmp_path))
+  launcher = tmp_path / 'distmnist' / 'launcher.json.00000001'
   me = owner_file.describe_self() | {'machine': 'another', 'pid': 1}
   launcher.write_text(json.dumps(me))
   looks, requests = threading.Semaphore(0), queue.Queue()
