@@ -127,6 +127,7 @@ setuptools.setup(
   },
   entry_points={
     'console_scripts': [
+      'distmnist = distmnist.__main__:run',
       'distmnist-train = distmnist.train:run',
       'distmnist-evaluate = distmnist.evaluate:run',
       'distmnist-export = distmnist.export:run',

@@ -9,18 +9,10 @@ from distmnist.common import names, signals
 __version__ = '0.1.0'
 
 
-_MOVED = {
-  'on_spark': 'from distmnist import spark, then spark.run(...)',
-  'spark_predict': 'from distmnist import spark, then spark.predict(...)',
-}
-
-
 def __getattr__(name):
   # Loaded on demand, so that `import distmnist` costs nothing.
   if name in names.CALLS:
     return getattr(importlib.import_module(names.CALLS[name]), name)
-  if name in _MOVED:
-    raise ImportError(f'there is no distmnist.{name} any more: {_MOVED[name]}')
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
@@ -29,8 +21,8 @@ def _is_program():
   words, [program] = sys.orig_argv, sys.argv[:1] or ['']
   if program == '-m' and '-m' in words:
     module = words[words.index('-m') + 1]
-    return module.rpartition('.')[0] == names.PACKAGE
-  return os.path.basename(program).startswith(f'{names.PACKAGE}-')
+    return names.PACKAGE in (module, module.rpartition('.')[0])
+  return os.path.basename(program).partition('-')[0] == names.PACKAGE
 
 
 if _is_program():

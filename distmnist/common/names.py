@@ -19,7 +19,22 @@ CALLS = {
   'start': 'distmnist.api.training',
 }
 
-# The programs, as `python -m` starts them.
+# The programs, as `distmnist PROGRAM` starts them.
+PROGRAMS = {
+  'launch': 'runs a cluster: ps, workers and evaluators',
+  'train': 'runs one task of a cluster, or trains alone',
+  'sweep': 'trains with many combinations of flags, and ranks them',
+  'plan': 'tells before a run what lies where, and how long it takes',
+  'status': 'shows what each task of a run does',
+  'logs': 'prints the log of a task',
+  'stop': 'makes a run save and end',
+  'report': 'draws a run on one page',
+  'evaluate': 'judges checkpoints on test or validation data',
+  'export': 'writes a SavedModel from a checkpoint',
+  'predict': 'runs an exported model on files',
+  'forward': 'sends metrics to W&B or MLflow',
+}
+# As `python -m` starts them.
 TRAIN = 'distmnist.train'
 CHECK = 'distmnist.check_flags'
 EXPORT = 'distmnist.export'

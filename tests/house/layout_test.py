@@ -19,6 +19,7 @@ PATHS = sorted(
 )
 # The programs, the module that all of them begin with, and what it stands on.
 TOP = {
+  '__main__',
   'check_flags',
   'evaluate',
   'export',
@@ -42,6 +43,7 @@ ON_EXECUTORS = 'feed', 'layouts'
 OF_SCRIPTS = ('own_loop',)
 # `launch --dry_run` and `--help` answer at once.
 WITHOUT_TENSORFLOW = (
+  '__main__.py',
   'api',
   'common',
   'forward.py',
@@ -123,19 +125,6 @@ def test_a_launch_imports_no_tensorflow():
   imported = set(found.stdout.split())
   assert {'distmnist', 'absl'} <= imported
   assert not {'tensorflow', 'keras', 'numpy'} & imported
-
-
-@pytest.mark.parametrize('name', ['on_spark', 'spark_predict'])
-def test_a_program_of_before_is_told_the_new_name(name):
-  with pytest.raises(ImportError, match=f'no distmnist.{name} any more: from'):
-    importlib.import_module('distmnist').__getattr__(name)
-  found = subprocess.run(
-    [sys.executable, '-c', f'from distmnist import {name}'],
-    capture_output=True,
-    text=True,
-    cwd=REPO,
-  )
-  assert 'from distmnist import spark, then spark.' in found.stderr
 
 
 def test_the_face_of_spark_is_loaded_when_asked_for():
