@@ -54,8 +54,9 @@ _log = logging.getLogger(TRAIN)  # It runs as __main__.
 
 # What --help explains.
 _FIRST_FLAGS = (
+  *('problem', 'optimizer', 'batch_size', 'epochs', 'learning_rate'),
+  *('strategy', 'logdir', 'model', 'dataset', 'train_steps'),
   *('job_name', 'task_index', 'ps_hosts', 'worker_hosts'),
-  *('strategy', 'model', 'dataset', 'learning_rate', 'train_steps', 'logdir'),
 )
 
 _SEED = flags.DEFINE_integer(

@@ -66,8 +66,13 @@ def check(words):
   known_only = bool(problem or _find_others())
   try:
     rest = command_line.parse(values, ['train', *words], known_only)
+  except flags.UnrecognizedFlagError as error:
+    _check_is_not_ours(f'--{error.flagname}')
+    raise cli.UsageError(str(error), 'train') from error
   except flags.Error as error:
     raise cli.UsageError(str(error), 'train') from error
+  for word in rest:
+    _check_is_not_ours(word)
   if rest and not rest[0].startswith('-'):
     raise cli.UsageError(
       f'{rest[0]!r} after the -- is not a flag: flags start with --', 'train'
@@ -75,6 +80,16 @@ def check(words):
   for name, room in names.ROOMS_OF_FLAGS.items():
     registry.check_is_one(room, values[name].value)
   return values
+
+
+def _check_is_not_ours(word):
+  """Checks that a flag which train lacks is not one of this very program."""
+  name, equals, value = word.partition('=')
+  if word.startswith('-') and name.lstrip('-') in flags.FLAGS:
+    raise cli.UsageError(
+      f'{name} is a flag of this program, not of train: give it before the --, '
+      f'as in {name}{equals}{value} --'
+    )
 
 
 def is_known(name):

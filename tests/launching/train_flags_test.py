@@ -172,6 +172,14 @@ def test_what_is_not_seen_in_the_file_is_left_to_train(tmp_path, text):
     train_flags.check([f'--problem={path}', '--units=4', '--model=none'])
 
 
+@pytest.mark.parametrize('words', [[], ['--problem=none.py']])
+def test_a_flag_of_the_launcher_is_sent_before_the_dashes(words):
+  assert 'num_workers' in flags.FLAGS  # As in a launch.
+  with pytest.raises(cli.UsageError, match='before the --') as raised:
+    train_flags.check([*words, '--num_workers=2'])
+  assert str(raised.value).startswith('--num_workers ')
+
+
 @pytest.mark.parametrize('named', ['none.py', 'distmnist.no.such', 'no.such'])
 def test_a_problem_that_is_not_there_is_left_to_train(named):
   train_flags.check([f'--problem={named}', '--units=4'])
