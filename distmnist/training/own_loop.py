@@ -54,6 +54,7 @@ from distmnist.training.hooks import (
   save_hook,
   stop_hook,
 )
+from distmnist.training.problems import classic_variables
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class WorkerTask:
 
     Args:
       build_loss: callable() -> float32 scalar tensor, the mean over a batch of
-        this worker. What it makes with tf.get_variable is on the ps. All
+        this worker. The variables that it makes are on the ps. All
         workers make the same variables, and their losses use the same of them.
 
     Returns:
@@ -120,7 +121,8 @@ class WorkerTask:
       )
 
     def build(state):
-      loss = build_loss()
+      with classic_variables.shared(cli.UsageError):
+        loss = build_loss()
       script_checks.check_loss(loss)
       return loss, {}
 

@@ -81,7 +81,7 @@ def check_places(cluster):
     if '/job:ps' not in variable.device:
       raise cli.UsageError(
         f'the variable {variable.op.name!r} is made outside of build_loss(): '
-        'make it there by tf.get_variable, which puts it on a ps, or with '
+        'make it there, which puts it on a ps, or with '
         'collections=[tf.GraphKeys.LOCAL_VARIABLES] if each worker is to have '
         'one of its own; a global step is task.global_step'
       )

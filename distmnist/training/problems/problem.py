@@ -37,6 +37,7 @@ from distmnist.common import cli
 from distmnist.data import metric_total
 from distmnist.problems import images
 from distmnist.training.problems import (
+  classic_variables,
   keras_problem,
   problem_module,
   user_calls,
@@ -156,7 +157,10 @@ class Problem:
 
   def build(self, x, is_training):
     """Returns the outputs of the model, a nest of tensors."""
-    return self.call('build', x, is_training)
+    if not self.is_custom or self.has_keras_model:
+      return self.call('build', x, is_training)
+    with classic_variables.shared(self.error):
+      return self.call('build', x, is_training)
 
   def loss(self, y, outputs):
     """Returns (mean, values): a float32 scalar and float32 [n], or None.

@@ -121,5 +121,5 @@ def _check_any_is_trained(problem):
     raise problem.error(
       'the model has no trainable weight'
       if problem.has_keras_model
-      else 'build() makes no trainable variable: make them by tf.get_variable'
+      else 'build() makes no trainable variable: make them by tf.Variable'
     )

@@ -44,9 +44,9 @@ class Noted:
       # A partitioner splits the requested variable into parts.
       if not {name, name.rpartition('/part_')[0]} & self._names:
         raise self._error(
-          f'the variable {name!r} is made by tf.Variable, by a Keras layer or '
-          f'outside of {self._maker}: make it there by tf.get_variable, which '
-          'puts it on a ps'
+          f'the variable {name!r} is made by a Keras layer, by TensorFlow 2 or '
+          f'outside of {self._maker}: make it there by tf.get_variable or '
+          'tf.Variable of tensorflow.compat.v1, which put it on a ps'
         )
 
   def check_trainable(self):

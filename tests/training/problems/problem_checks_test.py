@@ -44,9 +44,9 @@ def build(x, is_training):
   'line, message',
   [
     (
-      'return tf.squeeze(x @ tf.Variable(tf.ones([2, 1]), name="raw"), 1)',
-      "the variable 'raw' is made by tf.Variable, by a Keras layer or outside "
-      'of build(): make it there by tf.get_variable, which puts it on a ps',
+      'raw = tf.compat.v2.Variable(tf.ones([2, 1]), name="raw")\n'
+      '  return tf.squeeze(x @ raw, 1)',
+      "raw' is made by a Keras layer, by TensorFlow 2 or outside of build()",
     ),
     ('return x[:, 0]', 'build() makes no trainable variable'),
     (

@@ -43,8 +43,7 @@ def make_constrained():
   [
     (
       make_by_itself,
-      "the variable 'b' is made by tf.Variable, by a Keras layer or outside "
-      'of build_loss(): make it there by tf.get_variable, which puts it on ',
+      "the variable 'b' is made by a Keras layer, ",
     ),
     (
       make_int,
