@@ -228,7 +228,7 @@ def test_placement_is_printed_if_asked_for(tasks, tmp_path):
 def test_the_graph_holds_no_images(observed):
   _, logdir = observed
   # The graph is in the events of the chief, for TensorBoard.
-  [events] = logdir.glob('events.*')
+  [events] = (logdir / 'metrics' / 'graph').glob('events.*')
   assert 10_000 < events.stat().st_size < 300_000
 
 

@@ -26,7 +26,7 @@ from tests.support.runner import (
 
 def read_graph(logdir):
   """Returns the one GraphDef that TensorBoard finds in `logdir`."""
-  [path] = logdir.glob('events.*')
+  [path] = (logdir / 'metrics' / 'graph').glob('events.*')
   [graph] = [
     event.graph_def
     for event in tf.train.summary_iterator(str(path))
