@@ -230,7 +230,7 @@ def test_a_ps_whose_chief_has_no_logdir_leaves_at_once(
   tasks, make_real_cluster
 ):
   ps, workers = make_real_cluster(1, 1).start_all(
-    *SMALL, '--log_secs=0', '--train_steps=1000000'
+    *SMALL, '--log_secs=0', '--train_steps=1000000', '--steps_per_run=1'
   )
   wait_for_step(workers[0], 10)
   tasks.signal(ps[0], signal.SIGTERM)
