@@ -8,6 +8,10 @@ from distmnist.common import names, signals
 
 __version__ = '0.1.0'
 
+# For TensorFlow, if it is imported later, here or in a task: 3 hides the lines
+# of its C++ code, as Python reports what goes wrong.
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
 
 def __getattr__(name):
   # Loaded on demand, so that `import distmnist` costs nothing.

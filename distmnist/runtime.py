@@ -16,8 +16,6 @@ from distmnist.common import output
 
 # The import takes some seconds, and as many minutes on a machine that is full.
 _IMPORT_LINE_SECS = 20.0
-# 3 hides C++ errors during a recovery, which Python reports anyway.
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 # Without this, Session.close() waits forever for a dead ps.
 os.environ.setdefault('GRPC_FAIL_FAST', 'true')
 # Have gRPC resolve names as we do, with the system's resolver: its own knows

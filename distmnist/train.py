@@ -55,7 +55,7 @@ _log = logging.getLogger(TRAIN)  # It runs as __main__.
 # What --help explains.
 _FIRST_FLAGS = (
   *('problem', 'optimizer', 'batch_size', 'epochs', 'learning_rate'),
-  *('strategy', 'logdir', 'model', 'dataset', 'train_steps'),
+  *('strategy', 'logdir'),
   *('job_name', 'task_index', 'ps_hosts', 'worker_hosts'),
 )
 
