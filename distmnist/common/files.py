@@ -1,157 +1,36 @@
-"""Writes files in folders where others may write as well.
-
-A file appears whole or not at all, and a link that somebody has put in its
-place is replaced or refused, never followed.
-"""
+"""Files in folders where others may write as well, and folders of one's own."""
 
 import contextlib
 import errno
 import json
 import logging
 import os
-import re
-import secrets
 import stat
+from collections.abc import Iterator
+from typing import IO
 
-from distmnist.common import owner_file
-from distmnist.storage import copies, paths, urls
+from distmnist.storage import copies, disk, paths, urls
 
 _log = logging.getLogger(__name__)
 
-ABANDONED_SECS = 600.0
-# What `_name_draft` returns, with the tag of the process; no file of a user's.
-_DRAFT = re.compile(r'.+\.([0-9a-f]{8}-\d+-\w+)-[0-9a-f]{8}\.new')
-_NO_LINKS = errno.EPERM, errno.ENOTSUP, errno.ENOSYS
 # What a write to a full disk fails with.
 FULL = errno.ENOSPC, errno.EDQUOT
 _NOT_WRITABLE = errno.EROFS, errno.EACCES, errno.EPERM
 
 
 @contextlib.contextmanager
-def replacing(path, mode='w'):
-  """Yields a new file that replaces `path` at the end.
-
-  If the block raises, what was at `path` stays as it was. The content is on
-  disk before it gets the name, so a power cut leaves the old file or the new
-  one.
+def replacing(path: str, mode: str = 'w') -> Iterator[IO]:
+  """Yields a new file that replaces `path` at the end, whole or not at all.
 
   Args:
-    path: str; for an address, the file is written here first and then uploaded.
+    path: for an address, the file is written here first and then uploaded.
     mode: 'w' for UTF-8 text, whose line ends stay as they are, or 'wb'.
 
   Raises:
     OSError: it cannot be written.
   """
-  if urls.is_remote(path):
-    with copies.drafting(path) as draft, replacing(draft, mode) as file:
-      yield file
-    return
-  # Next to `path`, as a rename has to stay on one file system.
-  new = _name_draft(path)
-  text = {} if 'b' in mode else {'encoding': 'utf-8', 'newline': ''}
-  try:
-    # With O_EXCL, which follows no link.
-    with open(new, mode.replace('w', 'x'), **text) as file:
-      yield file
-      file.flush()
-      os.fsync(file.fileno())
-    os.replace(new, path)
-  except BaseException as error:
-    with contextlib.suppress(OSError):
-      os.remove(new)
-    if isinstance(error, OSError) and error.filename is None:
-      error.filename = path  # A write or flush that fails names none.
-    raise
-
-
-def _name_draft(path):
-  """Returns a name that nobody can guess, and that says who writes there."""
-  return f'{path}.{owner_file.make_tag()}-{secrets.token_hex(4)}.new'
-
-
-def create(path, text):
-  """Makes a file if there is none, whole and on disk; returns whether it did.
-
-  Of two processes that do it at once, also over NFS, only one succeeds.
-
-  Args:
-    path: str, on this machine.
-    text: str.
-
-  Raises:
-    OSError: it cannot be written.
-  """
-  new = _name_draft(path)
-  try:
-    with open(new, 'x', encoding='utf-8') as file:
-      file.write(text)
-      file.flush()
-      os.fsync(file.fileno())
-    return _link(new, path)
-  finally:
-    with contextlib.suppress(OSError):
-      os.remove(new)
-
-
-def _link(new, path):
-  """Gives the file `new` the name `path`, too, if nothing has that name."""
-  try:
-    os.link(new, path)
-    return True
-  except FileExistsError:
-    # NFS says so, too, if the first answer to our own request was lost.
-    with contextlib.suppress(FileNotFoundError):  # Gone by now.
-      return os.path.samefile(new, path)
-    return False
-  except OSError as error:
-    if error.errno not in _NO_LINKS:
-      raise
-  # A file system without hard links.
-  try:
-    with open(new, 'rb') as source, open(path, 'xb') as file:
-      file.write(source.read())
-    return True
-  except FileExistsError:
-    return False
-
-
-def see_now(folder):
-  """Returns the time (float) by the clock of a folder's file server."""
-  new = _name_draft(os.path.join(folder, 'time'))
-  try:
-    with open(new, 'xb') as file:
-      # On NFS it is the server that gives a time to what is written.
-      file.write(b'.')
-      file.flush()
-      os.fsync(file.fileno())
-      return os.fstat(file.fileno()).st_mtime
-  finally:
-    with contextlib.suppress(OSError):
-      os.remove(new)
-
-
-def remove_abandoned(folder):
-  """Removes the drafts that processes left in a folder when they were killed.
-
-  Of a process of another machine nothing is known: its draft counts as left
-  once it has not changed for ABANDONED_SECS.
-
-  Args:
-    folder: str, on this machine; other processes may write there meanwhile.
-  """
-  now = None
-  for name in paths.list_names(folder):
-    if not (match := _DRAFT.fullmatch(name)):
-      continue
-    path = os.path.join(folder, name)
-    is_dead = owner_file.is_tag_dead(match[1])
-    # It may be finished, and gone, by now; or another user's.
-    with contextlib.suppress(OSError):
-      if is_dead is None:
-        now = now or see_now(folder)
-        is_dead = now - os.stat(path).st_mtime > ABANDONED_SECS
-      if is_dead:
-        os.remove(path)
+  with copies.drafting(path) as draft, disk.replacing(draft, mode) as file:
+    yield file
 
 
 def read_dict(path):

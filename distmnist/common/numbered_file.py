@@ -20,7 +20,7 @@ import secrets
 import time
 
 from distmnist.common import files
-from distmnist.storage import paths, stores, urls
+from distmnist.storage import disk, paths, stores, urls
 
 _log = logging.getLogger(__name__)
 
@@ -120,13 +120,13 @@ class NumberedFile:
     return touched, self._see_now() - touched
 
   def _create(self, place, text):
-    return files.create(place, text)
+    return disk.create(place, text.encode())
 
   def _see_time(self, place):
     return os.stat(place).st_mtime
 
   def _see_now(self):
-    return files.see_now(self._folder or os.curdir)
+    return disk.see_now(self._folder or os.curdir)
 
   def _find_place(self, number):
     return f'{self._path}.{number:08d}'

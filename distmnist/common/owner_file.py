@@ -5,13 +5,12 @@ something on one machine only, and only until it is reused, so the file also
 names the machine, and when the process was started.
 """
 
-import hashlib
 import os
 import secrets
 import socket
 import time
 
-_BOOT_ID = '/proc/sys/kernel/random/boot_id'
+from distmnist.storage import process_tag
 
 
 def describe_self(run=None):
@@ -26,8 +25,8 @@ def describe_self(run=None):
     'host': socket.gethostname(),
     'pid': os.getpid(),
     'since': time.strftime('%Y-%m-%d %H:%M:%S'),
-    'machine': _read_machine(),
-    'start': read_start(os.getpid()),
+    'machine': process_tag.read_machine(),
+    'start': process_tag.read_start(os.getpid()),
     'has_ended': False,
   }
 
@@ -52,50 +51,12 @@ def is_known_dead(found):
 
 def _is_of_this_machine(found):
   machine = found.get('machine')
-  return machine is not None and machine == _read_machine()
+  return machine is not None and machine == process_tag.read_machine()
 
 
 def _has_ended(found):
   if found.get('has_ended'):
     return True
-  start = read_start(found['pid'])
+  start = process_tag.read_start(found['pid'])
   # A process id is reused after a while.
   return start is None or start != found['start']
-
-
-def _read_machine():
-  """Returns what two processes share if they see each other's process ids."""
-  try:
-    with open(_BOOT_ID, encoding='ascii') as file:
-      return f'{file.read().strip()} {os.readlink("/proc/self/ns/pid")}'
-  except OSError:
-    return None
-
-
-def read_start(pid):
-  """Returns when process `pid` was started, in ticks; None if it has ended."""
-  try:
-    with open(f'/proc/{pid}/stat', encoding='utf-8', errors='replace') as file:
-      fields = file.read().rpartition(') ')[2].split()
-  except OSError:
-    return None
-  return None if fields[0] in 'ZX' else fields[19]
-
-
-def make_tag():
-  """Returns what names this process in the name of a file (str)."""
-  pid = os.getpid()
-  return f'{_hash_machine()}-{pid}-{read_start(pid)}'
-
-
-def is_tag_dead(tag):
-  """Whether the process of a tag has ended; None if nothing is known of it."""
-  machine, _, process = tag.partition('-')
-  pid, _, start = process.partition('-')
-  if _read_machine() is None or machine != _hash_machine():
-    return None
-  return read_start(pid) != start
-
-
-def _hash_machine():
-  return hashlib.sha256(str(_read_machine()).encode()).hexdigest()[:8]

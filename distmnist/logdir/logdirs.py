@@ -8,7 +8,7 @@ import tempfile
 from absl import flags
 
 from distmnist.common import cli, files, layout
-from distmnist.storage import paths, stores, urls
+from distmnist.storage import disk, paths, stores, urls
 
 _REPORT_FILE = 'report.json'
 _SIGNATURE_FILE = 'chief'
@@ -69,7 +69,7 @@ def remove_abandoned(logdir):
       inside = os.path.relpath(folder, logdir)
       if inside not in (os.curdir, layout.METRICS, layout.OWN):
         names.clear()
-      files.remove_abandoned(folder)
+      disk.remove_abandoned(folder)
 
 
 def sign(logdir, life):

@@ -48,13 +48,14 @@ import sys
 import threading
 import time
 
-from distmnist.common import cli, command_line, owner_file, stop_grace
+from distmnist.common import cli, command_line, stop_grace
 from distmnist.common.names import ATTEMPT, CHIEF
 from distmnist.launching import jobs
 from distmnist.launching.forking import fork_client
 from distmnist.launching.screen import log_view, task_logs
 from distmnist.launching.supervisor import task_group
 from distmnist.spark import links
+from distmnist.storage import process_tag
 
 # From the loss of the executor to the stop, if the driver says nothing.
 ORPHAN_SECS = 20.0
@@ -64,7 +65,7 @@ _READ_BYTES = 1 << 18
 
 def is_alive(pid):
   """Whether the process exists, and not just as a zombie."""
-  return owner_file.read_start(pid) is not None
+  return process_tag.read_start(pid) is not None
 
 
 class Agent:

@@ -2,7 +2,8 @@
 
 import time
 
-from distmnist.common import files, owner_file
+from distmnist.common import owner_file
+from distmnist.storage import disk
 from distmnist.watching import metrics_file, run_state
 
 
@@ -81,7 +82,7 @@ def measure_clock(logdir):
     float, seconds; None if this process may not write there.
   """
   try:
-    server = files.see_now(logdir)
+    server = disk.see_now(logdir)
   except OSError:
     return None
   return time.time() - server

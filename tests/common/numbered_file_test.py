@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from distmnist.common import cli, numbered_file, owner_file, takeover
-from distmnist.storage import paths, stores
+from distmnist.common import cli, numbered_file, takeover
+from distmnist.storage import paths, process_tag, stores
 from tests.support.owners import Clock, make, take
 
 
@@ -71,7 +71,7 @@ def folder(store, tmp_path):
 @pytest.fixture
 def elsewhere(monkeypatch):
   """Makes the owners be on another machine, of which nothing is known."""
-  monkeypatch.setattr(owner_file, '_read_machine', lambda: None)
+  monkeypatch.setattr(process_tag, 'read_machine', lambda: None)
 
 
 def be_silent(monkeypatch, secs):

@@ -44,11 +44,3 @@ def test_a_process_id_of_another_process_is_a_dead_one(fields):
 def test_of_another_machine_nothing_is_known(found):
   assert not owner_file.is_known_dead(found)
   assert not owner_file.is_alive_here(found)
-
-
-def test_a_tag_tells_whether_its_process_has_ended():
-  assert owner_file.is_tag_dead(owner_file.make_tag()) is False
-  machine, pid, start = owner_file.make_tag().split('-')
-  assert owner_file.is_tag_dead(f'{machine}-{pid}-{int(start) - 1}')
-  assert owner_file.is_tag_dead(f'01234567-{pid}-{start}') is None
-  assert owner_file.is_tag_dead('01234567') is None

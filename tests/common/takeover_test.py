@@ -8,12 +8,12 @@ import pytest
 
 from distmnist.common import (
   cli,
-  files,
   layout,
   numbered_file,
   owner,
   takeover,
 )
+from distmnist.storage import disk
 from tests.support.owners import Clock, be_elsewhere, make, take
 
 
@@ -137,7 +137,7 @@ def test_of_two_that_find_it_gone_the_slow_one_gets_nothing(
 ):
   """An fsync on a full file server may take longer than any pause."""
   take(tmp_path).release()
-  slow, create = make(tmp_path), files.create
+  slow, create = make(tmp_path), disk.create
   fast = []
 
   def create_late(path, text):
@@ -146,7 +146,7 @@ def test_of_two_that_find_it_gone_the_slow_one_gets_nothing(
       fast[0].take()
     return create(path, text)
 
-  monkeypatch.setattr(files, 'create', create_late)
+  monkeypatch.setattr(disk, 'create', create_late)
   with pytest.raises(cli.RunError, match='in use by process'):
     slow.take(pause=Clock(lambda: None))
   fast[0].check()

@@ -9,9 +9,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import cli, owner_file
+from distmnist.common import cli
 from distmnist.common.names import LAUNCH_ID
 from distmnist.logdir import begin_file, logdirs
+from distmnist.storage import process_tag
 from distmnist.training import run_folder
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
@@ -48,7 +49,7 @@ def test_without_a_logdir_nobody_owns_anything(make):
 
 
 def test_the_chief_removes_the_drafts_of_killed_processes(make, tmp_path):
-  machine, pid, start = owner_file.make_tag().split('-')
+  machine, pid, start = process_tag.make_tag().split('-')
   for folder in tmp_path / 'run', tmp_path / 'run' / 'distmnist' / 'lives':
     folder.mkdir(parents=True)
     for ticks in int(start) - 1, start:
@@ -74,7 +75,7 @@ def refuse(number, real, times=2):
 
 @pytest.mark.parametrize(
   'name',
-  ['tempfile.TemporaryFile', 'distmnist.common.files.create']
+  ['tempfile.TemporaryFile', 'distmnist.storage.disk.create']
   + ['distmnist.logdir.begin_file.write', 'distmnist.logdir.logdirs.sign'],
 )
 def test_a_disk_that_is_full_for_a_while_is_waited_for(

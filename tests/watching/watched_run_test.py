@@ -65,7 +65,7 @@ def test_a_file_server_whose_clock_is_wrong_makes_nobody_silent(
   ps = metrics_file.Writer(str(tmp_path), 'ps 0', 'a', host='h', pid=1)
   ps.write('sample', state='serving')
   hour_ago = time.time() - 3600
-  monkeypatch.setattr(watched_run.files, 'see_now', lambda folder: hour_ago)
+  monkeypatch.setattr(watched_run.disk, 'see_now', lambda folder: hour_ago)
   path = metrics_file.path_of(str(tmp_path), 'ps 0')
   os.utime(path, (hour_ago, hour_ago))
   found = watched_run.WatchedRun(str(tmp_path))

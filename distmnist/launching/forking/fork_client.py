@@ -13,11 +13,12 @@ import subprocess
 import sys
 import time
 
-from distmnist.common import cli, files, owner_file, signals, stop_grace
+from distmnist.common import cli, files, signals, stop_grace
 from distmnist.common.names import FORK_SERVER
 from distmnist.launching import host as host_lib
 from distmnist.launching.forking import fork_server, message_socket
 from distmnist.launching.supervisor import failures
+from distmnist.storage import process_tag
 
 # How long to wait for tasks that the kernel has killed with their server.
 _ORPHAN_SECS = 10.0
@@ -290,7 +291,7 @@ def end_orphans(pid, deadline):
     deadline: float, of time.monotonic, for the end of the task.
   """
   wait_for_end(pid, deadline)
-  if owner_file.read_start(pid) is None:
+  if process_tag.read_start(pid) is None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
       os.killpg(pid, signal.SIGKILL)
 

@@ -6,8 +6,8 @@ import re
 import shutil
 import tempfile
 
-from distmnist.common import cli, files, owner_file, store_check
-from distmnist.storage import mirror, urls
+from distmnist.common import cli, files, store_check
+from distmnist.storage import mirror, process_tag, urls
 
 # Logs of earlier runs in the same folder: worker_0.log.1 is the latest.
 NUM_KEPT = 3
@@ -33,7 +33,7 @@ def make_logs_dir(logs_dir, logdir, record=None):
       record.take(urls.expand(logdir))
   if not logs_dir and (not logdir or urls.is_remote(logdir)):
     _remove_earlier_temporary()
-    folder = tempfile.mkdtemp(prefix=f'{_PREFIX}{owner_file.make_tag()}_')
+    folder = tempfile.mkdtemp(prefix=f'{_PREFIX}{process_tag.make_tag()}_')
     _temporary.add(folder)
     if logdir:
       mirror.follow(folder, os.path.join(logdir, 'logs'))
@@ -79,7 +79,7 @@ def _remove_earlier_temporary():
   with os.scandir(tempfile.gettempdir()) as entries:
     for entry in entries:
       match = re.fullmatch(rf'{_PREFIX}(\w+-\d+-\w+?)_\w+', entry.name)
-      if not match or not owner_file.is_tag_dead(match[1]):
+      if not match or not process_tag.is_tag_dead(match[1]):
         continue
       with contextlib.suppress(OSError):
         status = entry.stat(follow_symlinks=False)

@@ -4,9 +4,10 @@ import shutil
 
 import pytest
 
-from distmnist.common import cli, owner_file
+from distmnist.common import cli
 from distmnist.launching import jobs
 from distmnist.launching.screen import task_logs
+from distmnist.storage import process_tag
 
 
 def test_logs_go_next_to_what_train_writes(tmp_path):
@@ -29,7 +30,7 @@ def test_of_launchers_that_are_gone_the_last_logs_are_kept(
   tmp_path, monkeypatch
 ):
   monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
-  machine, pid, start = owner_file.make_tag().split('-')
+  machine, pid, start = process_tag.make_tag().split('-')
   dead = f'distmnist_logs_{machine}-{pid}-{int(start) - 1}'
   kept = {'distmnist_logs_01234567-1-1_x', 'other', f'{dead}_9', f'{dead}_8'}
   names = kept | {f'{dead}_{i}' for i in range(8)}
