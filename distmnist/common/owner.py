@@ -1,25 +1,34 @@
 """Lets one process write a folder: the owner, whom a file there names.
 
-It works in a folder that hosts share, also over NFS, and in a store: each owner
-makes a file with a number that only one process gets (numbered_file.py), and
-touches it every few seconds. A process that finds the file takes over at once
-if the owner ran on this machine and has ended, otherwise once the file has not
-been touched for a while, by the clock of the file server. Before each
-checkpoint gets its name, the owner checks that no number is higher than its
-own: if another took over while it was suspended or cut off, it writes no more.
-In the moment between that check and the checkpoint's rename, a process
-suspended there could still do harm.
+Each owner has a file of its own with the next number in its name, such as
+owner.json.00000002. It is created only if there is none, which a file system
+(by a hard link, also over NFS) and a store let only one of two processes do,
+and the highest number is the owner's. The number is a fencing token: an owner
+writes its own file only, and before each checkpoint gets its name it checks
+that no number is higher. If another took over while it was suspended or cut
+off, it writes no more. In the moment between that check and the checkpoint's
+rename, a process suspended there could still do harm.
+
+An owner touches its file every few seconds. A process that finds the file
+takes over at once if the owner ran on this machine and has ended, otherwise
+once the file has not been touched for a while, by the clock of the file server.
+
+On a store that creates an object even where one exists (store_check.py says so)
+two that start at the same moment both believe that they are the owner, until
+they check. The last to write goes on, and the other has lost the folder.
 """
 
 import contextlib
 import errno
+import json
 import logging
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
 
-from distmnist.common import cli, layout, numbered_file, owner_file, takeover
-from distmnist.storage import retries, urls
+from distmnist.common import cli, layout, owner_file
+from distmnist.storage import paths, retries, urls
 
 _log = logging.getLogger(__name__)
 
@@ -32,10 +41,21 @@ _ON_LOSS = {
   _FILE: 'stopping without saving',
   _LAUNCHER_FILE: 'stopping the tasks of this launch',
 }
-_NUM_LOOKS = 5
+# How often an owner touches its file.
+TOUCH_SECS = 5.0
+# An owner of which nothing else is known has lost its folder once it has not
+# touched its file for this long.
+SILENT_SECS = 30.0
+LOOK_SECS = 0.5
+# And two touches must have been missed while we looked: the clock of the file
+# server may have been set forward.
+_NUM_SAME = int(2 * TOUCH_SECS / LOOK_SECS) + 4
+# A name that was listed may be gone when it is read: a newer one has come.
+_NUM_READS = 3
+_NUM_CHECKS = 5
 
 
-def find_living(folder):
+def find_living(folder: str) -> dict | None:
   """Returns the owner's dict if a living process of this machine has `folder`.
 
   For a launcher, which asks before it touches anything. Whether a process of
@@ -46,21 +66,23 @@ def find_living(folder):
 
 
 @contextlib.contextmanager
-def held_by_launcher(logdir, on_loss):
+def held_by_launcher(
+  logdir: str, on_loss: Callable[[Exception], None]
+) -> Iterator[None]:
   """Makes this process the one launcher that writes logs in `logdir`.
 
   This lasts as long as the context does.
 
   Args:
-    logdir: str; made if it does not exist.
-    on_loss: callable(error), called in another thread if another launcher takes
-      the folder over: what is running here must end.
+    logdir: made if it does not exist.
+    on_loss: called in another thread if another launcher takes the folder
+      over: what is running here must end.
 
   Raises:
     cli.RunError: another launcher has it, or a chief that was started by hand.
   """
   if found := find_living(logdir):
-    raise takeover.refuse('--logdir', logdir, found)
+    raise _refuse('--logdir', logdir, found)
   try:
     layout.make_own_dir(logdir)
   except OSError:
@@ -92,12 +114,12 @@ def _take_patiently(owner):
 
 
 @contextlib.contextmanager
-def owned(name, folder):
+def owned(name: str, folder: str) -> Iterator[None]:
   """Keeps launchers and chiefs out of a folder while the context is open.
 
   Args:
-    name: str, what messages call the folder.
-    folder: str, exists.
+    name: what messages call the folder.
+    folder: exists.
 
   Raises:
     cli.RunError: another process has it; cli.LostError if one has taken it over
@@ -117,15 +139,15 @@ def owned(name, folder):
 
 def _open(folder, name):
   """Returns the file that names the owner of a folder."""
-  return numbered_file.find(layout.own_path(folder, name))
+  return NumberedFile(layout.own_path(folder, name))
 
 
-def has_launcher(logdir):
+def has_launcher(logdir: str) -> bool:
   """Whether a launcher that has taken `logdir` waits, as far as is known."""
   return _is_held(_open(logdir, _LAUNCHER_FILE))
 
 
-def has_owner(folder):
+def has_owner(folder: str) -> bool:
   """Whether a process writes `folder`, as far as is known."""
   return _is_held(_open(folder, _FILE))
 
@@ -137,9 +159,17 @@ def _is_held(file):
       return False
     if owner_file.is_alive_here(found):
       return True
-    return file.see_touch()[1] < takeover.SILENT_SECS
+    return file.see_touch()[1] < SILENT_SECS
   except OSError:
     return False
+
+
+def _refuse(name, folder, found):
+  """Returns the cli.RunError that names the owner of a folder."""
+  return cli.RunError(
+    f'{name}={folder} is in use by {owner_file.describe(found)}: stop that '
+    'one, or give another folder'
+  )
 
 
 class Owner:
@@ -147,14 +177,15 @@ class Owner:
 
   Attributes:
     folder: str.
+    me: dict, what the file says of this process; None before `take`.
   """
 
-  def __init__(self, name, folder, file_name=_FILE):
+  def __init__(self, name: str, folder: str, file_name: str = _FILE):
     """
     Args:
-      name: str, what messages call the folder, such as '--logdir'.
-      folder: str, exists.
-      file_name: str, of the file that names its owner.
+      name: what messages call the folder, such as '--logdir'.
+      folder: exists.
+      file_name: of the file that names its owner.
     """
     self._name = name
     self.folder = folder
@@ -166,18 +197,23 @@ class Owner:
     self.me = None
 
   @property
-  def run(self):
-    """str, the same in all lives of one training."""
+  def run(self) -> str:
+    """What all lives of one training have in common."""
     return self.me['run']
 
-  def take(self, is_new_run=False, patience_secs=0.0, pause=time.sleep):
+  def take(
+    self,
+    is_new_run: bool = False,
+    patience_secs: float = 0.0,
+    pause: Callable[[float], None] = time.sleep,
+  ) -> None:
     """Makes this process the owner.
 
     Args:
-      is_new_run: bool, whether another training begins in the folder.
-      patience_secs: float, how long to wait for a living owner, which may be
-        about to end: our predecessor, if a launcher has restarted us.
-      pause: callable(secs).
+      is_new_run: whether another training begins in the folder.
+      patience_secs: how long to wait for a living owner, which may be about to
+        end: our predecessor, if a launcher has restarted us.
+      pause: called with seconds.
 
     Raises:
       cli.RunError: another process has it, or the folder cannot be written;
@@ -185,24 +221,56 @@ class Owner:
     """
     try:
       layout.make_own_dir(self.folder)
-      attempt = takeover.Takeover(self._name, self.folder, self._file, pause)
-      self.me = attempt.run(is_new_run, patience_secs)
+      self.me = self._wait_until_ours(is_new_run, patience_secs, pause)
     except OSError as error:
       raise cli.choose_error(error)(
         f'{self._name}={self.folder} cannot be written: {error.strerror}'
       ) from error
 
-  def keep(self, on_loss, on_removed):
-    """Touches the file from now on.
+  def _wait_until_ours(self, is_new_run, patience_secs, pause):
+    """Returns what the file says of this process, once it is the owner."""
+    watch = _Watch(self._file)
+    has_said = False
+    deadline = time.monotonic() + patience_secs
+    while True:
+      found = self._file.read()
+      try:
+        is_alive, is_gone = watch.judge(found)
+      except FileNotFoundError:
+        continue  # Removed between two looks.
+      if is_gone:
+        run = None if is_new_run else (found or {}).get('run')
+        me = owner_file.describe_self(run)
+        if self._file.create(me):
+          return me
+        pause(LOOK_SECS)  # Another was faster: it is the owner now.
+        continue
+      if is_alive and time.monotonic() >= deadline:
+        raise _refuse(self._name, self.folder, found)
+      if not has_said:
+        has_said = True
+        _log.info(
+          f'waiting for {self._name}={self.folder}: '
+          f'{owner_file.describe(found)} has it, or has ended without a word '
+          f'less than {SILENT_SECS:g} s ago'
+        )
+      pause(LOOK_SECS)
+
+  def keep(
+    self,
+    on_loss: Callable[[Exception], None],
+    on_removed: Callable[[], None],
+  ) -> None:
+    """Touches the file from now on, in another thread.
 
     Args:
-      on_loss: callable(error), called once if another takes the folder over.
-      on_removed: callable, called when the folder was removed and made again.
+      on_loss: called once if another process takes the folder over.
+      on_removed: called when the folder was removed and made again.
     """
     self._on_removed = on_removed
 
     def touch():
-      while not self._is_released.wait(takeover.TOUCH_SECS):
+      while not self._is_released.wait(TOUCH_SECS):
         try:
           self._touch()
         except cli.LostError as error:
@@ -220,7 +288,7 @@ class Owner:
         self._check()
         self._file.touch(self.me)
 
-  def check(self):
+  def check(self) -> None:
     """Checks that we still own the folder; call it before each shared write.
 
     Such a write is one that another owner could have done. A folder that
@@ -235,7 +303,7 @@ class Owner:
         self._check()
 
   def _check(self):
-    for _ in range(_NUM_LOOKS):
+    for _ in range(_NUM_CHECKS):
       found = self._file.read()
       if found is None:
         if self._make_again():
@@ -261,7 +329,7 @@ class Owner:
     self._on_removed()
     return True
 
-  def release(self):
+  def release(self) -> None:
     """Leaves the folder to the next owner; the file stays and names the run."""
     with self._lock, contextlib.suppress(OSError, ValueError):
       self._is_released.set()
@@ -269,10 +337,128 @@ class Owner:
         return
       if (self._file.read() or {}).get('life') == self.me['life']:
         self.me['has_ended'] = True
-        self._file.rewrite(self.me)
+        self._file.write(self.me)
 
   def __enter__(self):
     return self
 
   def __exit__(self, *_):
     self.release()
+
+
+class _Watch:
+  """Looks at an owner again and again, to see whether it is alive."""
+
+  def __init__(self, file):
+    self._file = file
+    self._seen = None  # (life, time of the last touch) at the last look.
+    self._num_same = 0  # How many looks before it have seen the same.
+
+  def judge(self, found):
+    """Returns (is_alive, is_gone) of the owner; both False if unknown.
+
+    Args:
+      found: what its file says, a dict; None without a file.
+
+    Raises:
+      FileNotFoundError: the file has gone meanwhile.
+    """
+    if found is None:
+      return False, True
+    if found.get('has_ended') or owner_file.is_known_dead(found):
+      return False, True
+    touched, silent_secs = self._file.see_touch()
+    seen = found.get('life'), touched
+    is_touched = self._seen not in (None, seen)
+    self._num_same = self._num_same + 1 if self._seen == seen else 0
+    self._seen = seen
+    is_alive = is_touched or owner_file.is_alive_here(found)
+    is_silent = silent_secs > SILENT_SECS and self._num_same >= _NUM_SAME
+    return is_alive, is_silent and not is_alive
+
+
+class NumberedFile:
+  """The file that names the owner of something, handed on by number."""
+
+  def __init__(self, path: str):
+    """
+    Args:
+      path: a path or an address; a dot and the numbers are added to it.
+    """
+    self._path = path
+    self._folder, self._name = os.path.split(path)
+    self._highest = 0
+    self._mine = None
+
+  def read(self) -> dict | None:
+    """Returns what the owner's file says, or None if there is none.
+
+    It is {} while the file cannot be understood.
+
+    Raises:
+      OSError: it cannot be read.
+    """
+    for _ in range(_NUM_READS):
+      self._highest = max(self._list_numbers(), default=0)
+      if not self._highest:
+        return None
+      try:
+        found = json.loads(paths.read_text(self._find_place(self._highest)))
+        return found if isinstance(found, dict) else {}
+      except FileNotFoundError:
+        continue
+      except ValueError:
+        return {}  # Just being made, or damaged: its time will tell.
+    return None
+
+  def create(self, found: dict) -> bool:
+    """Takes over from the owner that `read` saw, if any.
+
+    Returns:
+      Whether the file is ours and says `found`; if not, another process was
+      faster.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    number = self._highest + 1
+    if not paths.create(self._find_place(number), json.dumps(found).encode()):
+      return False
+    numbers = self._list_numbers()
+    # The number was free as two others have come and one has gone since.
+    if max(numbers, default=0) > number:
+      paths.remove(self._find_place(number))
+      return False
+    self._mine = self._highest = number
+    for lower in numbers:
+      if lower < number:
+        paths.remove(self._find_place(lower))
+    return True
+
+  def write(self, found: dict) -> None:
+    """Makes our own file say something else."""
+    paths.write(self._find_place(self._mine), json.dumps(found).encode())
+
+  def touch(self, found: dict) -> None:
+    """Shows that the owner, of whom the file says `found`, is alive."""
+    place = self._find_place(self._mine)
+    paths.touch(place, json.dumps(found).encode())
+
+  def see_touch(self) -> tuple[float, float]:
+    """Returns (time of the last touch, seconds since then).
+
+    Both are by the clock of the file server or the store.
+    """
+    touched = paths.see_time(self._find_place(self._highest))
+    return touched, paths.see_now(self._folder) - touched
+
+  def _find_place(self, number):
+    return f'{self._path}.{number:08d}'
+
+  def _list_numbers(self):
+    found = (os.path.splitext(name) for name in paths.list_names(self._folder))
+    return [
+      int(ending[1:])
+      for root, ending in found
+      if root == self._name and ending[1:].isdigit()
+    ]

@@ -1,6 +1,6 @@
 """What a file says of the process that owns something: whether it is alive.
 
-Processes of several machines read it (numbered_file.py). A process id means
+Processes of several machines read it (owner.py). A process id means
 something on one machine only, and only until it is reused, so the file also
 names the machine, and when the process was started.
 """

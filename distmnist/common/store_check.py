@@ -1,19 +1,26 @@
 """Checks, before anything starts, that the address in a flag can be used."""
 
+import logging
 import os
 import secrets
 
 from distmnist.common import cli
 from distmnist.storage import stores, urls
 
+_log = logging.getLogger(__name__)
 
-def check(name, url, is_written=True):
+
+def check(
+  name: str, url: str | None, is_written: bool = True, is_owned: bool = False
+) -> None:
   """Checks that an address can be used; does nothing for a path.
 
   Args:
-    name: str, the flag.
-    url: str or None, its value.
-    is_written: bool, whether this process must write and remove there, too.
+    name: the flag.
+    url: its value.
+    is_written: whether this process must write and remove there, too.
+    is_owned: whether it is to be the one owner of what is there, too: a store
+      that cannot tell owners apart is reported in a line.
 
   Raises:
     cli.UsageError: it cannot; cli.PassingError if that may pass.
@@ -25,6 +32,13 @@ def check(name, url, is_written=True):
     if is_written:
       stores.write(probe, b'probe')
     stores.list_entries(url)
+    if is_owned and stores.create(probe, b'another'):
+      _log.info(
+        f'--{name}={url}: this store creates an object even where one exists, '
+        'so of two launchers or chiefs that start here at the same moment the '
+        'last to write goes on, and the other ends with code 3 when it finds '
+        'out, within seconds; start them one after the other'
+      )
     if is_written:
       stores.remove(probe)
   except OSError as error:

@@ -20,32 +20,30 @@ def write(url, content):
   retries.ask(url, lambda fs, path: fs.pipe_file(path, content), _NO_BUCKET)
 
 
-def create(url, content):
-  """Writes `content` (bytes) to a new object, if there is none.
+def create(url: str, content: bytes) -> bool:
+  """Writes a new object, if there is none; returns whether ours is there now.
 
-  Of two processes that do it at once only one succeeds, if `is_exclusive`.
+  Of two processes that do it at once only one succeeds. A store that ignores
+  the condition leaves the last one's: see store_check.py.
 
-  Returns:
-    Whether the object is there now, and is ours.
+  Args:
+    url: of the object.
+    content: unlike that of any other process.
 
   Raises:
     OSError: the store refuses, or does not answer.
   """
-  try:
+  with contextlib.suppress(FileExistsError):
     retries.ask(
       url,
       lambda fs, path: fs.pipe_file(path, content, mode='create'),
       _NO_BUCKET,
     )
-    return True
-  except FileExistsError:
-    # If the answer was lost on its way, our object looks like another's.
+  # If the answer was lost on its way, our object looks like another's.
+  try:
     return read(url) == content
-
-
-def is_exclusive(url):
-  """Whether the store is asked to create an object only if there is none."""
-  return not url.startswith('hdfs://')
+  except FileNotFoundError:
+    return False  # Already removed by another process.
 
 
 def upload(local, url):

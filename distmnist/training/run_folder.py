@@ -65,7 +65,8 @@ class RunFolder:
       stop_request.StoppedError: a signal came meanwhile.
     """
     task = self._task
-    store_check.check('logdir', self.path)
+    is_owned = task.cluster.is_chief
+    store_check.check('logdir', self.path, is_owned=is_owned)
     if task.cluster.is_chief:
       self._check(problem)
     if self.path:

@@ -3,13 +3,13 @@
 import pytest
 
 from distmnist.common import cli, store_check
-from distmnist.storage import paths, retries
+from distmnist.storage import paths, retries, stores
 
 
 @pytest.mark.slow
 def test_what_can_be_used_is_left_as_it_was(store, tmp_path):
   url = f'{store.url}/{tmp_path.name}'
-  store_check.check('logdir', url)
+  store_check.check('logdir', url, is_owned=True)
   assert paths.list_names(url) == []
   store.requests.clear()
   store_check.check('logdir', url, is_written=False)
@@ -44,3 +44,23 @@ def test_a_store_that_is_away_is_not_the_user_s_mistake(
   store.trouble = lambda method, path: trouble
   with pytest.raises(cli.PassingError, match='^--logdir=.* cannot be used: '):
     store_check.check('logdir', f'{store.url}/x')
+
+
+def test_a_store_that_creates_what_is_there_is_told_to_its_owner(
+  monkeypatch, tmp_path, logged
+):
+  url = f'memory://{tmp_path.name}'
+  store_check.check('logdir', url, is_owned=True)
+  assert logged == []
+
+  def create(url, content):
+    stores.write(url, content)
+    return True
+
+  monkeypatch.setattr(stores, 'create', create)
+  store_check.check('logdir', url)
+  assert logged == []
+  store_check.check('logdir', url, is_owned=True)
+  [line] = logged
+  assert line.startswith(f'--logdir={url}: ')
+  assert paths.list_names(url) == []

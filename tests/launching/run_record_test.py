@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from distmnist.common import cli, owner, owner_file, signals, takeover
+from distmnist.common import cli, owner, owner_file, signals
 from distmnist.launching import jobs, run_record
 from distmnist.launching.supervisor import restart_policy, sidecars, task_record
 from distmnist.watching import html_report, metrics_file, stop_file
@@ -107,7 +107,7 @@ def test_a_wish_to_stop_comes_as_ctrl_c(tmp_path, monkeypatch):
 def test_a_launcher_that_loses_the_folder_says_so_and_ends_the_run(
   tmp_path, monkeypatch, logged
 ):
-  monkeypatch.setattr(takeover, 'TOUCH_SECS', 0.001)
+  monkeypatch.setattr(owner, 'TOUCH_SECS', 0.001)
   received = []
   with (
     signals.waking(received) as wakeup,

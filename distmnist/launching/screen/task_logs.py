@@ -28,7 +28,7 @@ def make_logs_dir(logs_dir, logdir, record=None):
     cli.RunError: another run uses `logdir`.
   """
   if logdir:
-    store_check.check('logdir', logdir)
+    store_check.check('logdir', logdir, is_owned=bool(record))
     if record:
       record.take(urls.expand(logdir))
   if not logs_dir and (not logdir or urls.is_remote(logdir)):
