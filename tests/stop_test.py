@@ -10,7 +10,7 @@ import pytest
 
 from distmnist import stop
 from distmnist.common import cli
-from distmnist.storage import paths, stores
+from distmnist.storage import paths
 from distmnist.watching import metrics_file, stop_file, watched_run
 from tests.support import programs
 from tests.support.background import Running
@@ -26,7 +26,7 @@ def ps(tmp_path, set_flags):
 
 
 def test_of_a_run_in_a_store_nobody_is_asked(store, set_flags):
-  stores.write(f'{store.url}/run/train.flags', b'')
+  paths.write(f'{store.url}/run/train.flags', b'')
   set_flags(f'--logdir={store.url}/run')
   with pytest.raises(cli.RunError, match=r'no run in --logdir=s3:'):
     stop.main()

@@ -5,7 +5,7 @@ import os
 import secrets
 
 from distmnist.common import cli
-from distmnist.storage import stores, urls
+from distmnist.storage import paths, stores, urls
 
 _log = logging.getLogger(__name__)
 
@@ -30,9 +30,9 @@ def check(
   probe = os.path.join(url, f'.probe_{secrets.token_hex(4)}')
   try:
     if is_written:
-      stores.write(probe, b'probe')
+      paths.write(probe, b'probe')
     stores.list_entries(url)
-    if is_owned and stores.create(probe, b'another'):
+    if is_owned and paths.create(probe, b'another'):
       _log.info(
         f'--{name}={url}: this store creates an object even where one exists, '
         'so of two launchers or chiefs that start here at the same moment the '
@@ -40,7 +40,7 @@ def check(
         'out, within seconds; start them one after the other'
       )
     if is_written:
-      stores.remove(probe)
+      paths.remove(probe)
   except OSError as error:
     advice = ''
     if isinstance(error, (FileNotFoundError, PermissionError)):

@@ -8,7 +8,7 @@ import tempfile
 from absl import flags
 
 from distmnist.common import cli, files, layout
-from distmnist.storage import disk, paths, stores, urls
+from distmnist.storage import disk, paths, urls
 
 _REPORT_FILE = 'report.json'
 _SIGNATURE_FILE = 'chief'
@@ -77,7 +77,7 @@ def sign(logdir, life):
   layout.make_own_dir(logdir)
   path = layout.own_path(logdir, _SIGNATURE_FILE)
   if urls.is_remote(path):
-    stores.write(path, life.encode())
+    paths.write(path, life.encode())
     return
   # Written in place: on NFS a new file under an old name is seen late.
   with open(path, 'w', encoding='utf-8', opener=files.no_follow) as file:

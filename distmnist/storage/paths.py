@@ -3,10 +3,9 @@
 A disk, S3, Google Cloud Storage and HDFS keep it alike
 (tests/storage/contract_test.py): a file is written whole or not at all, of two
 processes that create one at once only one succeeds, and what is written is
-listed at once. For a path on this machine, a function that reads or removes
-does what `os` does. In all cases, an OSError has its reason in `strerror`. A
-folder that cannot be read is such an error: it is not taken for one that is not
-there, as by os.path.
+listed at once. In all cases, an OSError has its reason in `strerror`. A folder
+that cannot be read is such an error: it is not taken for one that is not there,
+as by os.path.
 """
 
 import contextlib
@@ -16,15 +15,34 @@ import secrets
 import shutil
 import stat
 
-from distmnist.storage import disk, stores, urls
+from distmnist.storage import disk, hdfs, retries, stores, urls
 
 _ABSENT = errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP
 
 
-def exists(path):
+def exists(path: str) -> bool:
+  """Whether there is such a file, or a folder; of a store, one with files."""
+  if not urls.is_remote(path):
+    return _stat(path) is not None
+
+  def look(fs, key):
+    fs.invalidate_cache()
+    try:
+      fs.info(key)
+    except FileNotFoundError as error:
+      if retries.is_of_bucket(error):
+        raise
+      return False
+    return True
+
+  return retries.ask(path, look)
+
+
+def is_folder(path: str) -> bool:
   if urls.is_remote(path):
-    return stores.exists(path)
-  return _stat(path) is not None
+    return bool(stores.list_entries(path))
+  found = _stat(path)
+  return found is not None and stat.S_ISDIR(found.st_mode)
 
 
 def _stat(path):
@@ -37,15 +55,15 @@ def _stat(path):
     return None
 
 
-def list_names(folder):
-  """Returns the names (list of str) of what is in `folder`; [] without it."""
+def list_names(folder: str) -> list[str]:
+  """Returns the names of what is in `folder`; [] without it."""
   if urls.is_remote(folder):
     return [_name(entry) for entry in stores.list_entries(folder)]
   return os.listdir(folder) if is_folder(folder) else []
 
 
-def list_files(folder):
-  """Returns the names (list of str) of the files in `folder`."""
+def list_files(folder: str) -> list[str]:
+  """Returns the names of the files in `folder`."""
   if urls.is_remote(folder):
     entries = stores.list_entries(folder)
     return [_name(entry) for entry in entries if entry['type'] == 'file']
@@ -53,50 +71,61 @@ def list_files(folder):
   return [n for n in names if os.path.isfile(os.path.join(folder, n))]
 
 
-def is_folder(path):
-  if urls.is_remote(path):
-    return bool(stores.list_entries(path))
-  found = _stat(path)
-  return found is not None and stat.S_ISDIR(found.st_mode)
+def _name(entry):
+  return os.path.basename(entry['name'].rstrip('/'))
 
 
-def make_folders(path):
+def make_folders(path: str) -> None:
   """Makes a folder and those above it; a store needs none."""
   if not urls.is_remote(path):
     os.makedirs(path, exist_ok=True)
 
 
-def read_bytes(path):
+def read_bytes(path: str) -> bytes:
   if urls.is_remote(path):
-    return stores.read(path)
+    return retries.ask(path, lambda fs, key: fs.cat_file(key))
   with open(path, 'rb') as file:
     return file.read()
 
 
-def read_text(path):
+def read_text(path: str) -> str:
   return read_bytes(path).decode('utf-8')
 
 
 def write(path: str, content: bytes) -> None:
   """Writes a file, or replaces it, whole or not at all."""
   if urls.is_remote(path):
-    stores.write(path, content)
-  else:
-    with disk.replacing(path, 'wb') as file:
-      file.write(content)
+    retries.ask(
+      path, lambda fs, key: fs.pipe_file(key, content), stores.NO_BUCKET
+    )
+    return
+  with disk.replacing(path, 'wb') as file:
+    file.write(content)
 
 
 def create(path: str, content: bytes) -> bool:
   """Writes a new file, if there is none; returns whether ours is there now.
 
-  Of two processes that do it at once only one succeeds.
+  Of two processes that do it at once only one succeeds. A store that ignores
+  the condition leaves the last one's: see store_check.py.
 
   Args:
     path: of the file.
     content: unlike that of any other process.
   """
-  is_remote = urls.is_remote(path)
-  return (stores if is_remote else disk).create(path, content)
+  if not urls.is_remote(path):
+    return disk.create(path, content)
+  with contextlib.suppress(FileExistsError):
+    retries.ask(
+      path,
+      lambda fs, key: fs.pipe_file(key, content, mode='create'),
+      stores.NO_BUCKET,
+    )
+  # If the answer was lost on its way, our object looks like another's.
+  try:
+    return read_bytes(path) == content
+  except FileNotFoundError:
+    return False  # Already removed by another process.
 
 
 def touch(path: str, content: bytes) -> None:
@@ -107,7 +136,7 @@ def touch(path: str, content: bytes) -> None:
     content: what it has; an object gets its time when it is written.
   """
   if urls.is_remote(path):
-    stores.write(path, content)
+    write(path, content)
   else:
     os.utime(path)  # Even if the disk is full.
 
@@ -117,9 +146,14 @@ def see_time(path: str) -> float:
 
   That is by the clock of the file server or the store, as `see_now`.
   """
-  if urls.is_remote(path):
-    return stores.modified(path)
-  return os.stat(path).st_mtime
+  if not urls.is_remote(path):
+    return os.stat(path).st_mtime
+
+  def look(fs, key):
+    fs.invalidate_cache()
+    return fs.modified(key).timestamp()
+
+  return retries.ask(path, look)
 
 
 def see_now(folder: str) -> float:
@@ -127,46 +161,59 @@ def see_now(folder: str) -> float:
   if not urls.is_remote(folder):
     return disk.see_now(folder)
   probe = os.path.join(folder, f'time.{secrets.token_hex(4)}.new')
-  stores.write(probe, b'.')
+  write(probe, b'.')
   try:
-    return stores.modified(probe)
+    return see_time(probe)
   finally:
-    stores.remove(probe)
+    remove(probe)
 
 
-def remove(path: str) -> None:
-  """Removes a file; one that is not there is no error."""
-  if urls.is_remote(path):
-    stores.remove(path)
-  else:
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(path)
-
-
-def remove_folder(path):
-  """Removes a folder and all in it, as far as that is possible."""
-  if urls.is_remote(path):
-    stores.remove(path, is_folder=True)
-  else:
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def rename(path, new_path):
-  if urls.is_remote(path):
-    stores.move(path, new_path)
-  else:
-    os.rename(path, new_path)
-
-
-def get_version(path):
+def get_version(path: str) -> float | None:
   """Returns what changes with the file, or None if there is none."""
   try:
     if urls.is_remote(path):
-      return stores.modified(path)
+      return see_time(path)
     return os.stat(path).st_mtime_ns
   except OSError:
     return None
 
 
-def _name(entry):
-  return os.path.basename(entry['name'].rstrip('/'))
+def remove(path: str) -> None:
+  """Removes a file; one that is not there is no error."""
+  with contextlib.suppress(FileNotFoundError):
+    if urls.is_remote(path):
+      retries.ask(path, lambda fs, key: fs.rm_file(key))
+    else:
+      os.remove(path)
+
+
+def remove_folder(path: str) -> None:
+  """Removes a folder and all in it; on a disk, as far as that is possible."""
+  if not urls.is_remote(path):
+    shutil.rmtree(path, ignore_errors=True)
+    return
+  with contextlib.suppress(FileNotFoundError):
+    retries.ask(path, lambda fs, key: fs.rm(key, recursive=True))
+
+
+def rename(path: str, new_path: str) -> None:
+  """Renames a file, or a folder with everything in it.
+
+  A store copies and removes, so a rename that is cut off leaves some objects
+  under each name.
+  """
+  if not urls.is_remote(path):
+    os.rename(path, new_path)
+    return
+
+  def move(fs, key):
+    fs.invalidate_cache()
+    new_key = fs._strip_protocol(new_path)
+    if isinstance(fs, hdfs.Hdfs):
+      fs.mv(key, new_key)
+      return
+    for found in fs.find(key):
+      fs.cp_file(found, new_key + found[len(key) :])
+      fs.rm_file(found)
+
+  retries.ask(path, move)

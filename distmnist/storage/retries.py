@@ -1,21 +1,23 @@
 """Requests to a store, tried again while that may help.
 
 A store that does not answer, or answers that it is overloaded, is asked again
-for half a minute, with a line each time; a refusal is final at once. How long a
-process waits for slow answers is reported, too: nothing else distinguishes a
-slow store from a slow training. fsspec and the store's library are imported
-with the first address.
+for half a minute, with a line each time; a refusal is final at once. An answer
+that takes long is reported, too: nothing else distinguishes a slow store from a
+slow training. fsspec and the store's library are imported with the first
+address.
 """
 
 import errno
 import logging
 import re
-import threading
 import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from distmnist.storage import hdfs, urls
 
 _log = logging.getLogger(__name__)
+_Answer = TypeVar('_Answer')
 
 # The pauses between two tries of a request, and of all else that may pass.
 WAITS_SECS = (0.5, 1, 2, 4, 8, 16)
@@ -40,71 +42,40 @@ _FINAL_ERRNOS = (
 )
 # libhdfs's number for an exception of Java that it has no number for.
 _JAVA_ERRNO = 255
-# An answer that takes this long is slow, and a line says so once the slow ones
-# have taken this much more time in total.
-_SLOW_SECS = 0.5
-_MANY_SECS = 5.0
-# At least this long from one line to the next.
-_PAUSE_SECS = 30.0
+# An answer that takes this long is reported.
+_SLOW_SECS = 10.0
 
 
-class AnswerTimes:
-  """The slow answers to the requests of one process."""
-
-  def __init__(self, clock=time.monotonic):
-    self._clock = clock
-    self._lock = threading.Lock()
-    self._num_slow = 0
-    self._secs = 0.0  # What they took in total.
-    self._said_secs = 0.0  # That total at the last line.
-    self._said_at = -_PAUSE_SECS
-
-  def note(self, url, secs):
-    """Records that the request for `url` (str) was answered after `secs`."""
-    if secs < _SLOW_SECS:
-      return
-    with self._lock:
-      self._num_slow += 1
-      self._secs += secs
-      now = self._clock()
-      if (
-        self._secs - self._said_secs < _MANY_SECS
-        or now - self._said_at < _PAUSE_SECS
-      ):
-        return
-      self._said_secs, self._said_at = self._secs, now
-      line = (
-        f'{url}: the store has answered after {secs:.1f} s; {self._num_slow} '
-        f'slow answers have taken {self._secs:.0f} s so far'
-      )
-    _log.info(line)
-
-
-_times = AnswerTimes()
-
-
-def ask(url, do, missing='there is no such object'):
+def ask(
+  url: str,
+  do: Callable[[Any, str], _Answer],
+  missing: str = 'there is no such object',
+) -> _Answer:
   """Returns do(file system, path), which is retried while that may help.
 
   Args:
-    url: str, the address of an object or a folder.
-    do: callable(fsspec file system, path in it).
-    missing: str, the reason that a FileNotFoundError is given.
+    url: the address of an object or a folder.
+    do: called with fsspec's file system, and the path in it.
+    missing: the reason that a FileNotFoundError is given.
 
   Raises:
     OSError: the store refuses, or does not answer; its reason is one line, and
       its errno that of the kind of error: EIO only if it does not answer.
   """
-  for wait_secs in (*WAITS_SECS, None):
+  waits = iter(WAITS_SECS)
+  while True:
     start = time.monotonic()
     try:
       answer = do(*_open(url))
-      _times.note(url, time.monotonic() - start)
+      secs = time.monotonic() - start
+      if secs >= _SLOW_SECS:
+        _log.info(f'{url}: the store has answered after {secs:.1f} s')
       return answer
     except Exception as error:
       reason = _explain(error, url, missing)
       is_final = _is_final(error)
-      if wait_secs is None or is_final:
+      wait_secs = None if is_final else next(waits, None)
+      if wait_secs is None:
         kind = type(error) if isinstance(error, _FINAL) else OSError
         kind = kind if issubclass(kind, OSError) else OSError
         number = errno.EINVAL if is_final else errno.EIO
@@ -112,7 +83,6 @@ def ask(url, do, missing='there is no such object'):
         raise kind(number, reason, url) from error
     _log.info(f'{url}: {reason}; trying again in {wait_secs:g} s')
     time.sleep(wait_secs)
-  return None
 
 
 def _open(url):

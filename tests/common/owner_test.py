@@ -13,7 +13,7 @@ import time
 import pytest
 
 from distmnist.common import cli, layout, owner, owner_file
-from distmnist.storage import disk, paths, process_tag, stores
+from distmnist.storage import disk, paths, process_tag
 from tests.support.background import wait_until
 from tests.support.owners import Clock, be_elsewhere, make, take
 
@@ -495,20 +495,20 @@ def test_where_a_store_ignores_the_condition_the_last_to_write_goes_on(
   """All that is written is read back, and checked before each save."""
   folder = f'memory://{tmp_path.name}'
   slow, fast = make(folder), make(folder)
-  create = stores.create
+  create = paths.create
 
   def overwrite(url, content):
-    stores.write(url, content)
-    return stores.read(url) == content
+    paths.write(url, content)
+    return paths.read_bytes(url) == content
 
   def create_late(url, content):
-    monkeypatch.setattr(stores, 'create', overwrite)
+    monkeypatch.setattr(paths, 'create', overwrite)
     fast.take()
     return overwrite(url, content)
 
-  monkeypatch.setattr(stores, 'create', create_late)
+  monkeypatch.setattr(paths, 'create', create_late)
   slow.take()
   slow.check()
   with pytest.raises(cli.LostError, match='was taken over by process'):
     fast.check()
-  monkeypatch.setattr(stores, 'create', create)
+  monkeypatch.setattr(paths, 'create', create)

@@ -3,7 +3,7 @@
 import pytest
 
 from distmnist.common import cli, store_check
-from distmnist.storage import paths, retries, stores
+from distmnist.storage import paths, retries
 
 
 @pytest.mark.slow
@@ -54,10 +54,10 @@ def test_a_store_that_creates_what_is_there_is_told_to_its_owner(
   assert logged == []
 
   def create(url, content):
-    stores.write(url, content)
+    paths.write(url, content)
     return True
 
-  monkeypatch.setattr(stores, 'create', create)
+  monkeypatch.setattr(paths, 'create', create)
   store_check.check('logdir', url)
   assert logged == []
   store_check.check('logdir', url, is_owned=True)

@@ -6,7 +6,7 @@ import pytest
 
 from distmnist.common import cli
 from distmnist.logdir import find_run
-from distmnist.storage import stores
+from distmnist.storage import paths
 from distmnist.watching import metrics_file
 
 
@@ -53,7 +53,7 @@ def test_an_address_is_looked_at_too(store, set_flags):
 
 
 def test_of_a_run_in_a_store_is_said_where_to_look(store, set_flags):
-  stores.write(f'{store.url}/run/train.flags', b'')
+  paths.write(f'{store.url}/run/train.flags', b'')
   set_flags(f'--logdir={store.url}/run')
   with pytest.raises(cli.RunError, match=r'metrics.jsonl there, .* --logs_dir'):
     find_run.from_flags()

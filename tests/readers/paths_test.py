@@ -5,7 +5,7 @@ import os
 import pytest
 
 from distmnist.readers import paths
-from distmnist.storage import stores
+from distmnist.storage import paths as storage_paths
 
 
 def test_a_pattern_is_its_files_in_order(tmp_path):
@@ -70,7 +70,7 @@ def test_a_pattern_of_a_store_fits_what_one_of_this_machine_fits(store):
   """Not a folder, which cannot be copied as a file, and no hidden file."""
   url = f'{store.url}/found'
   for name in ('b1', 'b0', 'b2/x', '.b3', 'a[1].csv'):
-    stores.write(f'{url}/{name}', b'x')
+    storage_paths.write(f'{url}/{name}', b'x')
 
   def find(pattern):
     return [os.path.basename(path) for path in paths.find(f'{url}/{pattern}')]

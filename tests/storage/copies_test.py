@@ -4,20 +4,20 @@ import os
 
 import pytest
 
-from distmnist.storage import copies, stores
+from distmnist.storage import copies, paths
 
 
 @pytest.mark.slow
 def test_a_prefix_is_brought_once_until_it_changes(store):
   url = f'{store.url}/prefix'
   for name in ('a-1.data', 'a-1.index', 'a-11.index'):
-    stores.write(f'{url}/{name}', name.encode())
+    paths.write(f'{url}/{name}', name.encode())
   local = copies.fetch_prefix(f'{url}/a-1')
   assert sorted(os.listdir(os.path.dirname(local))) == ['a-1.data', 'a-1.index']
   store.requests.clear()
   assert copies.fetch_prefix(f'{url}/a-1') == local
   assert len(store.requests) == 1  # The list alone.
-  stores.write(f'{url}/a-1.data', b'another')
+  paths.write(f'{url}/a-1.data', b'another')
   local = copies.fetch_prefix(f'{url}/a-1')
   with open(f'{local}.data', 'rb') as file:
     assert file.read() == b'another'
@@ -68,10 +68,10 @@ def test_a_draft_is_put_when_it_is_done(store):
     with open(path, 'w') as file:
       file.write('half')
     raise KeyError
-  assert not stores.exists(url)
+  assert not paths.exists(url)
   with copies.drafting(url) as path, open(path, 'w') as file:
     file.write('whole')
-  assert stores.read(url) == b'whole'
+  assert paths.read_bytes(url) == b'whole'
   assert not os.path.exists(path)
   with open(copies.fetch_file(url)) as file:
     assert file.read() == 'whole'

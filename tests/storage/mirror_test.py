@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from distmnist.storage import mirror, retries, stores
+from distmnist.storage import mirror, paths, retries
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def test_what_has_grown_is_put_at_the_end(store):
   assert mirror.localize(url) == folder
   write(folder, 'one\n')
   mirror.close(folder)
-  assert stores.read(f'{url}/x.log') == b'one\n'
+  assert paths.read_bytes(f'{url}/x.log') == b'one\n'
 
 
 def test_and_meanwhile(store, monkeypatch):
@@ -35,8 +35,8 @@ def test_and_meanwhile(store, monkeypatch):
   folder = mirror.localize(url)
   for text in (b'one\n', b'one\ntwo\n'):
     write(folder, text.decode()[-4:])
-    while not stores.exists(f'{url}/x.log') or (
-      stores.read(f'{url}/x.log') != text
+    while not paths.exists(f'{url}/x.log') or (
+      paths.read_bytes(f'{url}/x.log') != text
     ):
       pass
 

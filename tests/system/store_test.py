@@ -13,7 +13,7 @@ import pytest
 
 from distmnist.datasets import mnist
 from distmnist.logdir import checkpoints, invariants
-from distmnist.storage import paths, stores
+from distmnist.storage import paths
 from tests.support import runner
 from tests.support.paths import REPO
 
@@ -36,7 +36,7 @@ def put_images(url):
     header = [0x800 + len(shape), *shape]
     values = draw.integers(0, 256 if is_images else 10, shape, np.uint8)
     content = np.array(header, '>i4').tobytes() + values.tobytes()
-    stores.write(f'{url}/{name}.gz', gzip.compress(content, 1))
+    paths.write(f'{url}/{name}.gz', gzip.compress(content, 1))
 
 
 @pytest.mark.slow
