@@ -177,7 +177,7 @@ class Owner:
 
   Attributes:
     folder: str.
-    me: dict, what the file says of this process; None before `take`.
+    me: dict, what its file says of this process; None before `take`.
   """
 
   def __init__(self, name: str, folder: str, file_name: str = _FILE):
@@ -221,28 +221,30 @@ class Owner:
     """
     try:
       layout.make_own_dir(self.folder)
-      self.me = self._wait_until_ours(is_new_run, patience_secs, pause)
+      self._wait_until_ours(is_new_run, patience_secs, pause)
     except OSError as error:
       raise cli.choose_error(error)(
         f'{self._name}={self.folder} cannot be written: {error.strerror}'
       ) from error
 
   def _wait_until_ours(self, is_new_run, patience_secs, pause):
-    """Returns what the file says of this process, once it is the owner."""
+    """Returns once the file says that this process is the owner."""
     watch = _Watch(self._file)
     has_said = False
     deadline = time.monotonic() + patience_secs
     while True:
       found = self._file.read()
+      if found and self.me and found.get('life') == self.me['life']:
+        return  # An earlier try got it, and was told of an error.
       try:
         is_alive, is_gone = watch.judge(found)
       except FileNotFoundError:
         continue  # Removed between two looks.
       if is_gone:
         run = None if is_new_run else (found or {}).get('run')
-        me = owner_file.describe_self(run)
-        if self._file.create(me):
-          return me
+        self.me = owner_file.describe_self(run)
+        if self._file.create(self.me):
+          return
         pause(LOOK_SECS)  # Another was faster: it is the owner now.
         continue
       if is_alive and time.monotonic() >= deadline:
@@ -421,7 +423,7 @@ class NumberedFile:
     Raises:
       OSError: it cannot be written.
     """
-    number = self._highest + 1
+    self._mine = number = self._highest + 1
     if not paths.create(self._find_place(number), json.dumps(found).encode()):
       return False
     numbers = self._list_numbers()
@@ -429,7 +431,7 @@ class NumberedFile:
     if max(numbers, default=0) > number:
       paths.remove(self._find_place(number))
       return False
-    self._mine = self._highest = number
+    self._highest = number
     for lower in numbers:
       if lower < number:
         paths.remove(self._find_place(lower))

@@ -480,6 +480,27 @@ def test_of_two_that_take_over_at_once_one_has_the_folder(folder):
   assert [file.read()['life'] for file in both] == ['first', 'first']
 
 
+def test_what_an_earlier_try_has_got_is_ours(folder, monkeypatch):
+  """The disk or the store fails as it is told what the file says."""
+  it, list_names = make(folder), paths.list_names
+
+  def fail_once_it_is_there(place):
+    names = list_names(place)
+    if names:
+      raise OSError(errno.EIO, os.strerror(errno.EIO), place)
+    return names
+
+  monkeypatch.setattr(paths, 'list_names', fail_once_it_is_there)
+  with pytest.raises(cli.PassingError, match='cannot be written: '):
+    it.take()
+  monkeypatch.setattr(paths, 'list_names', list_names)
+  it.take(pause=Clock(lambda: None))
+  it.check()
+  it.release()
+  assert owner.find_living(folder) is None
+  assert list_names(f'{folder}/distmnist') == ['owner.json.00000001']
+
+
 def test_a_touch_shows_by_the_clock_of_the_store(folder):
   take(folder)
   file = owner.NumberedFile(layout.own_path(folder, 'owner.json'))
