@@ -1,7 +1,7 @@
-"""The contract of a Store, held by a disk, a store in memory, S3 and HDFS.
+"""The contract of a Store, held by a disk, a store in memory and S3.
 
-The S3 is a server on this machine. With DISTMNIST_TEST_HDFS=hdfs://HOST/FOLDER
-the same is asked of a real HDFS.
+The S3 is a server on this machine. With DISTMNIST_TEST_STORE, such as
+hdfs://HOST:PORT/FOLDER or gs://BUCKET/FOLDER, the same is asked of that one.
 """
 
 import os
@@ -14,20 +14,20 @@ import pytest
 from distmnist.storage import copies, paths
 
 
-@pytest.fixture(params=['disk', 'memory', 's3', 'hdfs'])
+@pytest.fixture(params=['disk', 'memory', 's3', 'given'])
 def folder(request, tmp_path):
   """The path or the address of a folder that is not there."""
-  kind, name = request.param, f'{tmp_path.name}_{os.getpid()}'
-  if kind == 's3':
-    yield f'{request.getfixturevalue("store").url}/{name}'
-    return
-  if kind == 'hdfs' and 'DISTMNIST_TEST_HDFS' not in os.environ:
-    pytest.skip('DISTMNIST_TEST_HDFS names no HDFS to try')
-  place = {
-    'disk': str(tmp_path / 'run'),
-    'memory': f'memory://{name}',
-    'hdfs': f'{os.environ.get("DISTMNIST_TEST_HDFS")}/{name}',
-  }[kind]
+  name = f'{tmp_path.name}_{os.getpid()}'
+  if request.param == 'disk':
+    place = str(tmp_path / 'run')
+  elif request.param == 'memory':
+    place = f'memory://{name}'
+  elif request.param == 's3':
+    place = f'{request.getfixturevalue("store").url}/{name}'
+  elif given := os.environ.get('DISTMNIST_TEST_STORE'):
+    place = f'{given}/{name}'
+  else:
+    pytest.skip('DISTMNIST_TEST_STORE names no store to try')
   yield place
   paths.remove_folder(place)
 
