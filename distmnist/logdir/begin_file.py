@@ -6,7 +6,6 @@ what is moved where, and what the new run begins with: whoever is killed amid
 the move, the next one completes it.
 """
 
-import contextlib
 import json
 import os
 
@@ -34,8 +33,7 @@ def write(logdir, path):
     _write(logdir, {'launch': launch, 'from': path})
     return
   # Nobody starts this process again.
-  with contextlib.suppress(FileNotFoundError):
-    paths.remove(layout.own_path(logdir, _FILE))
+  paths.remove(layout.own_path(logdir, _FILE))
 
 
 def write_move(logdir, move):

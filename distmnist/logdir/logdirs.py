@@ -126,8 +126,7 @@ def describe_end(logdir, step):
 
 def remove_report(logdir):
   """Removes the report of an earlier life: the run goes on."""
-  with contextlib.suppress(FileNotFoundError):
-    paths.remove(report_path(logdir))
+  paths.remove(report_path(logdir))
 
 
 def report_time(logdir):
