@@ -6,6 +6,8 @@ hdfs://HOST:PORT/FOLDER or gs://BUCKET/FOLDER, the same is asked of that one.
 
 import os
 import queue
+import subprocess
+import sys
 import threading
 import time
 
@@ -134,3 +136,19 @@ def test_a_file_is_brought_here_and_one_made_here_is_put_there(folder):
     file.write('whole')
   with open(copies.fetch_file(f'{folder}/x')) as file:
     assert file.read() == 'whole'
+
+
+def test_a_path_of_this_machine_needs_no_library(tmp_path):
+  code = (
+    'import sys; sys.modules["fsspec"] = None\n'
+    'from distmnist.common import owner\n'
+    'from distmnist.storage import paths\n'
+    'folder = sys.argv[1]\n'
+    'with owner.owned("--logdir", folder): pass\n'
+    'paths.write(f"{folder}/x", b"x"); paths.rename(folder, f"{folder}_2")\n'
+    'print(*paths.list_files(f"{folder}_2"))'
+  )
+  (tmp_path / 'run').mkdir()
+  argv = [sys.executable, '-c', code, str(tmp_path / 'run')]
+  found = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+  assert (found.stdout, found.stderr) == ('x\n', '')
