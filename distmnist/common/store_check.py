@@ -5,7 +5,7 @@ import os
 import secrets
 
 from distmnist.common import cli
-from distmnist.storage import paths, stores, urls
+from distmnist.storage import paths, urls
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def check(
   try:
     if is_written:
       paths.write(probe, b'probe')
-    stores.list_entries(url)
+    paths.list_names(url)
     if is_owned and paths.create(probe, b'another'):
       _log.info(
         f'--{name}={url}: this store creates an object even where one exists, '
