@@ -7,8 +7,7 @@ Every host runs the same command with its own --job_name and --task_index:
 
 Without hosts the cluster is read from TF_CONFIG, or from Slurm's variables and
 DISTMNIST_NUM_PS; --print_cluster shows it. Without these as well, one process
-trains alone, on the same code path. `python -m distmnist.launch` starts a whole
-cluster on one machine.
+trains alone, on the same path; `python -m distmnist.launch` starts a cluster.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
