@@ -18,7 +18,7 @@ from absl import flags
 from distmnist.common import cli, command_line, files, registry, store_check
 from distmnist.common.names import PROBLEMS
 from distmnist.logdir import checkpoint_files, checkpoints, logdirs, run_flags
-from distmnist.storage import urls
+from distmnist.storage import paths, urls
 
 FLAGS = flags.FLAGS
 _log = logging.getLogger(__name__)
@@ -71,7 +71,8 @@ def import_problem(words):
   """
   if command_line.find_value(words, 'problem') is not None:
     return
-  if any(word.lstrip('-') in ('help', 'helpfull') for word in words):
+  names = {word.lstrip('-').partition('=')[0] for word in words}
+  if names & {'help', 'helpfull'}:
     return
   given = command_line.find_value(words, 'logdir')
   checkpoint = command_line.find_value(words, 'checkpoint')
@@ -143,8 +144,8 @@ def _find_problem(saved, given, logdir):
 
   Raises:
     cli.UsageError: it is neither one of the installed problems nor this user's
-      choice: the run, or the file in it, belongs to another user. It would run
-      with the rights of whoever only wants to look.
+      choice: the run, or the file, belongs to another user. It would run with
+      the rights of whoever only wants to look.
   """
   named = command_line.find_value(saved, 'problem')
   if not named or command_line.find_value(given, 'problem') is not None:
@@ -158,8 +159,7 @@ def _find_problem(saved, given, logdir):
     named = kept
   if named in registry.find(PROBLEMS):
     return named
-  paths = [logdir, run_flags.path_in(logdir), *[kept] * (named == kept)]
-  if other := files.find_other_owner(*paths):
+  if other := _find_other_owner(named, kept):
     path, uid = other
     raise cli.UsageError(
       f'--logdir={logdir} has --problem={named}, a program, and {path} belongs '
@@ -167,6 +167,35 @@ def _find_problem(saved, given, logdir):
       f'--problem={named} yourself if it may run as you'
     )
   return named
+
+
+def _find_other_owner(named: str, kept: str) -> tuple[str, int] | None:
+  """Returns what gives another user a say in a program, and who that is.
+
+  Another user's file may run if it is as it was when this user trained with it:
+  whoever trained has named it.
+
+  Args:
+    named: the problem that the run names.
+    kept: the path of the copy in its log directory.
+  """
+  logdir = os.path.dirname(kept)
+  if other := files.find_other_owner(logdir, run_flags.path_in(logdir)):
+    return other
+  named = os.path.expanduser(named)
+  if not named.endswith('.py') or not os.path.isfile(named):
+    return None
+  other = files.find_other_owner(named)
+  # A store does not say whose copy it has.
+  is_told = not (urls.is_remote(kept) or files.find_other_owner(kept))
+  return other if other and not (is_told and _is_same(named, kept)) else None
+
+
+def _is_same(named: str, kept: str) -> bool:
+  try:
+    return paths.read_bytes(named) == paths.read_bytes(kept)
+  except OSError:
+    return False
 
 
 def find_checkpoint(logdir, find_divergence=lambda path: None):

@@ -195,6 +195,42 @@ def test_no_program_of_another_users_run_runs_unless_it_is_named(
   assert flags.FLAGS.problem == f'{strange_run}/problem.py'
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason='only root can give a file away')
+@pytest.mark.parametrize(
+  'kept, kept_uid, is_refused',
+  [
+    ('w = 1', 0, False),  # As this user has trained with it.
+    ('w = 2', 0, True),
+    ('w = 1', 12345, True),
+    (None, 0, True),
+  ],
+)
+def test_another_users_file_runs_as_it_was_trained_with(
+  run, tmp_path, monkeypatch, kept, kept_uid, is_refused
+):
+  theirs = tmp_path / 'theirs'
+  theirs.mkdir()
+  (theirs / 'net.py').write_text('w = 1')
+  os.chown(theirs / 'net.py', 12345, 12345)
+  if kept is not None:
+    (run / 'problem.py').write_text(kept)
+    os.chown(run / 'problem.py', kept_uid, kept_uid)
+  for named, folder in (('net.py', theirs), (f'{theirs}/net.py', tmp_path)):
+    monkeypatch.chdir(folder)
+    find = functools.partial(saved_run._find_problem, [f'--problem={named}'])
+    if is_refused:
+      with pytest.raises(cli.UsageError, match=r'net.py belongs .*uid 12345'):
+        find([], str(run))
+    else:
+      assert find([], str(run)) == named
+    assert find([f'--problem={named}'], str(run)) is None
+  # A store does not say whose run it has.
+  with pytest.raises(cli.UsageError, match=r'net.py belongs .*uid 12345'):
+    find([], 's3://bucket/run')
+  os.chown(theirs / 'net.py', 0, 0)
+  assert find([], str(run)) == named
+
+
 def test_an_installed_problem_of_another_users_run_is_taken(
   set_flags, run, monkeypatch
 ):
@@ -218,7 +254,7 @@ def test_flag_files_that_flags_of_a_run_name_hide_no_problem(
     saved_run.take_flags(str(run))
 
 
-@pytest.mark.parametrize('help_flag', ['--help', '-helpfull'])
+@pytest.mark.parametrize('help_flag', ['--help', '-helpfull', '--help=true'])
 def test_help_imports_no_problem_of_a_run(set_flags, run, tmp_path, help_flag):
   path = problems.write(tmp_path / 'fails.py', 'raise ValueError')
   with open(run / 'train.flags', 'a', encoding='utf-8') as file:
