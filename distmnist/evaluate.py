@@ -14,6 +14,7 @@ import functools
 from absl import flags
 
 from distmnist.common import cli, console
+from distmnist.data import split as split_lib
 from distmnist.logdir import saved_run
 from distmnist.problems import images
 from distmnist.training import divergence, evaluation
@@ -36,12 +37,12 @@ _SPLIT = flags.DEFINE_enum(
 _FIRST_FLAGS = 'logdir', 'checkpoint', 'split', 'continuous', 'problem'
 
 
-def main():
+def main() -> None:
   with problem_errors.explained():
     evaluate()
 
 
-def evaluate():
+def evaluate() -> None:
   """Prints the metrics of a checkpoint, or of each new one."""
   console.print_logs(console.print_to_stderr)
   logdir = saved_run.logdir_from_flags()
@@ -54,7 +55,9 @@ def evaluate():
     check = _make_check(problem)
 
     @functools.cache
-    def make_evaluator():  # Only if there is a checkpoint.
+    def make_evaluator() -> (
+      evaluation.Evaluator
+    ):  # Only if there is a checkpoint.
       return evaluation.Evaluator(problem, _load_split(problem))
 
     line = saved_run.use_checkpoint(
@@ -69,16 +72,15 @@ def evaluate():
       print(line, flush=True)
 
 
-def run():
+def run() -> None:
   cli.run(main, first_flags=_FIRST_FLAGS)
 
 
-def _timeout_secs():
+def _timeout_secs() -> float:
   return evaluator_lib.timeout_secs_from_flags()
 
 
-def _make_check(problem):
-  """Returns the divergence.CostCheck for a checkpoint."""
+def _make_check(problem: problem_lib.Problem) -> divergence.CostCheck:
   if problem.is_custom:
     return divergence.CostCheck(problem, _load_split(problem))
   # Check before loading the images, which may need a download.
@@ -86,7 +88,7 @@ def _make_check(problem):
 
 
 @functools.cache
-def _load_split(problem):
+def _load_split(problem: problem_lib.Problem) -> split_lib.Split:
   if _SPLIT.value == 'test':
     return problem_data.load_test_split(problem)
   train, validation = problem_data.load_training_splits(problem)

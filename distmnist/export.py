@@ -16,7 +16,6 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.cluster import errors
 from distmnist.common import cli, console
 from distmnist.lifecycle import restorable
 from distmnist.logdir import checkpoints, saved_run
@@ -28,7 +27,7 @@ from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_source, problem_spec
 
 
-def main():
+def main() -> None:
   console.print_logs(console.print_to_stderr)
   export_dir = saved_model.export_dir_from_flags()
   logdir = saved_run.logdir_from_flags()
@@ -43,7 +42,7 @@ def main():
     checks = [divergence.without_data(problem, shape).find]
   find_spec = functools.cache(problem_spec.find)
 
-  def write(path):
+  def write(path: str) -> tuple:
     step, spec = checkpoints.read_step(path), find_spec(problem)
     return step, spec, *export(problem, spec, path, export_dir)
 
@@ -65,20 +64,22 @@ def main():
   )
 
 
-def export(problem, spec, path, export_dir):
+def export(
+  problem: problem_lib.Problem, spec: object, path: str, export_dir: str
+) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor], int]:
   """Writes the SavedModel of a checkpoint.
 
   The graph is built anew, as for an evaluation: no shards, no device, no
   optimizer, and batch norm uses its averages.
 
   Args:
-    problem: problem.Problem.
+    problem: what was trained.
     spec: nest of tf.TensorSpec of one example's x.
-    path: str, a checkpoint.
-    export_dir: str, new or empty.
+    path: of the checkpoint.
+    export_dir: new or empty.
 
   Returns:
-    (inputs, outputs, bytes written): {name: tensor [n, ...]}, twice, and int.
+    (inputs, outputs, bytes written), tensors [n, ...] by name.
 
   Raises:
     cli.UsageError: the problem cannot be served, see problem_spec.build.
@@ -94,19 +95,11 @@ def export(problem, spec, path, export_dir):
     restorable.restore(path, session, tf.train.Saver(saved), saved)
     saver = tf.train.Saver(variables)
     key_map.fill_when_loaded()
-    try:
-      num_bytes = saved_model.write(export_dir, session, saver, inputs, outputs)
-    except (tf.errors.OpError, OSError) as error:
-      is_ops = isinstance(error, tf.errors.OpError)
-      reason = errors.explain(error) if is_ops else error.strerror
-      raise cli.RunError(
-        f'--export_dir={export_dir} cannot be written: {reason}; make room '
-        'there, or give a folder of your own'
-      ) from error
+    num_bytes = saved_model.write(export_dir, session, saver, inputs, outputs)
   return inputs, outputs, num_bytes
 
 
-def _find_variables(outputs):
+def _find_variables(outputs: dict[str, tf.Tensor]) -> list[tf.Variable]:
   """Returns the model's variables, and the global step if `outputs` need it."""
   global_step = tf.train.get_global_step()
   needed, left = set(), [tensor.op for tensor in outputs.values()]
@@ -120,7 +113,7 @@ def _find_variables(outputs):
   ]
 
 
-def run():
+def run() -> None:
   cli.run(main, first_flags=('logdir', 'export_dir', 'checkpoint'))
 
 

@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -28,12 +29,7 @@ from distmnist.common.console import Console
 from distmnist.common.names import PREDICT
 from distmnist.common.refusals import Refusal
 from distmnist.data import image_files
-from distmnist.serving import (
-  example_files,
-  image_model,
-  result_files,
-  saved_model,
-)
+from distmnist.serving import example_files, result_files, saved_model
 
 _INPUTS = flags.DEFINE_list(
   'inputs',
@@ -101,7 +97,7 @@ _REFUSALS = (
 )
 
 
-def main():
+def main() -> int:
   export_dir = saved_model.export_dir_from_flags()
   refusals.refuse(_REFUSALS)
   paths = image_files.find(_IMAGES.value or _INPUTS.value)
@@ -111,17 +107,17 @@ def main():
   predict_files = predict_images if _IMAGES.value else predict_inputs
   try:
     with signals.raising():  # A draft of the output is removed, then.
-      predict_files(export_dir, paths, output)
+      predict_files(saved_model.Model(export_dir), paths, output)
   except signals.SignalError as error:
     return error.exit_code
   return 0
 
 
-def predict_inputs(export_dir, paths, output):
+def predict_inputs(
+  model: saved_model.Model, paths: Sequence[str], output: str | None
+) -> None:
   """Prints what any model gives for the examples of --inputs."""
-  model = saved_model.Model(export_dir)
   read = [example_files.read(path, model.inputs) for path in paths]
-  sizes = [len(next(iter(arrays.values()))) for arrays in read]
   shapes = [{n: a.shape[1:] for n, a in arrays.items()} for arrays in read]
   for path, shape in zip(paths, shapes, strict=True):
     if shape != shapes[0]:
@@ -130,23 +126,26 @@ def predict_inputs(export_dir, paths, output):
         'them separately'
       )
   arrays = {n: np.concatenate([each[n] for each in read]) for n in read[0]}
-  results = predict(model, arrays, sum(sizes))
-  parts = [(*each, False) for each in zip(paths, sizes, strict=True)]
-  write_and_print(parts, results, output, result_files.describe)
+  parts = [
+    result_files.Part(path, _count(each))
+    for path, each in zip(paths, read, strict=True)
+  ]
+  show(parts, predict(model, arrays), output, result_files.describe)
 
 
-def predict_images(export_dir, paths, output):
+def predict_images(
+  model: saved_model.Model, paths: Sequence[str], output: str | None
+) -> None:
   """Prints the classes of --images, and the accuracy if there are labels."""
-  model = image_model.ImageModel(export_dir)
-  reader = image_files.Reader(model.image_shape)
+  reader = image_files.Reader(model.find_image_shape())
   files = [reader.read(path) for path in paths]
-  num_images = sum(len(file.images) for file in files)
-  labels = None
-  if _LABELS.value:
-    labels = image_files.read_labels(
-      os.path.expanduser(_LABELS.value), num_images, model.num_classes
-    )
   images = np.concatenate([file.images for file in files])
+  num_images, labels = len(images), None
+  if _LABELS.value:
+    num_classes = model.outputs['probabilities'].shape[-1]
+    labels = image_files.read_labels(
+      os.path.expanduser(_LABELS.value), num_images, num_classes
+    )
   if _INVERT.value:
     images = 255 - images
   elif images.shape[-1] == 1 and images.mean() > _BRIGHT:
@@ -155,7 +154,7 @@ def predict_images(export_dir, paths, output):
       'black: see --invert',
       file=sys.stderr,
     )
-  found = predict(model, {'images': images}, num_images)
+  found = predict(model, {'images': images})
   classes = found['classes']
   results = {
     'class': classes,
@@ -163,8 +162,11 @@ def predict_images(export_dir, paths, output):
   }
   if labels is not None:
     results['label'] = labels
-  parts = [(file.path, len(file.images), file.is_png) for file in files]
-  write_and_print(parts, results, output, describe_class)
+  parts = [
+    result_files.Part(file.path, len(file.images), file.is_png)
+    for file in files
+  ]
+  show(parts, results, output, _describe_class)
   if labels is not None:
     num_correct = int(np.sum(classes == labels))
     print(
@@ -173,19 +175,33 @@ def predict_images(export_dir, paths, output):
     )
 
 
-def describe_class(name, value):
+def _describe_class(name: str, value: object) -> str:
   """Returns what is printed for an image: no names, and no label."""
   texts = {'class': f'{value}', 'probability': f'{value:.4f}'}
   return texts.get(name, '')
 
 
-def predict(model, arrays, num_examples):
-  """Returns {name: array [num_examples, ...]} of what the model gives.
+def show(
+  parts: Sequence[result_files.Part],
+  results: result_files.Results,
+  output: str | None,
+  describe: Callable[[str, object], str],
+) -> None:
+  """Writes --output, and prints the first examples of each file."""
+  if output:
+    result_files.write(output, parts, results)
+  for line in result_files.format_lines(parts, results, output, describe):
+    print(line)
+
+
+def predict(
+  model: saved_model.Model, arrays: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+  """Returns an array [n, ...] for each output, --chunk_size examples a time.
 
   Args:
-    model: saved_model.Model.
-    arrays: {name of an input: array [num_examples, ...]}.
-    num_examples: int, at least 1.
+    model: gives them.
+    arrays: one [n, ...] for each input, with the same n >= 1.
 
   Raises:
     cli.RunError: the graph fails on these examples, or an output does not fit
@@ -193,51 +209,42 @@ def predict(model, arrays, num_examples):
   """
   console = Console(stream=sys.stderr)
   start_secs = time.monotonic()
-  chunks = []
+  num_examples, chunks = _count(arrays), []
   for start in range(0, num_examples, _CHUNK_SIZE.value):
     if start and console.is_due():
       console.progress(
         f'{start:,} of {num_examples:,} examples', start / num_examples
       )
-    end = start + _CHUNK_SIZE.value
+    end = min(start + _CHUNK_SIZE.value, num_examples)
     try:
       chunks.append(model.run({n: a[start:end] for n, a in arrays.items()}))
     except tf.errors.OpError as error:
       raise cli.RunError(
-        f'the model fails on the examples {start:,} to '
-        f'{min(end, num_examples) - 1:,}: {errors.explain(error)}'
+        f'the model fails on the examples {start:,} to {end - 1:,}: '
+        f'{errors.explain(error)}'
       ) from error
   if len(chunks) > 1:
     secs = time.monotonic() - start_secs
     console.say(f'{num_examples:,} examples in {secs:.1f} s')
-  return {n: _join(n, [chunk[n] for chunk in chunks]) for n in chunks[0]}
+  results = {}
+  for name in chunks[0]:
+    found = [chunk[name] for chunk in chunks]
+    shapes = sorted({array.shape[1:] for array in found})
+    if len(shapes) > 1:
+      raise cli.RunError(
+        f'the model gives {name!r} of {[*shapes[0]]} for some examples and of '
+        f'{[*shapes[1]]} for others: expected one shape, whatever examples are '
+        'predicted together; a larger --chunk_size may help'
+      )
+    results[name] = np.concatenate(found)
+  return results
 
 
-def _join(name, arrays):
-  """Returns an output of all chunks; raises cli.RunError if they do not fit."""
-  shapes = sorted({array.shape[1:] for array in arrays})
-  if len(shapes) > 1:
-    raise cli.RunError(
-      f'the model gives {name!r} of {[*shapes[0]]} for some examples and of '
-      f'{[*shapes[1]]} for others: expected one shape, whatever examples are '
-      'predicted together; a larger --chunk_size may help'
-    )
-  return np.concatenate(arrays)
+def _count(arrays: Mapping[str, np.ndarray]) -> int:
+  return len(next(iter(arrays.values())))
 
 
-def write_and_print(parts, results, output, describe):
-  """Writes --output, and prints the first examples of each file.
-
-  Args: see result_files.format_lines.
-  """
-  if output:
-    places = [(path, i) for path, size, _ in parts for i in range(size)]
-    result_files.write(output, places, results)
-  for line in result_files.format_lines(parts, results, output, describe):
-    print(line)
-
-
-def run():
+def run() -> None:
   # `predict ... | head` ends when head does, as is usual for programs.
   signal.signal(signal.SIGPIPE, signal.SIG_DFL)
   cli.run(main, first_flags=_FIRST_FLAGS)

@@ -18,7 +18,7 @@ from distmnist.data import image_ops
 from distmnist.logdir import checkpoints
 from distmnist.nn import batch_norm, layers
 from distmnist.problems import images as problem_images
-from distmnist.serving import image_model
+from distmnist.serving import saved_model
 from distmnist.transport import sharding
 from tests.models import battery_test
 from tests.support import problems, programs
@@ -69,10 +69,14 @@ def compute_softmax(logits):
   return powers / powers.sum(axis=1, keepdims=True)
 
 
+def predict(export_dir, images):
+  """Returns (classes, probabilities) of images."""
+  found = saved_model.Model(str(export_dir)).run({'images': images})
+  return found['classes'], found['probabilities']
+
+
 def check_predictions(export_dir, expected, images=IMAGES):
-  classes, probabilities = image_model.ImageModel(str(export_dir)).predict(
-    images
-  )
+  classes, probabilities = predict(export_dir, images)
   np.testing.assert_allclose(probabilities, expected, rtol=1e-4, atol=1e-6)
   assert classes.tolist() == probabilities.argmax(axis=1).tolist()
 
@@ -145,7 +149,9 @@ def test_each_small_model_is_exported_as_it_is_evaluated(tmp_path, model):
     expected = compute_softmax(session.run(logits))
   folder = tmp_path / 'model'
   run_export(build, (28, 28, 1), path, str(folder))
-  assert image_model.ImageModel(str(folder)).num_classes == 7
+  model = saved_model.Model(str(folder))
+  assert model.find_image_shape() == (28, 28, 1)
+  assert model.outputs['probabilities'].shape[-1] == 7
   check_predictions(folder, expected, images)
 
 
@@ -183,7 +189,7 @@ def test_what_any_rule_and_cluster_has_trained_is_exported(
   )
   set_flags(*SMALL)
   images, labels = problem_images.load('test')
-  classes, _ = image_model.ImageModel(str(folder)).predict(images)
+  classes, _ = predict(folder, images)
   report = read_report(run)
   assert (classes == labels).mean() == report['test_accuracy']
 
@@ -226,6 +232,6 @@ def test_tensorflow_2_loads_it_with_no_code_of_ours(tmp_path):
     found = json.loads(line)
     assert found['takes'] == '(None, 3, 4, 1)'
     assert found['kinds'] == {'classes': 'int64', 'probabilities': 'float32'}
-    classes, probabilities = image_model.ImageModel(folder).predict(IMAGES)
+    classes, probabilities = predict(folder, IMAGES)
     assert found['classes'] == classes.tolist()
     np.testing.assert_allclose(found['probabilities'], probabilities, rtol=1e-5)

@@ -70,7 +70,7 @@ def test_a_png_is_a_line_and_of_an_idx_file_come_the_first_ten(run):
 
 
 def test_who_is_told_to_end_leaves_no_draft(run, monkeypatch, tmp_path):
-  def write(path, places, results):
+  def write(path, parts, results):
     with files.replacing(path, 'w') as file:
       file.write('half of it')
       signal.raise_signal(signal.SIGTERM)
@@ -298,4 +298,4 @@ def test_an_output_whose_shape_depends_on_the_chunk_is_named(
   model = saved_model.Model(str(tmp_path / 'model'))
   set_flags('--chunk_size=2')
   with pytest.raises(cli.RunError, match=r"'y' of \[1\] for some examples and"):
-    predict.predict(model, {'x': np.ones(3, np.float32)}, 3)
+    predict.predict(model, {'x': np.ones(3, np.float32)})

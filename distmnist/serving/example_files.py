@@ -12,48 +12,47 @@
 Anything else in a file, such as labels, is ignored.
 """
 
+import contextlib
 import csv
 import json
 import os
 import zipfile
 import zlib
+from collections.abc import Mapping
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
 from distmnist.serving import saved_model
 
-_ENDINGS = '.npy', '.npz', '.jsonl', '.csv'
+# What a model takes, {name: TensorSpec [n, ...]}, and what a file has of it.
+Specs = Mapping[str, tf.TensorSpec]
+Arrays = dict[str, np.ndarray]
+
 # Errors of a file with another content than its name says.
-_BROKEN = ValueError, EOFError, RecursionError, csv.Error
-_BROKEN += zipfile.BadZipFile, zlib.error
+_BROKEN = (
+  *(ValueError, EOFError, RecursionError),
+  *(csv.Error, zipfile.BadZipFile, zlib.error),
+)
 
 
-def read(path, specs):
-  """Returns {name of an input: array [n, ...]} of a file's examples.
-
-  Args:
-    path: str.
-    specs: {name: tf.TensorSpec [n, ...]}, the model's inputs.
+def read(path: str, specs: Specs) -> Arrays:
+  """Returns what a file has for each input of a model, in the input's type.
 
   Raises:
     cli.RunError: the file cannot be read, or lacks what the model takes.
   """
   ending = os.path.splitext(path)[1].lower()
-  readers = dict(
-    zip(_ENDINGS, (_read_npy, _read_npz, _read_jsonl, _read_csv), strict=True)
-  )
-  if ending not in readers:
+  if ending not in _READERS:
     raise cli.RunError(
       f'{path}: the name ends in {ending or "nothing"!r}: expected one of '
-      f'{", ".join(_ENDINGS)}'
+      f'{", ".join(_READERS)}'
     )
   try:
-    arrays = readers[ending](path, specs)
-    found = {
-      name: convert(name, arrays[name], spec) for name, spec in specs.items()
-    }
-    _check_numbers(found)
+    arrays = _READERS[ending](path, specs)
+    found = {n: convert(n, arrays[n], spec) for n, spec in specs.items()}
+    _check_sizes({name: len(array) for name, array in found.items()})
   except OSError as error:
     raise cli.RunError(
       f'cannot read {path}: {error.strerror or error}'
@@ -67,27 +66,28 @@ def read(path, specs):
   return found
 
 
-def _read_npy(path, specs):
+def _check_sizes(sizes: Mapping[str, int]) -> None:
+  if len({*sizes.values()}) > 1:
+    said = ', '.join(f'{name} has {n:,}' for name, n in sizes.items())
+    raise ValueError(f'the inputs have different numbers of examples: {said}')
+  if 0 in sizes.values():
+    raise ValueError('no example')
+
+
+def _read_numpy(path: str, specs: Specs) -> Arrays:
+  """Reads one array, or several with their names, whichever the file has."""
+  found = np.load(path, allow_pickle=False)
+  if not isinstance(found, np.ndarray):
+    with found:
+      return {name: _pick(found, name, 'array') for name in specs}
   if len(specs) > 1:
     raise ValueError(
       f'an array, but the model has {len(specs)} inputs: give an .npz'
     )
-  found = np.load(path, allow_pickle=False)
-  if not isinstance(found, np.ndarray):
-    found.close()
-    raise ValueError('an .npz file by its content')
   return dict.fromkeys(specs, found)
 
 
-def _read_npz(path, specs):
-  found = np.load(path, allow_pickle=False)
-  if isinstance(found, np.ndarray):
-    raise ValueError('an .npy file by its content')
-  with found:
-    return {name: _pick(found, name, 'array') for name in specs}
-
-
-def _read_jsonl(path, specs):
+def _read_jsonl(path: str, specs: Specs) -> Arrays:
   rows = {name: [] for name in specs}
   with open(path, encoding='utf-8-sig') as file:
     for number, line in enumerate(file, 1):
@@ -104,10 +104,16 @@ def _read_jsonl(path, specs):
           rows[name].append(convert(name, value[np.newaxis], spec))
       except ValueError as error:
         raise ValueError(f'line {number}: {error}') from error
-  return {name: _join(name, values) for name, values in rows.items()}
+  for name, values in rows.items():
+    if not values:
+      raise ValueError('no example')
+    if len({value.shape for value in values}) > 1:
+      raise ValueError(f'{name} does not have the same shape in all examples')
+  return {name: np.concatenate(values) for name, values in rows.items()}
 
 
-def _read_csv(path, specs):
+def _read_csv(path: str, specs: Specs) -> Arrays:
+  """Reads the columns as text, dtype object, [n] or [n, number of columns]."""
   # A field may be as long as the file; 131,072 characters are Python's limit.
   csv.field_size_limit(max(csv.field_size_limit(), os.path.getsize(path)))
   with open(path, encoding='utf-8-sig', newline='') as file:
@@ -125,27 +131,29 @@ def _read_csv(path, specs):
         f'line {number} has {len(row)} fields, the header {len(header)}'
       )
   texts = np.array(rows, object).reshape(len(rows), len(header))
-  found = {}
+  arrays = {}
   for name, spec in specs.items():
     columns = texts[:, _find_columns(name, spec, header, len(specs))]
-    found[name] = columns[:, 0] if spec.shape.rank == 1 else columns
-  return found
+    arrays[name] = columns[:, 0] if spec.shape.rank == 1 else columns
+  return arrays
 
 
-def _has_numbers_only(header):
+def _has_numbers_only(header: list[str]) -> bool:
   try:
     return bool([*map(float, header)])
   except ValueError:
     return False
 
 
-def _find_columns(name, spec, header, num_inputs):
-  """Returns the indices (list of int) of the columns of an input."""
+def _find_columns(
+  name: str, spec: tf.TensorSpec, header: list[str], num_inputs: int
+) -> list[int]:
+  """Returns the indices of the columns of an input."""
   if spec.shape.rank not in (1, 2):
     raise ValueError(
       f'{name} has no place in columns: give an .npz or JSON lines'
     )
-  size, wanted = 1, [name]
+  wanted = [name]
   if spec.shape.rank == 2:
     size = spec.shape[1] or sum(c.startswith(f'{name}_') for c in header)
     wanted = [f'{name}_{i}' for i in range(size)]
@@ -153,38 +161,29 @@ def _find_columns(name, spec, header, num_inputs):
     if twice := [column for column in wanted if header.count(column) > 1]:
       raise ValueError(f'several columns are {twice[0]!r}: expected one')
     return [header.index(column) for column in wanted]
-  if num_inputs == 1 and len(header) == size:
-    return list(range(size))
+  if num_inputs == 1 and len(header) == len(wanted):
+    return [*range(len(header))]
   raise ValueError(
     f'the columns are {", ".join(header)}: expected {", ".join(wanted[:2])}'
-    + (' and so on' if size > 2 else '')
+    + (' and so on' if len(wanted) > 2 else '')
   )
 
 
-def _pick(found, name, what):
+_READERS = {
+  '.npy': _read_numpy,
+  '.npz': _read_numpy,
+  '.jsonl': _read_jsonl,
+  '.csv': _read_csv,
+}
+
+
+def _pick(found: Mapping, name: str, what: str) -> object:
   if name not in found:
     raise ValueError(f'no {what} {name!r}, but {", ".join(found) or "none"}')
   return found[name]
 
 
-def _join(name, values):
-  if not values:
-    raise ValueError('no example')
-  if len({value.shape for value in values}) > 1:
-    raise ValueError(f'{name} does not have the same shape in all examples')
-  return np.concatenate(values)
-
-
-def _check_numbers(arrays):
-  sizes = {name: len(array) for name, array in arrays.items()}
-  if len({*sizes.values()}) > 1:
-    said = ', '.join(f'{name} has {n:,}' for name, n in sizes.items())
-    raise ValueError(f'the inputs have different numbers of examples: {said}')
-  if 0 in sizes.values():
-    raise ValueError('no example')
-
-
-def convert(name, array, spec):
+def convert(name: str, array: np.ndarray, spec: tf.TensorSpec) -> np.ndarray:
   """Returns an array [n, ...] in the type of its input, with no value changed.
 
   Floating-point numbers are rounded to the input's precision.
@@ -192,53 +191,45 @@ def convert(name, array, spec):
   Raises:
     ValueError: it has another shape, or values that the input cannot take.
   """
-  dtype = spec.dtype
   if not spec.shape.is_compatible_with(array.shape):
     raise ValueError(f'{name} has the shape {list(array.shape)}')
   kind = array.dtype.kind
+  if kind == 'O':  # Text, integers of any size, and what JSON calls null.
+    for value in array.flat:
+      if not isinstance(value, str | int):
+        what = 'null' if value is None else 'an object'
+        raise ValueError(f'{name} is or has {what}')
+  if spec.dtype == tf.string:
+    return _as_text(name, array)
   if kind == 'O':
-    _check_objects(name, array)
-  if dtype.name == 'string':
-    is_text = kind in 'US' or (
-      kind == 'O' and all(isinstance(x, str) for x in array.flat)
-    )
-    if not is_text:
-      raise ValueError(f'{name} is {array.dtype.name}, not text')
-    texts = array.astype(object)
-    for text in texts.flat:
-      if isinstance(text, str):
-        text.encode()  # Half a surrogate pair is no text.
-    return texts
-  wanted = dtype.as_numpy_dtype
-  if kind == 'O':
-    array, kind = _parse(name, array, dtype), None
+    array = _parse(name, array, spec.dtype)
   elif kind not in 'biuf':
     raise ValueError(f'{name} is {array.dtype.name}, not a number')
-  try:
-    with np.errstate(all='ignore'):
-      found = array.astype(wanted)
-  except OverflowError as error:
-    raise ValueError(f'{name} has values that are no {dtype.name}') from error
-  if dtype.is_floating or dtype.is_complex:
-    is_same = np.array_equal(np.isinf(found), np.isinf(array))
-  else:
-    is_same = np.array_equal(found, array)
-  if not is_same:
-    raise ValueError(f'{name} has values that are no {dtype.name}')
+  has_all = False
+  with np.errstate(all='ignore'), contextlib.suppress(OverflowError):
+    found = array.astype(spec.dtype.as_numpy_dtype)
+    if spec.dtype.is_floating or spec.dtype.is_complex:
+      has_all = np.array_equal(np.isinf(found), np.isinf(array))
+    else:
+      has_all = np.array_equal(found, array)
+  if not has_all:
+    raise ValueError(f'{name} has values that are no {spec.dtype.name}')
   return found
 
 
-def _check_objects(name, array):
-  """Raises ValueError unless all are text, or integers of any size."""
-  for value in array.flat:
-    if not isinstance(value, str | int):
-      what = 'null' if value is None else 'an object'
-      raise ValueError(f'{name} is or has {what}')
+def _as_text(name: str, array: np.ndarray) -> np.ndarray:
+  texts = array.astype(object)
+  for text in texts.flat:
+    if not isinstance(text, str | bytes):
+      raise ValueError(f'{name} is {array.dtype.name}, not text')
+    if isinstance(text, str):
+      text.encode()  # Half a surrogate pair is no text.
+  return texts
 
 
-def _parse(name, texts, dtype):
-  """Returns the texts as numbers."""
-  words = {'true': 1, 'false': 0} if dtype.name == 'bool' else {}
+def _parse(name: str, texts: np.ndarray, dtype: tf.DType) -> np.ndarray:
+  """Returns texts [n, ...], or integers, as numbers."""
+  words = {'true': 1, 'false': 0} if dtype == tf.bool else {}
   number = int if dtype.is_integer else parse_float
   found = []
   for place, text in np.ndenumerate(texts):
@@ -251,11 +242,11 @@ def _parse(name, texts, dtype):
   return np.array(found).reshape(texts.shape)
 
 
-def parse_float(text):
-  """Returns a float.
+def parse_float(text: str) -> float:
+  """Returns a number.
 
   Raises:
-    ValueError: it is no number, or so large that Python makes it infinite.
+    ValueError: it is none, or so large that Python makes it infinite.
   """
   found = float(text)
   if abs(found) == np.inf and 'inf' not in str(text).lower():

@@ -11,15 +11,19 @@ and returns
   probabilities: float32 [n, number of classes]
 
 TensorFlow 1 and 2 load it, and so does TensorFlow Serving, without our code.
+spark/prediction.py reads it, too.
 """
 
 import os
 import tempfile
+from collections.abc import Mapping
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 from google.protobuf.message import DecodeError
 
+from distmnist.cluster import errors
 from distmnist.common import cli
 from distmnist.common.names import EXPORT
 from distmnist.storage import copies, paths, scratch, urls
@@ -35,16 +39,19 @@ _SIGNATURE = (
   tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 )
 _GRAPH_FILE = 'saved_model.pb'
+_EXPECTED = (
+  'images uint8 [n, height, width, channels] -> classes, probabilities'
+)
 
 
-def export_dir_from_flags():
+def export_dir_from_flags() -> str:
   """Returns the path of --export_dir; raises cli.UsageError without it."""
   if not _EXPORT_DIR.value:
     raise cli.UsageError('--export_dir is missing: the folder of a SavedModel')
   return urls.expand(_EXPORT_DIR.value)
 
 
-def check_free(export_dir):
+def check_free(export_dir: str) -> None:
   """Checks that a SavedModel may be written to `export_dir`.
 
   Raises:
@@ -63,7 +70,7 @@ def check_free(export_dir):
     )
 
 
-def _is_folder(export_dir):
+def _is_folder(export_dir: str) -> bool:
   try:
     return paths.is_folder(export_dir)
   except OSError as error:
@@ -72,35 +79,58 @@ def _is_folder(export_dir):
     ) from error
 
 
-def write(export_dir, session, saver, inputs, outputs):
-  """Writes the graph and the variables of `session`, whole or not at all.
+def write(
+  export_dir: str,
+  session: tf.Session,
+  saver: tf.train.Saver,
+  inputs: Mapping[str, tf.Tensor],
+  outputs: Mapping[str, tf.Tensor],
+) -> int:
+  """Writes the graph and the variables of a session, whole or not at all.
 
   Args:
-    export_dir: str, new or empty; folders above it are made.
-    session: tf.Session.
-    saver: tf.train.Saver of the variables.
-    inputs, outputs: {name: tensor} of the session's graph.
+    export_dir: new or empty; folders above it are made.
+    session: of the graph, its variables set.
+    saver: of these variables.
+    inputs, outputs: tensors [n, ...] of the graph, by the names they get.
 
   Returns:
-    int, the bytes written.
+    The bytes written.
 
   Raises:
-    OSError, tf.errors.OpError: it cannot be written.
+    cli.RunError: it cannot be written.
   """
-  if urls.is_remote(export_dir):
+  try:
+    if not urls.is_remote(export_dir):
+      return _write_here(export_dir, session, saver, inputs, outputs)
     draft = os.path.join(scratch.make('export'), 'model')
-    num_bytes = write(draft, session, saver, inputs, outputs)
+    num_bytes = _write_here(draft, session, saver, inputs, outputs)
     copies.upload_folder(draft, export_dir, lambda name: name == _GRAPH_FILE)
     return num_bytes
+  except (tf.errors.OpError, OSError) as error:
+    is_op = isinstance(error, tf.errors.OpError)
+    reason = errors.explain(error) if is_op else error.strerror
+    raise cli.RunError(
+      f'--export_dir={export_dir} cannot be written: {reason}; make room '
+      'there, or give a folder of your own'
+    ) from error
+
+
+def _write_here(folder, session, saver, inputs, outputs) -> int:
   served = tf.saved_model.build_signature_def(
-    inputs=_make_infos(inputs),
-    outputs=_make_infos(outputs),
+    *(
+      {n: tf.saved_model.build_tensor_info(t) for n, t in tensors.items()}
+      for tensors in (inputs, outputs)
+    ),
     method_name=tf.saved_model.PREDICT_METHOD_NAME,
   )
-  parent, name = os.path.split(os.path.realpath(export_dir))
+  has_tables = tf.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)
+  parent, name = os.path.split(os.path.realpath(folder))
   os.makedirs(parent, exist_ok=True)
-  with tempfile.TemporaryDirectory(prefix=f'.{name}.', dir=parent) as folder:
-    new = os.path.join(folder, name)
+  with tempfile.TemporaryDirectory(prefix=f'.{name}.', dir=parent) as draft:
+    # The draft's own rights are its owner's alone; those of a folder in it are
+    # as usual here.
+    new = os.path.join(draft, name)
     builder = tf.saved_model.Builder(new)
     builder.add_meta_graph_and_variables(
       session,
@@ -108,7 +138,8 @@ def write(export_dir, session, saver, inputs, outputs):
       {_SIGNATURE: served},
       strip_default_attrs=True,
       saver=saver,
-      main_op=_build_tables(),
+      # Fills the lookup tables when the model is loaded.
+      main_op=tf.tables_initializer() if has_tables else None,
     )
     builder.save()
     num_bytes = _sync(new)
@@ -117,20 +148,7 @@ def write(export_dir, session, saver, inputs, outputs):
   return num_bytes
 
 
-def _build_tables():
-  """Returns the op that fills the lookup tables on loading, or None."""
-  has_tables = tf.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)
-  return tf.tables_initializer() if has_tables else None
-
-
-def _make_infos(tensors):
-  return {
-    name: tf.saved_model.build_tensor_info(tensor)
-    for name, tensor in tensors.items()
-  }
-
-
-def _sync(folder):
+def _sync(folder: str) -> int:
   """Syncs all files of `folder` to disk; returns their bytes."""
   num_bytes = 0
   for parent, _, names in os.walk(folder):
@@ -148,71 +166,110 @@ class Model:
     inputs, outputs: {name: tf.TensorSpec [n, ...]} each.
   """
 
-  def __init__(self, export_dir):
+  def __init__(self, export_dir: str):
     """Loads it.
-
-    Args:
-      export_dir: str.
 
     Raises:
       cli.RunError: it is not a SavedModel, is not whole, or has no signature
         of ours.
     """
-    if not _is_folder(export_dir):
-      raise cli.RunError(
-        f'--export_dir={export_dir} was not found: distmnist.export writes one'
-      )
-    local = copies.fetch_folder(export_dir)
-    if not tf.saved_model.contains_saved_model(local):
-      raise cli.RunError(
-        f'--export_dir={export_dir} is not a SavedModel: it has no '
-        'saved_model.pb; distmnist.export writes one'
-      )
+    self._export_dir = export_dir
     config = tf.ConfigProto()
     config.gpu_options.allow_growth = True
     self._session = tf.Session(graph=tf.Graph(), config=config)
+    signatures = self._load()
+    if _SIGNATURE not in signatures:
+      names = ', '.join(sorted(signatures)) or 'none at all'
+      raise self._error(
+        f'has no signature {_SIGNATURE} (it has {names}): give one that '
+        f'{EXPORT} has written'
+      )
+    served = signatures[_SIGNATURE]
+    self.inputs, self._input_names = self._read_infos(served.inputs)
+    self.outputs, self._output_names = self._read_infos(served.outputs)
+
+  def _load(self) -> Mapping[str, object]:
+    """Loads graph and variables; returns {name: SignatureDef}."""
+    if not _is_folder(self._export_dir):
+      raise self._error(f'was not found: {EXPORT} writes one')
+    local = copies.fetch_folder(self._export_dir)
+    if not tf.saved_model.contains_saved_model(local):
+      raise self._error(
+        f'is not a SavedModel: it has no {_GRAPH_FILE}; {EXPORT} writes one'
+      )
     try:
       with self._session.graph.as_default():
-        meta_graph = tf.saved_model.load(
+        return tf.saved_model.load(
           self._session, [tf.saved_model.SERVING], local
-        )
+        ).signature_def
     except tf.errors.OpError as error:
-      raise cli.RunError(
-        f'--export_dir={export_dir} is not whole: its variables are missing or '
-        f'damaged ({type(error).__name__}); write it again with '
-        f'{EXPORT}'
+      raise self._error(
+        'is not whole: its variables are missing or damaged '
+        f'({type(error).__name__}); write it again with {EXPORT}'
       ) from error
     except (OSError, RuntimeError, ValueError, DecodeError) as error:
       reason = (str(error) or type(error).__name__).splitlines()[0]
       if reason.startswith('MetaGraphDef'):
         reason = f'it has no model with the tag {tf.saved_model.SERVING!r}'
-      raise cli.RunError(
-        f'--export_dir={export_dir} cannot be read: {reason}; write it again '
-        'with distmnist.export'
+      raise self._error(
+        f'cannot be read: {reason}; write it again with {EXPORT}'
       ) from error
-    signatures = meta_graph.signature_def
-    if _SIGNATURE not in signatures:
-      names = ', '.join(sorted(signatures)) or 'none at all'
-      raise cli.RunError(
-        f'--export_dir={export_dir} has no signature {_SIGNATURE} (it has '
-        f'{names}): give one that distmnist.export has written'
-      )
-    self._infos = signatures[_SIGNATURE]
-    _check_dense(export_dir, self._infos)
-    self.inputs = _make_specs(self._infos.inputs)
-    self.outputs = _make_specs(self._infos.outputs)
 
-  def run(self, arrays):
-    """Maps {name of an input: array} to {name of an output: array [n, ...]}.
+  def _read_infos(
+    self, infos
+  ) -> tuple[dict[str, tf.TensorSpec], dict[str, str]]:
+    """Returns the specs and the names of tensors, by what they are served as.
+
+    In alphabetical order, as a protobuf has them in any.
+    """
+    for name, info in infos.items():
+      if info.WhichOneof('encoding') != 'name':
+        raise self._error(
+          f'has {name!r} as a sparse or ragged tensor: expected a model of '
+          'dense ones'
+        )
+    specs = {
+      name: tf.TensorSpec(
+        tf.TensorShape(infos[name].tensor_shape), tf.as_dtype(infos[name].dtype)
+      )
+      for name in sorted(infos)
+    }
+    return specs, {name: infos[name].name for name in specs}
+
+  def _error(self, what: str) -> cli.RunError:
+    return cli.RunError(f'--export_dir={self._export_dir} {what}')
+
+  def find_image_shape(self) -> tuple[int, int, int]:
+    """Returns (height, width, channels) of the images that the model takes.
+
+    Raises:
+      cli.RunError: it takes something else, or gives no classes and
+        probabilities.
+    """
+    if [*self.inputs] == ['images'] and (
+      {'classes', 'probabilities'} <= {*self.outputs}
+    ):
+      images, found = self.inputs['images'], self.outputs['probabilities']
+      is_whole = all(
+        each.shape[1:].is_fully_defined() for each in (images, found)
+      )
+      if is_whole and images.dtype == tf.uint8 and images.shape.rank == 4:
+        return tuple(images.shape[1:].as_list())
+    raise self._error(
+      f'takes {describe_signature(self.inputs)} and gives '
+      f'{describe_signature(self.outputs)}, expected {_EXPECTED}: give its '
+      'examples by --inputs, or the model of images'
+    )
+
+  def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns an array [n, ...] for each output, given one for each input.
 
     Raises:
       tf.errors.OpError: the graph fails on these examples.
       cli.RunError: an output has not one value for each example.
     """
-    feed = {self._infos.inputs[n].name: array for n, array in arrays.items()}
-    # By name, as a protobuf has them in any order.
-    wanted = {name: self._infos.outputs[name].name for name in self.outputs}
-    found = self._session.run(wanted, feed)
+    feed = {self._input_names[name]: array for name, array in arrays.items()}
+    found = self._session.run(self._output_names, feed)
     num_examples = len(next(iter(arrays.values())))
     for name, array in found.items():
       if array.shape[:1] != (num_examples,):
@@ -224,39 +281,17 @@ class Model:
     return found
 
 
-def _check_dense(export_dir, served):
-  for infos in (served.inputs, served.outputs):
-    for name, info in infos.items():
-      if info.WhichOneof('encoding') != 'name':
-        raise cli.RunError(
-          f'--export_dir={export_dir} has {name!r} as a sparse or ragged '
-          'tensor: expected a model of dense ones'
-        )
-
-
-def _make_specs(infos):
-  return {
-    name: tf.TensorSpec(
-      tf.TensorShape(infos[name].tensor_shape), tf.as_dtype(infos[name].dtype)
-    )
-    for name in sorted(infos)
-  }
-
-
-def describe_signature(tensors):
-  """Returns 'x float32 [n, 2], lengths int64 [n]' for {name: tensor}.
-
-  Args:
-    tensors: dict of name -> what has dtype and shape, such as a tf.TensorSpec.
-      The first dimension of a shape counts the examples.
-  """
+def describe_signature(
+  tensors: Mapping[str, tf.Tensor | tf.TensorSpec],
+) -> str:
+  """Returns 'x float32 [n, 2], lengths int64 [n]' of tensors [n, ...]."""
   return ', '.join(
     f'{name} {tensor.dtype.name} {_describe_shape(tensor.shape)}'
     for name, tensor in tensors.items()
   )
 
 
-def _describe_shape(shape):
+def _describe_shape(shape: tf.TensorShape) -> str:
   if shape.rank is None:
     return 'of any shape'
   sizes = ['?' if size is None else str(size) for size in shape.as_list()]

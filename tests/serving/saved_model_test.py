@@ -26,7 +26,13 @@ def test_what_is_written_is_read_back(tmp_path):
   assert [*model.inputs] == ['images']
   assert [*model.outputs] == ['classes', 'probabilities']
   found = model.run({'images': saved_models.make_images([4, 0, 5])})
-  assert found['classes'].tolist() == [4, 0, 5]
+  classes, probabilities = found['classes'], found['probabilities']
+  assert (classes.dtype, classes.tolist()) == (np.int64, [4, 0, 5])
+  assert (probabilities.dtype, probabilities.shape) == (np.float32, (3, 6))
+  # From logits 0.9 and five times 0.
+  expected = np.exp(0.9) / (np.exp(0.9) + 5)
+  np.testing.assert_allclose(probabilities.max(axis=1), expected, rtol=1e-6)
+  np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-6)
 
 
 def test_an_empty_folder_is_taken_also_by_a_link(tmp_path):
@@ -35,6 +41,23 @@ def test_an_empty_folder_is_taken_also_by_a_link(tmp_path):
   saved_models.write_brightest(tmp_path / 'link')
   assert (tmp_path / 'link').is_symlink()
   assert [*saved_model.Model(str(tmp_path / 'disk')).inputs] == ['images']
+
+
+def test_a_model_of_images_says_what_it_takes_and_another_is_refused(tmp_path):
+  saved_models.write_brightest(tmp_path / 'images')
+  model = saved_model.Model(str(tmp_path / 'images'))
+  assert model.find_image_shape() == (2, 3, 1)
+  assert model.outputs['probabilities'].shape[-1] == 6
+  saved_models.write_other(tmp_path / 'a')
+  with pytest.raises(cli.RunError) as caught:
+    saved_model.Model(str(tmp_path / 'a')).find_image_shape()
+  assert re.fullmatch(
+    f'--export_dir={re.escape(str(tmp_path / "a"))} '
+    r'takes x uint8 \[n, 4\] and gives y uint8 \[n, 4\], expected images uint8 '
+    r'\[n, height, width, channels\] -> classes, probabilities: give its '
+    'examples by --inputs, or the model of images',
+    str(caught.value),
+  )
 
 
 @pytest.mark.parametrize('is_folder', [True, False])
@@ -50,7 +73,7 @@ def test_nothing_is_written_over(tmp_path, is_folder):
   ):
     saved_model.check_free(str(folder))
   # Nor is what has come there since.
-  with pytest.raises(OSError):
+  with pytest.raises(cli.RunError, match='cannot be written: '):
     saved_models.write_brightest(folder)
   assert kept.read_text() == 'precious'
   assert os.listdir(tmp_path) == ['model']
@@ -61,7 +84,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
     raise OSError(errno.ENOSPC, 'No space left on device')
 
   monkeypatch.setattr(os, 'fsync', fill_the_disk)
-  with pytest.raises(OSError, match='No space left'):
+  with pytest.raises(cli.RunError, match='written: No space left'):
     saved_models.write_brightest(tmp_path / 'model')
   assert os.listdir(tmp_path) == []
 
