@@ -10,29 +10,18 @@ import math
 import operator
 import os
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
-from distmnist.api import process, training
+from distmnist.api import keras_optimizer, process, training
 from distmnist.storage import paths, urls
 
-# Keras optimizers, their names here, which of their settings are flags, and
-# what else makes TensorFlow 1's compute as Keras's do.
-_OPTIMIZERS = {
-  'SGD': ('sgd', (), {}),
-  'Adam': ('adam', ('epsilon',), {}),
-  'AdamW': ('adamw', ('epsilon',), {}),
-  'Adagrad': ('adagrad', (), {}),
-  'RMSprop': ('rmsprop', ('momentum', 'epsilon'), {'first_mean_square': 0}),
-}
+if TYPE_CHECKING:
+  import keras
 
-# Settings of Keras's optimizers that are read by name, or that change nothing.
-_SAID = (
-  'name',
-  'learning_rate',
-  'momentum',
-  'nesterov',
-  'global_clipnorm',
-  'weight_decay',
-)
+Nest = Any  # An array [n, ...], or a dict, tuple or list of arrays.
+Splits = dict[str, tuple[Nest, Nest]]  # 'train' and maybe 'validation': (x, y).
+
 _WEIGHTS = (
   'weights are part of the loss: write a problem with a loss of its own for '
   'distmnist.run'
@@ -54,41 +43,41 @@ _INSTEAD = {
 
 
 def fit(
-  model,
-  x,
-  y,
+  model: 'keras.Model',
+  x: Nest,
+  y: Nest,
   *,
-  validation_data=None,
-  validation_split=None,
-  logdir=None,
-  on_line=None,
+  validation_data: tuple[Nest, Nest] | None = None,
+  validation_split: float | None = None,
+  logdir: str | os.PathLike | None = None,
+  on_line: Callable[[str], object] | None = None,
   **settings,
-):
+) -> tuple['keras.Model', training.Report]:
   """Trains a Keras model as `model.fit` does, but on a cluster.
 
     model.compile('adam', loss='mse', metrics=['mae'])
     model, report = distmnist.fit(model, x, y, strategy='easgd', num_workers=3)
 
   Args:
-    model: keras.Model, compiled. Its classes must be Keras's own, or registered
-      in a package that the tasks can import as well.
+    model: compiled. Its classes must be Keras's own, or registered in a package
+      that the tasks can import as well.
     x: array [n, ...], or a dict, tuple or list of arrays.
     y: array [n, ...].
     validation_data: (x, y) on which the model is judged; None for the training
       data.
-    validation_split: float, the part of x and y, their last examples, on which
-      it is judged instead of being trained.
-    logdir: str, where checkpoints and reports are kept, and from which the same
-      call resumes; None keeps nothing. With another model, or other x and y, it
-      is refused.
-    on_line: callable(line), see training.run.
+    validation_split: the part of x and y, their last examples, on which it is
+      judged instead of being trained.
+    logdir: where checkpoints and reports are kept, and from which the same call
+      resumes; None keeps nothing. With another model, or other x and y, it is
+      refused.
+    on_line: called with each line, see training.run.
     **settings: flags, see distmnist.run. By default epochs=1 (unless there are
       train_steps), batch_size=32 (the examples in one worker's batch), and the
       optimizer and its learning rate are those of the compiled model.
 
   Returns:
-    (model, training.Report): the same model, with the weights of the last step,
-    or of the best one under early_stopping_patience.
+    (model, report): the same model, with the weights of the last step, or of
+    the best one under early_stopping_patience.
 
   Raises:
     process.Error: the training has failed, or another run has the logdir.
@@ -99,39 +88,30 @@ def fit(
       is missing and the launcher is for other hosts.
   """
   settings = {name: x for name, x in settings.items() if x is not None}
-  given = training.read_flags(training.make_words(None, settings))
+  given = process.read_flags(process.make_words(None, settings))
   logdir = logdir or given.get('logdir')
-  _check_is_no_store(logdir)
   check_arguments(settings)
-  training.check_is_shared(given, logdir)
-  defaults = _choose_defaults(model, given)
-  splits = make_splits(x, y, validation_data, validation_split)
-  with _opened(logdir) as logdir:
-    folder = os.path.join(logdir, 'fitted')
-    settings = defaults | settings
-    settings |= {'logdir': logdir, 'fitted_dir': folder, 'on_line': on_line}
-    return _train(model, folder, splits, settings)
-
-
-def _check_is_no_store(logdir):
-  if logdir and urls.is_remote(logdir):
+  if logdir and urls.is_remote(os.fspath(logdir)):
     raise ValueError(
       f'logdir={logdir!r} is in a store, but fit passes the model and the '
       'arrays to the tasks as files in it: expected a folder (distmnist.run '
       'takes both)'
     )
-
-
-def _choose_defaults(model, given):
-  """Returns the settings (dict) that no argument and no flagfile gives."""
+  process.check_is_shared(given, logdir, 'logdir')
   defaults = {'batch_size': 32}
   if 'optimizer' not in given:
-    defaults |= _read_optimizer(model, 'learning_rate' in given)
-  return {name: x for name, x in defaults.items() if name not in given}
+    defaults |= keras_optimizer.read(model, 'learning_rate' in given)
+  defaults = {n: value for n, value in defaults.items() if n not in given}
+  splits = make_splits(x, y, validation_data, validation_split)
+  with _opened(logdir) as folder:
+    report = _train(
+      model, folder, splits, {**defaults, **settings, 'on_line': on_line}
+    )
+  return model, report
 
 
 @contextlib.contextmanager
-def _opened(logdir):
+def _opened(logdir: str | os.PathLike | None) -> Iterator[str]:
   """Yields the path of the log directory, a temporary one if it is None.
 
   Of a temporary one the logs stay if the training fails: its error names them.
@@ -141,24 +121,25 @@ def _opened(logdir):
     os.makedirs(logdir, exist_ok=True)
     yield logdir
     return
-  temporary = tempfile.mkdtemp(prefix='distmnist_fit_')
-  kept = ()
+  temporary, kept = tempfile.mkdtemp(prefix='distmnist_fit_'), None
   try:
     yield temporary
   except process.Error:
-    kept = ('logs',)
+    kept = 'logs'
     raise
   finally:
     for entry in os.scandir(temporary):
-      if entry.name not in kept:
+      if entry.name != kept:
         remove = paths.remove_folder if entry.is_dir() else paths.remove
         remove(entry.path)
     if not kept:
       os.rmdir(temporary)
 
 
-def _train(model, folder, splits, settings):
-  """Returns (model, report)."""
+def _train(
+  model: 'keras.Model', logdir: str, splits: Splits, settings: dict[str, object]
+) -> training.Report:
+  """Trains the model in place."""
   import keras  # noqa: PLC0415  Keeps `import distmnist` cheap.
 
   if not model.built:
@@ -168,25 +149,32 @@ def _train(model, folder, splits, settings):
         splits['train'][0],
       )
     )
-  logdir = settings['logdir']
+  folder = os.path.join(logdir, 'fitted')
   _hand_over(model, folder, splits, logdir, settings.get('resume'))
+  settings = settings | {'logdir': logdir, 'fitted_dir': folder}
   report = training.run('fitted', **settings)
   trained = keras.models.load_model(os.path.join(logdir, 'model.keras'))
   model.set_weights(trained.get_weights())
-  return model, report
+  return report
 
 
-def _hand_over(model, folder, splits, logdir, resume):
+def _hand_over(
+  model: 'keras.Model',
+  folder: str,
+  splits: Splits,
+  logdir: str,
+  resume: str | None,
+) -> None:
   """Writes what the tasks read, once no other run has the log directory.
 
   The tasks of such a run have the files in `folder` mapped.
 
   Args:
-    model: keras.Model, built.
-    folder: str, within `logdir`.
-    splits: {name: (x, y)}.
-    logdir: str.
-    resume: str, the value of --resume, or None.
+    model: built.
+    folder: within `logdir`.
+    splits: what it is trained and judged on.
+    logdir: of the run.
+    resume: the value of --resume.
 
   Raises:
     process.Error: another run has the log directory.
@@ -212,111 +200,35 @@ def _hand_over(model, folder, splits, logdir, resume):
     raise process.Error(str(error), error.exit_code, []) from error
 
 
-def _read_optimizer(model, has_rate=False):
-  """Returns the flags of the optimizer that a model is compiled with.
-
-  Args:
-    model: keras.Model.
-    has_rate: bool, whether the caller gives a learning rate in its place.
-
-  Raises:
-    ValueError: there is none, or there are no flags for it.
-  """
-  if not model.compiled:
-    raise ValueError('the model is not compiled: expected model.compile(...)')
-  optimizer = model.optimizer
-  name = type(optimizer).__name__
-  if name == 'LossScaleOptimizer':  # Which compile() takes by itself.
-    raise ValueError(
-      'the model is compiled to scale its loss, as under mixed_float16, which '
-      "no update rule here does: expected 'mixed_bfloat16', or float32"
-    )
-  if name not in _OPTIMIZERS:
-    raise ValueError(
-      f'the model is compiled with {name}: expected one of '
-      f'{", ".join(_OPTIMIZERS)}, or optimizer= and learning_rate= here'
-    )
-  ours, taken, fixed = _OPTIMIZERS[name]
-  settings = fixed | {key: getattr(optimizer, key) for key in taken}
-  if name == 'SGD' and optimizer.momentum:
-    ours = 'nesterov' if optimizer.nesterov else 'momentum'
-    settings['momentum'] = optimizer.momentum
-  if optimizer.global_clipnorm:
-    settings['clip_norm'] = optimizer.global_clipnorm
-  if optimizer.weight_decay is not None:
-    settings['weight_decay'] = optimizer.weight_decay
-    settings['decay_biases'] = True
-  _check_settings(optimizer, {*settings, *_SAID})
-  settings['optimizer'] = ours
-  if not has_rate:
-    settings['learning_rate'] = _read_rate(optimizer)
-  return settings
-
-
-def _check_settings(optimizer, said):
-  """Raises ValueError for one that no flag can set and that is not the default.
-
-  Args:
-    optimizer: keras.optimizers.Optimizer.
-    said: set of the names of the others.
-  """
-  # With a Keras model in hand, TensorFlow is there.
-  from distmnist import tf_internals  # noqa: PLC0415
-
-  if tf_internals.has_undecayed(optimizer):
-    raise ValueError(
-      'the model is compiled with exclude_from_weight_decay, which no flag can '
-      'set: expected none, or optimizer= and weight_decay= here'
-    )
-  usual = type(optimizer)().get_config()
-  for key, value in optimizer.get_config().items():
-    if key not in said and value != usual.get(key):
-      raise ValueError(
-        f'the model is compiled with {type(optimizer).__name__}({key}={value}),'
-        f' which no flag can set: expected {key}={usual.get(key)}, or '
-        'optimizer= and learning_rate= here'
-      )
-
-
-def _read_rate(optimizer):
-  from distmnist.nn import schedules  # noqa: PLC0415  It needs TensorFlow.
-
-  rate = optimizer.get_config()['learning_rate']
-  if isinstance(rate, dict):
-    known = [name for name in schedules.SCHEDULES if name != 'constant']
-    raise ValueError(
-      f'the model is compiled with the learning rate {rate["class_name"]}: '
-      'expected a number, or learning_rate= and lr_schedule= here, which is '
-      f'one of {", ".join(known)}: there are no others'
-    )
-  return float(rate)
-
-
-def check_arguments(settings):
+def check_arguments(names: Iterable[str]) -> None:
   """Refuses what Keras's fit takes and distmnist.fit does not.
 
   Args:
-    settings: iterable of str, the names of what was given.
+    names: of the arguments that were given.
 
   Raises:
     ValueError: one of them is.
   """
-  for name in settings:
+  for name in names:
     if name in _INSTEAD:
       raise ValueError(
         f'{name} is for Keras, not for distmnist.fit: {_INSTEAD[name]}'
       )
 
 
-def make_splits(x, y, validation_data, validation_split):
-  """Returns {name: (x, y)} of NumPy's arrays: train, and validation if given.
+def make_splits(
+  x: Nest,
+  y: Nest,
+  validation_data: tuple[Nest, Nest] | None,
+  validation_split: float | None,
+) -> Splits:
+  """Returns what to train on, and what to judge by if that is given.
 
   Args:
     x: array [n, ...], or a dict, tuple or list of arrays.
     y: array [n, ...].
-    validation_data: (x, y) or None.
-    validation_split: float, the part of x and y, their last examples, that is
-      validation data instead; or None.
+    validation_data: (x, y) to judge by.
+    validation_split: the part of x and y, their last examples, to judge by.
 
   Raises:
     ValueError: both are given; the one is not a pair, or the other not a part

@@ -3,16 +3,16 @@
 import re
 import sys
 import time
+from collections.abc import Callable
 
 _SECS = 1.0  # Between two redraws.
 _STEP = re.compile(r'(?:worker 0: )?step (\d+)/\d+ .*\bcost (\S+)')
 
 
-def make_on_line(curve):
-  """Returns callable(line) that prints it, and draws if a cell can show it.
+def make_on_line(curve: 'Curve') -> Callable[[str], object]:
+  """Returns what prints a line, and draws the curve if a cell can show it.
 
-  Args:
-    curve: curve.Curve, which has already taken the line.
+  The curve has to take each line first.
   """
   ipython = sys.modules.get('IPython')
   shell = ipython.get_ipython() if ipython else None
@@ -28,13 +28,13 @@ def make_on_line(curve):
 class _Cell:
   """A picture in the cell, redrawn at most once a second."""
 
-  def __init__(self, curve):
+  def __init__(self, curve: 'Curve'):
     self._curve = curve
     self._handle = None
     self._drawn_secs = -_SECS
     self._num_drawn = 0
 
-  def take(self, line):
+  def take(self, line: str) -> None:
     print(line)
     num_points = len(self._curve.steps)
     is_due = time.monotonic() - self._drawn_secs >= _SECS
@@ -44,7 +44,7 @@ class _Cell:
       self._num_drawn = num_points
       self._drawn_secs = time.monotonic()
 
-  def _draw(self):
+  def _draw(self) -> None:
     figure = self._curve.plot().figure
     if self._handle is None:
       display = sys.modules['IPython'].display.display
@@ -64,8 +64,8 @@ class Curve:
   def __init__(self):
     self.steps, self.costs = [], []
 
-  def take(self, line):
-    """Adds the cost that a line (str) gives; returns whether it gives one."""
+  def take(self, line: str) -> bool:
+    """Adds the cost that a line gives; returns whether it gives one."""
     match = _STEP.match(line)
     if not match:
       return False

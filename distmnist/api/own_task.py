@@ -5,6 +5,8 @@ import importlib
 import inspect
 import os
 import sys
+from collections.abc import Callable
+from typing import NoReturn
 
 from absl import flags
 
@@ -12,11 +14,11 @@ from distmnist.common import cli
 from distmnist.common.names import OWN_LOOP
 
 
-def run_task(train):
+def run_task(train: Callable[..., object]) -> NoReturn:
   """Runs this process as a task of its cluster; does not return.
 
   Args:
-    train: callable(own_loop.WorkerTask), which a worker runs, but not a ps.
+    train: called by a worker, but not by a ps, with its own_loop.WorkerTask.
   """
   argv, conflict = sys.argv, None
   try:
@@ -28,7 +30,7 @@ def run_task(train):
   function = _find_function(train)
 
   @functools.wraps(function)  # The program is named after its file.
-  def main():
+  def main() -> int | None:
     if conflict:
       raise cli.UsageError(f"{conflict} Remove the script's flag, or rename it")
     return own_loop.run(train, function.__code__.co_filename)
@@ -36,7 +38,7 @@ def run_task(train):
   cli.run(main, argv, leave=os._exit)
 
 
-def _find_function(train):
+def _find_function(train: Callable) -> Callable:
   """Returns the function (with a __code__) that a callable comes down to."""
   train = inspect.unwrap(train)
   while isinstance(train, functools.partial):

@@ -5,12 +5,14 @@ import contextlib
 import os
 import signal
 import subprocess
-import tempfile
 import threading
+import types
+from collections.abc import Callable, Mapping
 
 from distmnist.common import child_program
 
 _NUM_LINES = 50  # Those that an error shows.
+THIS_MACHINE = None, 'local'  # Values of --launcher.
 
 
 class Error(Exception):
@@ -21,34 +23,108 @@ class Error(Exception):
     lines: list of str, the last lines printed.
   """
 
-  def __init__(self, message, exit_code, lines):
+  def __init__(self, message: str, exit_code: int, lines: list[str]):
     super().__init__(message)
     self.exit_code = exit_code
     self.lines = lines
 
 
+def make_words(
+  problem: str | os.PathLike | types.ModuleType | None,
+  settings: Mapping[str, object],
+) -> list[str]:
+  """Returns the flags that a call's arguments stand for.
+
+  A flagfile comes first: what the call itself says wins, in whatever order.
+
+  Args:
+    problem: see training.run.
+    settings: True and False stand for --name and --noname, a list for its items
+      joined by commas, None for no flag.
+  """
+  if isinstance(problem, types.ModuleType):
+    problem = problem.__file__
+  if problem is not None:
+    settings = {'problem': os.fspath(problem), **settings}
+  words = [_make_word(n, v) for n, v in settings.items() if v is not None]
+  return sorted(words, key=lambda word: not word.startswith('--flagfile='))
+
+
+def _make_word(name: str, value: object) -> str:
+  if isinstance(value, bool):
+    return f'--{name}' if value else f'--no{name}'
+  if isinstance(value, (list, tuple)):
+    value = ','.join(map(str, value))
+  return f'--{name}={value}'
+
+
+def read_flags(words: list[str]) -> dict[str, str]:
+  """Returns the values of the flags among `words`, also those of flag files.
+
+  A flag file that cannot be read has none, which the program will say.
+  """
+  from distmnist.common import command_line  # noqa: PLC0415  Needs absl.
+
+  with contextlib.suppress(command_line.FlagFileError):
+    words = command_line.expand(words)
+  found = [word.lstrip('-').partition('=') for word in words if word[:1] == '-']
+  return {name: value for name, _, value in found}
+
+
+def check_is_shared(
+  given: Mapping[str, str], folder: object, name: str
+) -> None:
+  """Raises ValueError for tasks on other hosts without a folder.
+
+  Args:
+    given: see `read_flags`.
+    folder: a path, or None.
+    name: what the caller calls the folder.
+  """
+  far = None
+  if given.get('launcher') not in THIS_MACHINE:
+    far = 'launcher'
+  elif given.get('runner') == 'spark':  # Of a sweep.
+    far = None if given.get('master', '').startswith('local') else 'runner'
+  if far and not folder:
+    raise ValueError(
+      f'{far}={given[far]!r} without {name}: expected a folder, for the '
+      'report, that all hosts and this machine share'
+    )
+
+
 class Process:
-  """A running program of distmnist.
+  """A running launch or sweep, as distmnist.start returns it.
 
-  As a context manager, it stops the program at the end of the context.
-
-  Its methods may be called from any thread.
+  As a context manager, it stops the program at the end of the context. Its
+  methods may be called from any thread.
   """
 
-  def __init__(self, program, words):
-    """
+  def __init__(
+    self,
+    program: str,
+    words: list[str],
+    take: Callable[[str], object],
+    read: Callable[[int], object],
+    folder: contextlib.AbstractContextManager | None = None,
+  ):
+    """Starts it.
+
     Args:
       program: 'launch' or 'sweep'.
-      words: list of str, its words and flags and those of train, in any order.
+      words: its words and flags and those of train, in any order.
+      take: called with each line that it prints.
+      read: called at the end, with the exit code; gives the result, None if it
+        failed.
+      folder: what is to be closed once the result is read.
     """
+    self._take, self._read = take, read
     self._lines = collections.deque(maxlen=_NUM_LINES)
     self._stop_lock = threading.Lock()
     # Not Thread.join: before Python 3.13, one that a Ctrl-C interrupts takes
     # the thread for ended from then on.
     self._has_ended = threading.Event()
-    self._report = None
-    folder = tempfile.TemporaryDirectory(prefix='distmnist_run_')
-    words = [*words, *self._prepare(folder.name)]
+    self._result = None
     self._process, self._lifeline = child_program.start(
       program,
       words,
@@ -58,21 +134,13 @@ class Process:
       encoding='utf-8',
       errors='replace',
     )
-    threading.Thread(target=self._follow, args=[folder], daemon=True).start()
+    threading.Thread(
+      target=self._follow,
+      args=[folder or contextlib.nullcontext()],
+      daemon=True,
+    ).start()
 
-  def _prepare(self, folder):
-    """Returns more flags (list of str); `folder` exists until the end."""
-    raise NotImplementedError
-
-  def _take(self, line):
-    """Takes each line that the program prints."""
-    raise NotImplementedError
-
-  def _read(self, code):
-    """Returns the result, given the exit code (int); None if it failed."""
-    raise NotImplementedError
-
-  def _follow(self, folder):
+  def _follow(self, folder: contextlib.AbstractContextManager) -> None:
     """Reads what the program prints and, when it ends, its result."""
     with contextlib.ExitStack() as stack:
       stack.callback(self._has_ended.set)  # Called last, whatever fails.
@@ -85,26 +153,23 @@ class Process:
           self._take(self._lines[-1])
       self._process.wait()
       os.close(self._lifeline)
-      self._report = self._read(self._process.returncode)
+      self._result = self._read(self._process.returncode)
 
-  def status(self):
+  def status(self) -> str:
     """Returns 'running', 'done' or 'failed'."""
     if not self._has_ended.is_set():
       return 'running'
-    return 'failed' if self._report is None else 'done'
+    return 'failed' if self._result is None else 'done'
 
-  def stop(self):
+  def stop(self) -> None:
     """Makes the program save a checkpoint, if it has a logdir, and end."""
     with self._stop_lock:
       if self._process.poll() is None:
         self._process.send_signal(signal.SIGTERM)
     self._has_ended.wait()
 
-  def result(self, timeout=None):
-    """Waits for the end and returns the report.
-
-    Args:
-      timeout: float, seconds, or None.
+  def result(self, timeout: float | None = None):
+    """Waits for the end, for so many seconds at most; returns the report.
 
     Raises:
       Error: it has failed, or was stopped.
@@ -113,9 +178,9 @@ class Process:
     if not self._has_ended.wait(timeout):
       raise TimeoutError(f'the training still runs after {timeout:g} s')
     code, lines = self._process.returncode, list(self._lines)
-    if self._report is None:
+    if self._result is None:
       raise Error(_find_sentence(lines, code), code, lines)
-    return self._report
+    return self._result
 
   def __enter__(self):
     return self
@@ -124,8 +189,8 @@ class Process:
     self.stop()
 
 
-def _find_sentence(lines, code):
-  """Returns the text (str) of the last line that reports an error."""
+def _find_sentence(lines: list[str], code: int) -> str:
+  """Returns the text of the last line that reports an error."""
   for line in reversed(lines):
     _, is_error, text = line.partition(': error: ')
     if is_error:

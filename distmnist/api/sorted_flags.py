@@ -13,8 +13,8 @@ from absl import flags
 from distmnist.common import child_program, command_line
 
 
-def sort(words):
-  """Returns the words (list of str) as launch and sweep take them."""
+def sort(words: list[str]) -> list[str]:
+  """Returns the words in the order in which launch and sweep take them."""
   ours, others = [], []
   # One that cannot be read is left to the program, which says so.
   with contextlib.suppress(command_line.FlagFileError):

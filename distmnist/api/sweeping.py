@@ -2,9 +2,11 @@
 
 import csv
 import os
-from collections.abc import Iterable, Mapping
+import tempfile
+import types
+from collections.abc import Callable, Iterable, Mapping
 
-from distmnist.api import process, training
+from distmnist.api import process
 from distmnist.sweeps import trials
 
 _TEXTS = 'trial', 'state', 'cause'
@@ -21,8 +23,8 @@ class SweepReport(list):
   """
 
   @property
-  def best(self):
-    """dict, the best trial.
+  def best(self) -> dict[str, object]:
+    """The best trial.
 
     Raises:
       ValueError: none has a result.
@@ -35,7 +37,13 @@ class SweepReport(list):
     return self[0]
 
 
-def run_sweep(choices, problem=None, on_line=print, sweep_dir=None, **settings):
+def run_sweep(
+  choices: Mapping[str, Iterable | str],
+  problem: str | os.PathLike | types.ModuleType | None = None,
+  on_line: Callable[[str], object] = print,
+  sweep_dir: str | os.PathLike | None = None,
+  **settings,
+) -> SweepReport:
   """Trains with many combinations of flags.
 
     report = distmnist.run_sweep(
@@ -44,18 +52,15 @@ def run_sweep(choices, problem=None, on_line=print, sweep_dir=None, **settings):
     print(report.best['learning_rate'])
 
   Args:
-    choices: {name of a flag: list of values, or a range as text, such as
-      '1e-4..1' for random=N}.
+    choices: the values of each flag, by its name, or a range as text, such as
+      '1e-4..1' for random=N.
     problem: see training.run.
-    on_line: callable(line), called with each line that the sweep prints.
-    sweep_dir: str, the folder of the trials, from which the same call resumes;
-      None for one on this machine that is removed at the end.
+    on_line: called with each line that the sweep prints.
+    sweep_dir: the folder of the trials, from which the same call resumes; None
+      for one on this machine that is removed at the end.
     **settings: flags of sweep (parallel, random, halving, zip, runner, ...), of
       launch (num_ps, num_workers, launcher, ...) and of train, which all trials
       get.
-
-  Returns:
-    SweepReport.
 
   Raises:
     process.Error: a wrong setting, or the sweep itself failed or was stopped.
@@ -66,15 +71,25 @@ def run_sweep(choices, problem=None, on_line=print, sweep_dir=None, **settings):
   """
   _check_choices(choices)
   words = [_make_word(name, values) for name, values in choices.items()]
-  words += training.make_words(problem, settings)
-  given = training.read_flags(words)
+  words += process.make_words(problem, settings)
+  given = process.read_flags(words)
   sweep_dir = sweep_dir or given.get('sweep_dir')
-  training.check_is_shared(given, sweep_dir, 'sweep_dir')
-  with _Sweep(words, on_line, sweep_dir, choices) as running:
+  process.check_is_shared(given, sweep_dir, 'sweep_dir')
+  folder = None
+  if not sweep_dir:
+    folder = tempfile.TemporaryDirectory(prefix='distmnist_run_')
+    sweep_dir = os.path.join(folder.name, 'sweep')
+  sweep_dir = os.path.expanduser(sweep_dir)
+  words.append(f'--sweep_dir={sweep_dir}')
+
+  def read(code: int) -> SweepReport | None:
+    return read_report(sweep_dir, choices, code)
+
+  with process.Process('sweep', words, on_line, read, folder) as running:
     return running.result()
 
 
-def _check_choices(choices):
+def _check_choices(choices: object) -> None:
   if not isinstance(choices, Mapping):
     raise ValueError(
       f'choices={choices!r}: expected the values of each flag, such as '
@@ -88,7 +103,7 @@ def _check_choices(choices):
       )
 
 
-def _make_word(name, values):
+def _make_word(name: str, values: Iterable | str) -> str:
   if isinstance(values, str):
     return f'{name}={values}'
   texts = [*map(_format, values)]
@@ -98,46 +113,33 @@ def _make_word(name, values):
   return f'{name}={";".join(texts)}{";" if len(texts) == 1 else ""}'
 
 
-def _format(value):
+def _format(value: object) -> str:
   return ','.join(
     map(str, value if isinstance(value, (list, tuple)) else [value])
   )
 
 
-class _Sweep(process.Process):
-  """A running sweep."""
-
-  def __init__(self, words, on_line, sweep_dir, choices):
-    self._take = on_line
-    self._choices = choices
-    self._sweep_dir = sweep_dir and os.path.expanduser(sweep_dir)
-    super().__init__('sweep', words)
-
-  def _prepare(self, folder):
-    self._sweep_dir = self._sweep_dir or os.path.join(folder, 'sweep')
-    return [f'--sweep_dir={self._sweep_dir}']
-
-  def _read(self, code):
-    path = os.path.join(self._sweep_dir, 'results.csv')
-    if code not in (0, 1) or not os.path.exists(path):
-      return None
-    with open(path, encoding='utf-8', newline='') as file:
-      report = SweepReport(
-        _read_row(row, self._choices) for row in csv.DictReader(file)
-      )
-    # With 1 a trial has failed, or the sweep itself, as where the disk is full.
-    states = {row['state'] for row in report}
-    is_over = states & _INCOMPLETE and not states & _OPEN
-    return report if code == 0 or is_over else None
+def read_report(
+  sweep_dir: str, choices: Mapping[str, Iterable | str], code: int
+) -> SweepReport | None:
+  """Returns the trials of a sweep that has ended; None if it failed itself."""
+  path = os.path.join(sweep_dir, 'results.csv')
+  if code not in (0, 1) or not os.path.exists(path):
+    return None
+  with open(path, encoding='utf-8', newline='') as file:
+    report = SweepReport(
+      _read_row(row, choices) for row in csv.DictReader(file)
+    )
+  # With 1 a trial has failed, or the sweep itself, as where the disk is full.
+  states = {row['state'] for row in report}
+  is_over = states & _INCOMPLETE and not states & _OPEN
+  return report if code == 0 or is_over else None
 
 
-def _read_row(row, choices):
-  """Returns a row of results.csv with the values that were tried, as given.
-
-  Args:
-    row: {name of the column: str}.
-    choices: see run_sweep.
-  """
+def _read_row(
+  row: Mapping[str, str], choices: Mapping[str, Iterable | str]
+) -> dict[str, object]:
+  """Returns a row of results.csv with the values that were tried, as given."""
   found = {}
   for name, text in row.items():
     tried = choices.get(name, ())
@@ -147,7 +149,7 @@ def _read_row(row, choices):
   return found
 
 
-def _parse(text):
+def _parse(text: str) -> int | float | str | None:
   """Returns a text, as a number if it is one; None for ''."""
   for kind in (int, float):
     try:

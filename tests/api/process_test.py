@@ -4,6 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import types
+
+import pytest
 
 from distmnist.api import process
 from tests.support.paths import REPO
@@ -15,20 +18,8 @@ import sys
 from distmnist.api import process
 from distmnist.common import child_program
 
-
-class Waiting(process.Process):
-  def _prepare(self, folder):
-    return []
-
-  def _take(self, line):
-    pass
-
-  def _read(self, code):
-    return None
-
-
 child_program.SORTED_FLAGS = 'waiting'
-with Waiting('launch', []) as program:
+with process.Process('launch', [], print, lambda code: None) as program:
   try:
     print('waits', flush=True)
     program.result()
@@ -44,6 +35,32 @@ try:
 except process.Error:
   print('an error, as it was stopped')
 """
+
+
+@pytest.mark.parametrize(
+  'problem, settings, words',
+  [
+    (None, {}, []),
+    ('mine.py', {'epochs': 2}, ['--problem=mine.py', '--epochs=2']),
+    (
+      types.SimpleNamespace,
+      {'resume': None, 'sync_replicas': True, 'use_locking': False},
+      None,
+    ),
+    (None, {'trace_steps': [1, 2]}, ['--trace_steps=1,2']),
+    (
+      'mine.py',
+      {'epochs': 2, 'flagfile': 'a.flags', 'units': 3},
+      ['--flagfile=a.flags', '--problem=mine.py', '--epochs=2', '--units=3'],
+    ),
+  ],
+)
+def test_settings_are_flags(problem, settings, words):
+  if words is None:
+    problem = types.ModuleType('mine')
+    problem.__file__ = '/some/mine.py'
+    words = ['--problem=/some/mine.py', '--sync_replicas', '--nouse_locking']
+  assert process.make_words(problem, settings) == words
 
 
 def test_the_sentence_of_the_task_that_failed_is_found():

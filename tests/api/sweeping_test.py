@@ -58,9 +58,8 @@ def test_a_sweep_that_fails_itself_has_no_report(
 ):
   lines = ['trial,state,steps', *(f'01,{state},' for state in states)]
   (tmp_path / 'results.csv').write_text('\n'.join(lines))
-  sweep = sweeping._Sweep.__new__(sweeping._Sweep)
-  sweep._sweep_dir, sweep._choices = str(tmp_path), {}
-  assert (sweep._read(code) is not None) == is_report
+  report = sweeping.read_report(str(tmp_path), {}, code)
+  assert (report is not None) == is_report
 
 
 @pytest.mark.parametrize(

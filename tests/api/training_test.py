@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import distmnist
-from distmnist.api import training
+from distmnist.api import notebook, training
 from distmnist.storage import copies
 from tests.support.background import wait_until
 from tests.support.paths import REPO
@@ -39,32 +39,6 @@ def find_cluster(pid):
   return [launcher, *launcher.children(recursive=True)]
 
 
-@pytest.mark.parametrize(
-  'problem, settings, words',
-  [
-    (None, {}, []),
-    ('mine.py', {'epochs': 2}, ['--problem=mine.py', '--epochs=2']),
-    (
-      types.SimpleNamespace,
-      {'resume': None, 'sync_replicas': True, 'use_locking': False},
-      None,
-    ),
-    (None, {'trace_steps': [1, 2]}, ['--trace_steps=1,2']),
-    (
-      'mine.py',
-      {'epochs': 2, 'flagfile': 'a.flags', 'units': 3},
-      ['--flagfile=a.flags', '--problem=mine.py', '--epochs=2', '--units=3'],
-    ),
-  ],
-)
-def test_settings_are_flags(problem, settings, words):
-  if words is None:
-    problem = types.ModuleType('mine')
-    problem.__file__ = '/some/mine.py'
-    words = ['--problem=/some/mine.py', '--sync_replicas', '--nouse_locking']
-  assert training.make_words(problem, settings) == words
-
-
 def test_other_hosts_need_a_logdir(tmp_path):
   file = tmp_path / 'a.flags'
   file.write_text('--launcher slurm')
@@ -79,13 +53,10 @@ def test_a_report_that_lies_in_a_store_is_read(store, tmp_path):
   url = f'{store.url}/of_a_launcher'
   copies.upload_folder(str(tmp_path), url)
 
-  class Ended(training.Training):
-    def __init__(self, path):
-      self._report_path = path
-      self._curve = None
-
-  assert Ended(f'{url}/report.json')._read(0).global_step == 3
-  assert Ended(f'{url}/none.json')._read(0) is None
+  curve = notebook.Curve()
+  report = training.read_report(f'{url}/report.json', curve)
+  assert report.global_step == 3 and report.curve is curve
+  assert training.read_report(f'{url}/none.json', curve) is None
 
 
 def test_a_report_has_attributes():
