@@ -1,5 +1,6 @@
 """A training in a notebook cell: its lines and a growing curve of its cost."""
 
+import io
 import re
 import sys
 import time
@@ -45,12 +46,14 @@ class _Cell:
       self._drawn_secs = time.monotonic()
 
   def _draw(self) -> None:
-    figure = self._curve.plot().figure
+    # As a picture: a figure is shown as text unless pyplot has drawn before.
+    display, png = sys.modules['IPython'].display, io.BytesIO()
+    self._curve.plot().figure.savefig(png, format='png')
+    picture = display.Image(data=png.getvalue(), format='png')
     if self._handle is None:
-      display = sys.modules['IPython'].display.display
-      self._handle = display(figure, display_id=True)
+      self._handle = display.display(picture, display_id=True)
     else:
-      self._handle.update(figure)
+      self._handle.update(picture)
 
 
 class Curve:

@@ -23,16 +23,20 @@ def test_a_cell_has_one_picture_that_grows(monkeypatch, capsys):
   drawn = []
 
   class Handle:
-    def update(self, figure):
-      drawn.append(('update', len(figure.axes[0].lines[0].get_xdata())))
+    def update(self, picture):
+      drawn.append(('update', picture))
 
-  def show(figure, display_id):
-    drawn.append(('new', len(figure.axes[0].lines[0].get_xdata())))
+  def show(picture, display_id):
+    drawn.append(('new', picture))
     return Handle()
+
+  def make_image(data, format):
+    assert data.startswith(b'\x89PNG') and format == 'png'
+    return len(curve.steps)
 
   ipython = make_ipython(types.SimpleNamespace(kernel=True))
   ipython.version_info = 9, 0  # Matplotlib looks at it.
-  ipython.display = types.SimpleNamespace(display=show)
+  ipython.display = types.SimpleNamespace(display=show, Image=make_image)
   monkeypatch.setitem(sys.modules, 'IPython', ipython)
   monkeypatch.setattr(notebook, '_SECS', 0)
   curve = notebook.Curve()
@@ -47,6 +51,29 @@ def test_a_cell_has_one_picture_that_grows(monkeypatch, capsys):
   # One point is not yet a curve.
   assert drawn == [('new', 2), ('update', 3)]
   assert capsys.readouterr().out.splitlines() == lines
+
+
+_CELL = """
+from distmnist.api import notebook
+curve = notebook.Curve()
+on_line = notebook.make_on_line(curve)
+for line in 'step 1/9  cost 3', 'step 5/9  cost 2', 'total time  1 s':
+  curve.take(line)
+  on_line(line)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore')  # Jupyter's own.
+def test_a_real_cell_shows_a_picture():
+  pytest.importorskip('matplotlib')
+  nbformat = pytest.importorskip('nbformat')
+  nbclient = pytest.importorskip('nbclient')
+  cells = [nbformat.v4.new_code_cell(_CELL)]
+  found = nbformat.v4.new_notebook(cells=cells)
+  nbclient.NotebookClient(found, timeout=120).execute()
+  shown = [o for o in found.cells[0].outputs if o.output_type != 'stream']
+  assert len(shown) == 1 and 'image/png' in shown[0].data
 
 
 def test_lines_with_a_step_have_the_cost():
