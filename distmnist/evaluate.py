@@ -23,7 +23,7 @@ from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import (
   problem_data,
   problem_errors,
-  problem_source,
+  saved_problem,
 )
 
 _CONTINUOUS = flags.DEFINE_bool(
@@ -45,19 +45,15 @@ def main() -> None:
 def evaluate() -> None:
   """Prints the metrics of a checkpoint, or of each new one."""
   console.print_logs(console.print_to_stderr)
-  logdir = saved_run.logdir_from_flags()
   # A continuous evaluator may be started before the run.
-  saved_run.take_flags(logdir, _CONTINUOUS.value * _timeout_secs())
-  problem = problem_lib.from_flags()
-  if changed := problem_source.find_change(problem, logdir):
-    console.print_to_stderr(changed)
+  logdir, problem = saved_problem.load(
+    evaluator_lib.timeout_secs_from_flags() if _CONTINUOUS.value else 0
+  )
   if not _CONTINUOUS.value:
     check = _make_check(problem)
 
-    @functools.cache
-    def make_evaluator() -> (
-      evaluation.Evaluator
-    ):  # Only if there is a checkpoint.
+    @functools.cache  # Called only if there is a checkpoint.
+    def make_evaluator() -> evaluation.Evaluator:
       return evaluation.Evaluator(problem, _load_split(problem))
 
     line = saved_run.use_checkpoint(
@@ -67,17 +63,15 @@ def evaluate() -> None:
     print(line)
     return
   evaluator = evaluation.Evaluator(problem, _load_split(problem))
-  for path in evaluator_lib.follow(logdir, _timeout_secs()):
+  # The run's own flag, unless it is given here.
+  secs_to_wait = evaluator_lib.timeout_secs_from_flags()
+  for path in evaluator_lib.follow(logdir, secs_to_wait):
     if line := evaluator_lib.describe_new(evaluator, path, _SPLIT.value):
       print(line, flush=True)
 
 
 def run() -> None:
-  cli.run(main, first_flags=_FIRST_FLAGS)
-
-
-def _timeout_secs() -> float:
-  return evaluator_lib.timeout_secs_from_flags()
+  cli.run(main, first_flags=_FIRST_FLAGS, prepare=saved_problem.import_named)
 
 
 def _make_check(problem: problem_lib.Problem) -> divergence.CostCheck:

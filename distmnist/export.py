@@ -24,18 +24,14 @@ from distmnist.serving import saved_model
 from distmnist.tables import key_map
 from distmnist.training import averages, divergence
 from distmnist.training.problems import problem as problem_lib
-from distmnist.training.problems import problem_source, problem_spec
+from distmnist.training.problems import problem_spec, saved_problem
 
 
 def main() -> None:
   console.print_logs(console.print_to_stderr)
   export_dir = saved_model.export_dir_from_flags()
-  logdir = saved_run.logdir_from_flags()
   saved_model.check_free(export_dir)
-  saved_run.take_flags(logdir)
-  problem = problem_lib.from_flags()
-  if changed := problem_source.find_change(problem, logdir):
-    console.print_to_stderr(changed)
+  logdir, problem = saved_problem.load()
   checks = []  # The weights are checked for being finite in any case.
   if not problem.is_custom:
     shape = images.image_shape()
@@ -114,7 +110,11 @@ def _find_variables(outputs: dict[str, tf.Tensor]) -> list[tf.Variable]:
 
 
 def run() -> None:
-  cli.run(main, first_flags=('logdir', 'export_dir', 'checkpoint'))
+  cli.run(
+    main,
+    first_flags=('logdir', 'export_dir', 'checkpoint'),
+    prepare=saved_problem.import_named,
+  )
 
 
 if __name__ == '__main__':

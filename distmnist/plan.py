@@ -30,6 +30,7 @@ from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import (
   problem_data,
   problem_errors,
+  problem_module,
   table_batches,
   table_checks,
   table_memory,
@@ -191,7 +192,7 @@ def format_variables(variables):
 
 
 def run():
-  cli.run(main, first_flags=_FIRST_FLAGS)
+  cli.run(main, first_flags=_FIRST_FLAGS, prepare=problem_module.import_named)
 
 
 if __name__ == '__main__':

@@ -46,6 +46,7 @@ from distmnist.training.problems import (
   problem_checks,
   problem_data,
   problem_errors,
+  problem_module,
 )
 from distmnist.training.telemetry import summaries, task_metrics
 
@@ -210,7 +211,12 @@ def end_late(task, choice, judges, folder, start):
 
 def run():
   # A normal interpreter exit takes a second when TensorFlow has threads.
-  cli.run(main, leave=os._exit, first_flags=_FIRST_FLAGS)
+  cli.run(
+    main,
+    leave=os._exit,
+    first_flags=_FIRST_FLAGS,
+    prepare=problem_module.import_named,
+  )
 
 
 if __name__ == '__main__':

@@ -180,6 +180,7 @@ def run(
   takes_words=False,
   is_for_train=lambda name: False,
   first_flags=(),
+  prepare=lambda words: None,
 ):
   """Parses the flags, calls `main` and ends the process with its exit code.
 
@@ -195,6 +196,9 @@ def run(
     is_for_train: callable(name of a flag) -> whether it belongs after `--`.
     first_flags: names of the flags that --help explains; by default those of
       the program's own module.
+    prepare: called with the words, without --flagfile, before they are parsed:
+      the module that a flag names is imported now, as its flags are not known
+      earlier.
   """
   output.prepare()
   argv = list(sys.argv if argv is None else argv)
@@ -205,7 +209,9 @@ def run(
     argv, rest = argv[:cut], argv[cut + 1 :]
   try:
     signals.raise_on_ctrl_c()
-    words = command_line.parse(FLAGS, argv)
+    words = command_line.expand(argv[1:])
+    prepare(words)
+    words = command_line.parse(FLAGS, [argv[0], *words])
     if FLAGS.help or FLAGS.helpfull:
       code = _print_help(program, main.__module__, first_flags)
     elif words and not takes_words:

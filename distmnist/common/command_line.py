@@ -32,25 +32,9 @@ class FlagFileError(flags.Error):
 
 # A text in quotes, or a comment. The one in it's does not begin a text.
 _COMMENT = re.compile(r"""((?<!\w)"[^"]*"|(?<!\w)'[^']*')|(?:^|\s)#.*""")
-# Called with the words of a command line before it is parsed.
-_before_parse = []
-
-
-def before_parse(prepare):
-  """Has `prepare(words)` called before the process's flags are parsed.
-
-  For a module that a flag names, and whose flags are thus not known earlier.
-
-  Args:
-    prepare: callable(list of str, without --flagfile).
-  """
-  _before_parse.append(prepare)
-
-
-def prepare_for(words):
-  """Has all that was given to `before_parse` called with `words`."""
-  for prepare in _before_parse:
-    prepare(words)
+# Mistakes found while modules were imported: the next `parse` of the process's
+# flags raises the first, where a program can say it in one line.
+import_errors: list[Exception] = []
 
 
 def parse(values, argv, known_only=False):
@@ -66,11 +50,12 @@ def parse(values, argv, known_only=False):
 
   Raises:
     flags.Error: one line that names the flag and what was expected.
+    Exception: the first of `import_errors`.
   """
   program, *words = argv
   words = expand(words)
-  if values is flags.FLAGS:
-    prepare_for(words)
+  if values is flags.FLAGS and import_errors:
+    raise import_errors[0]
   try:
     rest = values([program, *words], known_only=known_only)[1:]
   except (flags.IllegalFlagValueError, ValueError) as error:

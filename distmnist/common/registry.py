@@ -94,7 +94,7 @@ def load_all(package):
     try:
       _import(package, module)
     except cli.UsageError as error:
-      command_line.before_parse(functools.partial(_refuse, error))
+      command_line.import_errors.append(error)
 
 
 def explain(module, error):
@@ -119,11 +119,6 @@ def explain(module, error):
     f'the module {module}, which an installed package adds to distmnist, '
     f'cannot be imported: {place}{reason}: mend it, or uninstall its package'
   )
-
-
-def _refuse(error, words):
-  del words
-  raise error
 
 
 def _import(package, module):

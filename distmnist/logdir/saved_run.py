@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -58,45 +59,43 @@ def _find_logdir(logdir, checkpoint):
   return logdir
 
 
-def import_problem(words):
-  """Makes the flags of the run's problem known, as if it were in `words`.
+def add_problem(words: Sequence[str]) -> list[str]:
+  """Returns the words of a command line, and the --problem of its run.
 
   Not for --help: who asks how a program is called has not yet asked for one.
-
-  Args:
-    words: list of str, the command line; see command_line.before_parse.
 
   Raises:
     cli.UsageError: the problem is another user's, see `_find_problem`.
   """
-  if command_line.find_value(words, 'problem') is not None:
-    return
+  words = list(words)
   names = {word.lstrip('-').partition('=')[0] for word in words}
   if names & {'help', 'helpfull'}:
-    return
+    return words
   given = command_line.find_value(words, 'logdir')
   checkpoint = command_line.find_value(words, 'checkpoint')
   logdir = _find_logdir(given and urls.expand(given), checkpoint)
   if not logdir or (urls.is_remote(logdir) and urls.find_mistake(logdir)):
-    return
+    return words
   with contextlib.suppress(cli.RunError):  # It may begin later.
-    saved = _read_flags(logdir)
-    if named := _find_problem(saved, words, logdir):
-      command_line.prepare_for([f'--problem={named}'])
+    if named := _find_problem(_read_flags(logdir), words, logdir):
+      words.append(f'--problem={named}')
+  return words
 
 
-command_line.before_parse(import_problem)
-
-
-def take_flags(logdir, timeout_secs=0):
+def take_flags(
+  logdir: str,
+  timeout_secs: float = 0,
+  prepare: Callable[[list[str]], object] = lambda words: None,
+) -> None:
   """Parses the flags of the run, then those of the command line again.
 
   A checkpoint that was taken out of its run has no flags; then the command line
   must give them all.
 
   Args:
-    logdir: str, from `logdir_from_flags`.
-    timeout_secs: float, how long the run may take to begin.
+    logdir: from `logdir_from_flags`.
+    timeout_secs: how long the run may take to begin.
+    prepare: imports the problem that the flags name, see cli.run.
 
   Raises:
     cli.RunError: there is no run in --logdir.
@@ -119,9 +118,10 @@ def take_flags(logdir, timeout_secs=0):
   kept = [f'--problem={named}'] if named else []
   if named == os.path.join(logdir, run_flags.PROBLEM_FILE):
     _log.info(f'its --problem is not in {os.getcwd()}: {kept[0]} is taken')
-  words = [sys.argv[0], *saved, *kept, *given]
+  words = [*saved, *kept, *given]
+  prepare(words)
   try:
-    command_line.parse(FLAGS, words, known_only=True)
+    command_line.parse(FLAGS, [sys.argv[0], *words], known_only=True)
   except flags.Error as error:
     raise cli.RunError(f'the flags of the run in {logdir}: {error}') from error
 

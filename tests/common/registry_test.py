@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from absl import flags
 
 from distmnist.common import cli, command_line, registry
 from distmnist.common.names import MODELS
@@ -89,10 +90,10 @@ def test_a_module_of_another_package_that_fails_is_named_when_flags_are_parsed(
   if code:
     (tmp_path / 'their_broken_net.py').write_text(code)
   install('theirs', MODELS, 'theirs', 'their_broken_net')
-  monkeypatch.setattr(command_line, '_before_parse', [])
+  monkeypatch.setattr(command_line, 'import_errors', [])
   registry.load_all(MODELS)
   with pytest.raises(cli.UsageError, match=reason) as caught:
-    command_line.prepare_for([])
+    command_line.parse(flags.FLAGS, ['train'])
   assert str(caught.value).startswith('the module their_broken_net, which an')
   assert '\n' not in str(caught.value)
   with pytest.raises(cli.UsageError, match=reason):

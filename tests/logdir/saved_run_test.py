@@ -6,14 +6,11 @@ import pathlib
 import shutil
 
 import pytest
-from absl import flags
 
-from distmnist.common import cli, command_line
+from distmnist.common import cli
 from distmnist.logdir import logdirs, run_flags, saved_run
 from distmnist.problems import images
-from distmnist.training.problems import problem_module  # noqa: F401  Imports.
 from tests.logdir.checkpoints_test import save
-from tests.support import problems
 
 
 @pytest.fixture
@@ -161,40 +158,6 @@ def test_a_problem_that_is_not_here_is_taken_from_the_run(
   assert find() == 'net.py'
 
 
-@pytest.fixture(params=['.', 'train.flags', 'problem.py'])
-def strange_run(request, run, tmp_path):
-  """A run with a program, of which one part belongs to another user."""
-  if os.geteuid():
-    pytest.skip('only root can give a file away')
-  with open(run / 'train.flags', 'a', encoding='utf-8') as file:
-    file.write('--problem=theirs.py\n')
-  text = f'open({str(tmp_path / "ran")!r}, "w").close()'
-  problems.write(run / 'problem.py', text)
-  os.chown(run / request.param, 12345, 12345)
-  return run
-
-
-def test_no_program_of_another_users_run_runs_unless_it_is_named(
-  set_flags, strange_run, tmp_path, monkeypatch
-):
-  refusal = r'.* belongs to another user \(uid 12345\): .* --problem=\S+/probl'
-  ran = tmp_path / 'ran'
-  words = ['evaluate', f'--logdir={strange_run}']
-  with pytest.raises(cli.UsageError, match=refusal):
-    command_line.parse(flags.FLAGS, words)
-  monkeypatch.setattr('sys.argv', words)
-  set_flags()
-  with pytest.raises(cli.UsageError, match=refusal):
-    saved_run.take_flags(str(strange_run))
-  assert not ran.exists()
-  words.append(f'--problem={strange_run}/problem.py')
-  monkeypatch.setattr('sys.argv', words)
-  command_line.parse(flags.FLAGS, words)
-  saved_run.take_flags(str(strange_run))
-  assert ran.exists()
-  assert flags.FLAGS.problem == f'{strange_run}/problem.py'
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root can give a file away')
 @pytest.mark.parametrize(
   'kept, kept_uid, is_refused',
@@ -254,15 +217,6 @@ def test_flag_files_that_flags_of_a_run_name_hide_no_problem(
     saved_run.take_flags(str(run))
 
 
-@pytest.mark.parametrize('help_flag', ['--help', '-helpfull', '--help=true'])
-def test_help_imports_no_problem_of_a_run(set_flags, run, tmp_path, help_flag):
-  path = problems.write(tmp_path / 'fails.py', 'raise ValueError')
-  with open(run / 'train.flags', 'a', encoding='utf-8') as file:
-    file.write(f'--problem={path}\n')
-  set_flags()
-  command_line.parse(flags.FLAGS, ['evaluate', f'--logdir={run}', help_flag])
-
-
 @pytest.mark.parametrize('which, is_named', [(None, False), ('12', True)])
 def test_a_checkpoint_that_its_run_has_removed_is_replaced_by_the_next(
   set_flags, run, which, is_named
@@ -298,23 +252,3 @@ def test_an_error_of_a_checkpoint_that_is_there_stays_one(set_flags, run):
 
   with pytest.raises(cli.RunError, match='of another model'):
     saved_run.use_checkpoint(lambda: f'{run}/model.ckpt-12', use)
-
-
-@pytest.mark.parametrize(
-  'words', [['--logdir={run}'], ['--checkpoint={run}/best/model.ckpt-3']]
-)
-def test_flags_of_the_problem_of_a_run_are_known(
-  set_flags, run, tmp_path, words
-):
-  source = "flags.DEFINE_integer('units_of_mine', 1, 'Units.')"
-  path = problems.write(
-    tmp_path / 'with_units.py', f'from absl import flags\n{source}'
-  )
-  with open(run / 'train.flags', 'a', encoding='utf-8') as file:
-    file.write(f'--problem={path}\n')
-  set_flags()
-  words = [word.format(run=run) for word in words]
-  command_line.parse(flags.FLAGS, ['evaluate', *words, '--units_of_mine=3'])
-  assert flags.FLAGS.units_of_mine == 3
-  with pytest.raises(flags.UnrecognizedFlagError, match='unts_of_mine'):
-    command_line.parse(flags.FLAGS, ['evaluate', *words, '--unts_of_mine=3'])

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import pathlib
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 from absl import flags
@@ -31,13 +32,13 @@ _PROBLEM = flags.DEFINE_string(
 _loaded = {}  # {value of --problem: its module}.
 
 
-def import_named(words):
+def import_named(words: Sequence[str]) -> None:
   """Imports the module that --problem in `words` names, and so its flags.
 
   Called before the flags are parsed, as only the import defines its flags.
 
   Args:
-    words: list of str, flags as a user gives them, without --flagfile.
+    words: flags as a user gives them, without --flagfile.
 
   Raises:
     cli.UsageError: there is no such module, or it cannot be imported.
@@ -45,9 +46,6 @@ def import_named(words):
   named = command_line.find_value(words, 'problem')
   if named and named not in _loaded:
     _loaded[named] = _import(named)
-
-
-command_line.before_parse(import_named)
 
 
 def load():

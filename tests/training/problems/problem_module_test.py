@@ -7,7 +7,7 @@ import sys
 import pytest
 from absl import flags
 
-from distmnist.common import cli, command_line
+from distmnist.common import cli
 from distmnist.training.problems import problem_module
 from tests.support import problems
 
@@ -25,7 +25,13 @@ def test_its_flags_are_known_when_the_command_line_is_parsed(
   )
   file = tmp_path / 'run.flags'
   file.write_text(f'--problem={path}\n--rate_of_mine=3\n')
-  command_line.parse(flags.FLAGS, ['train', f'--flagfile={file}'])
+  words = [f'--flagfile={file}']
+  cli.run(
+    lambda: None,
+    ['train', *words],
+    leave=lambda code: None,
+    prepare=problem_module.import_named,
+  )
   assert flags.FLAGS.rate_of_mine == 3
   named, module = problem_module.load()
   assert named == path and module.RATE.value == 3
