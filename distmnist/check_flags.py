@@ -27,7 +27,7 @@ from distmnist.training.problems import problem_data, problem_module
 FLAGS = flags.FLAGS
 
 
-def main(words):
+def main(words: list[str]) -> None:
   if len(words) != 1:
     raise cli.UsageError(f'{len(words)} files were given: expected one')
   (path,) = words
@@ -38,8 +38,8 @@ def main(words):
     json.dump(found, file)
 
 
-def _read(path):
-  """Returns what the file `path` (str) asks: ((num_ps, ...), its `flags`).
+def _read(path: str) -> tuple[tuple[int, int, bool], list[list[str]]]:
+  """Returns what a file asks: (num_ps, num_workers, needs_data), and `flags`.
 
   Raises:
     cli.UsageError: it cannot be read, or is not such a file.
@@ -64,7 +64,7 @@ class Checker:
   program. Without `needs_data`, nothing on this machine is checked.
   """
 
-  def __init__(self, num_ps, num_workers, needs_data=True):
+  def __init__(self, num_ps: int, num_workers: int, needs_data: bool = True):
     self._needs_data = needs_data
     self._hosts = {}
     if num_ps + num_workers > 1:
@@ -75,7 +75,7 @@ class Checker:
     self._data_flags = None
     self._sizes = None
 
-  def find_mistake(self, words):
+  def find_mistake(self, words: list[str]) -> str | None:
     """Returns what is wrong with the flags `words`, one line, or None."""
     try:
       # Outside the saver: the problem's flags stay for the other combinations.
@@ -86,7 +86,7 @@ class Checker:
       return ' '.join(str(error).split())
     return None
 
-  def _check(self, words):
+  def _check(self, words: list[str]) -> None:
     no_flags = command_line.parse(FLAGS, ['train', *words])
     if no_flags:
       raise cli.UsageError(f'{no_flags[0]!r} is not a flag of train')
@@ -100,7 +100,7 @@ class Checker:
     else:
       flag_checks.check_without_data(cluster)
 
-  def _count_images(self):
+  def _count_images(self) -> list[int]:
     """Returns the sizes of the training and of the validation split."""
     data_flags = [
       (flag.name, flag.value)
@@ -120,7 +120,7 @@ class Checker:
     return self._sizes
 
 
-def run():
+def run() -> None:
   cli.run(main, leave=os._exit, takes_words=True)
 
 

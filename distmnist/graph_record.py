@@ -46,7 +46,7 @@ class GraphRecord:
     touched_rows: list of tables/touched_rows.TouchedRows.
   """
 
-  graph: Any
+  graph: tf.Graph
   seed: int | None = None
   place: Any = None
   step_rows: list = dataclasses.field(default_factory=list)
@@ -71,13 +71,13 @@ class GraphRecord:
   touched_rows: list = dataclasses.field(default_factory=list)
 
 
-def current():
+def current() -> GraphRecord:
   """Returns the GraphRecord of the default graph."""
   return of(tf.get_default_graph())
 
 
-def of(graph):
-  """Returns the GraphRecord of a tf.Graph, which is made with the first call.
+def of(graph: tf.Graph) -> GraphRecord:
+  """Returns the record of a graph, which is made with the first call.
 
   The graph of a function begins with what the graph around it knew, and keeps
   what it adds to itself: its tensors are of no use outside.
@@ -95,6 +95,6 @@ def of(graph):
   return found[0]
 
 
-def forget(graph):
+def forget(graph: tf.Graph) -> None:
   """Removes the record, as no file could hold what is in it."""
   graph.clear_collection(_COLLECTION)

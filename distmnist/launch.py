@@ -44,8 +44,8 @@ _FIRST_FLAGS = (
 )
 
 
-def main(train_flags):
-  """Runs or prints the tasks; `train_flags` is the list of words after --."""
+def main(train_flags: list[str]) -> int:
+  """Runs or prints the tasks; `train_flags` are the words after --."""
   child_program.end_with_starter()
   task_environment.forget(os.environ)
   os.environ[LAUNCH_ID] = secrets.token_hex(8)
@@ -84,7 +84,7 @@ def main(train_flags):
     return record.code
 
 
-def run():
+def run() -> None:
   """The console entry point."""
   cli.run(
     main,

@@ -28,8 +28,8 @@ _FIRST_FLAGS = ('logdir', 'follow')
 _LOOK_SECS = 0.2
 
 
-def main(words):
-  """Prints the log of the task that `words`, a list of str, name."""
+def main(words: list[str]) -> None:
+  """Prints the log of the task that `words` name."""
   task = parse_task(words)
   found = find_run.from_flags()
   if _FOLLOW.value and urls.is_remote(found.logdir):
@@ -51,11 +51,11 @@ def main(words):
       time.sleep(_LOOK_SECS)
 
 
-def parse_task(words):
+def parse_task(words: list[str]) -> str:
   """Returns the name of a task, such as 'ps 0'.
 
   Args:
-    words: list of str, what the user has typed, such as ['ps_0'].
+    words: what the user has typed, such as ['ps_0'].
 
   Raises:
     cli.UsageError: it names none.
@@ -73,13 +73,13 @@ def parse_task(words):
   return f'{found[1]} {int(found[2])}'
 
 
-def find_log(logdir, launcher, task):
+def find_log(logdir: str, launcher: dict | None, task: str) -> str:
   """Returns the path of the log of a task.
 
   Args:
-    logdir: str.
-    launcher: dict, the first line of the launcher, or None.
-    task: str, its name.
+    logdir: of the run.
+    launcher: the first line of the launcher.
+    task: its name.
 
   Raises:
     cli.RunError: there is none.
@@ -106,7 +106,7 @@ def find_log(logdir, launcher, task):
   raise cli.RunError(f'no log of {task} in {folders[0]}: {hint}')
 
 
-def run():
+def run() -> None:
   cli.run(main, takes_words=True, first_flags=_FIRST_FLAGS)
 
 

@@ -12,6 +12,7 @@ import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split
 import dataclasses
+from collections.abc import Iterable, Iterator
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -59,7 +60,7 @@ _FIRST_FLAGS = (
 )
 
 
-def main():
+def main() -> int | None:
   console.print_logs(print)
   if _SUGGEST.value:
     return suggest()
@@ -103,15 +104,13 @@ def main():
       print(f'  the links of {traffic.narrowest} are the narrowest; {told}')
 
 
-def build(cluster, problem):
+def build(
+  cluster: cluster_lib.Cluster, problem: problem_lib.Problem
+) -> tuple[str, step_lib.Step, list[tf.Variable], traffic_lib.Traffic]:
   """Builds, but never runs, a step of the rule that the flags name.
 
-  Args:
-    cluster: cluster.Cluster.
-    problem: problem.Problem.
-
   Returns:
-    (name of the rule, step.Step, list of all tf.Variable, traffic.Traffic).
+    (name of the rule, step, all variables, traffic).
 
   Raises:
     cli.UsageError: the flags contradict each other.
@@ -130,7 +129,7 @@ def build(cluster, problem):
     return name, step, tf.global_variables(), traffic
 
 
-def suggest():
+def suggest() -> int:
   """Prints what `launch --autotune` would take; returns the exit code."""
   given = flags.FLAGS
   if given.worker_hosts or given.ps_hosts:
@@ -145,12 +144,12 @@ def suggest():
   return 128 + signum if signum else 0
 
 
-def _name(word):
+def _name(word: str) -> str:
   return word.removeprefix('--').partition('=')[0]
 
 
-def make_cluster():
-  """Returns the cluster.Cluster of worker 0; raises cli.UsageError."""
+def make_cluster() -> cluster_lib.Cluster:
+  """Returns the cluster as worker 0 sees it; raises cli.UsageError."""
   given = flags.FLAGS
   if given.worker_hosts or given.ps_hosts:
     # Plan as worker 0: all workers move the same amount.
@@ -174,7 +173,7 @@ def make_cluster():
   )
 
 
-def format_variables(variables):
+def format_variables(variables: Iterable[tf.Variable]) -> Iterator[str]:
   """Yields one line per shard: name, shape, ps and bytes, in columns."""
   rows = [('variable', 'shape', 'ps', 'bytes')]
   for variable in variables:
@@ -191,7 +190,7 @@ def format_variables(variables):
     )
 
 
-def run():
+def run() -> None:
   cli.run(main, first_flags=_FIRST_FLAGS, prepare=problem_module.import_named)
 
 

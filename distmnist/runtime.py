@@ -11,6 +11,7 @@ import platform
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 from distmnist.common import output
 
@@ -42,7 +43,7 @@ if platform.machine() in ('x86_64', 'AMD64'):
   os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '1')
 
 
-def hide_gpus():
+def hide_gpus() -> None:
   """Keeps this process off all GPUs, before it makes its first device.
 
   A config's device_count is not enough: building a tf.cond starts TensorFlow's
@@ -51,7 +52,7 @@ def hide_gpus():
   os.environ['CUDA_VISIBLE_DEVICES'] = ''
 
 
-def _keep_freed_memory():
+def _keep_freed_memory() -> None:
   """Lets glibc keep the memory of a step's tensors for the next step.
 
   By default it returns large blocks to the kernel and gets them back page by
@@ -66,7 +67,7 @@ def _keep_freed_memory():
 
 
 @contextlib.contextmanager
-def _without(module):
+def _without(module: str) -> Iterator[None]:
   """Makes imports of a module (dotted name) fail, unless it is loaded already.
 
   TensorFlow imports Keras and goes on if it cannot. Keras takes 0.3 of the time
@@ -82,7 +83,7 @@ def _without(module):
     del sys.modules[module]
 
 
-def _import_quietly():
+def _import_quietly() -> None:
   """Imports TensorFlow with stderr's descriptor redirected to os.devnull.
 
   It prints a few lines about oneDNN and CUDA before any log level applies.
@@ -107,12 +108,12 @@ def _import_quietly():
   tf.disable_eager_execution()
 
 
-def _tell_of_import(stderr, is_done):
+def _tell_of_import(stderr: int, is_done: threading.Event) -> None:
   """Says now and then that the import goes on: a full machine, a slow disk.
 
   Args:
-    stderr: int, the descriptor to write to.
-    is_done: threading.Event.
+    stderr: the descriptor to write to.
+    is_done: ends it.
   """
   begin = time.monotonic()
   while not is_done.wait(_IMPORT_LINE_SECS):
@@ -123,7 +124,7 @@ def _tell_of_import(stderr, is_done):
 
 
 @contextlib.contextmanager
-def eagerly():
+def eagerly() -> Iterator[None]:
   """Runs ops as they are called, as in TensorFlow 2, not in a graph."""
   try:
     with tf_internals.eager_mode():
@@ -132,7 +133,7 @@ def eagerly():
     restore_behavior()
 
 
-def restore_behavior():
+def restore_behavior() -> None:
   """Undoes what users' code has switched for the whole process.
 
   The first lines of many a TensorFlow 1 script are tf.disable_v2_behavior(),

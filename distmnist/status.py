@@ -13,14 +13,14 @@ from distmnist.watching import table_text
 _FIRST_FLAGS = ('logdir',)
 
 
-def main():
+def main() -> None:
   """Prints a line about the run and a row per task."""
   found = find_run.from_flags()
   print(table_text.describe_run(found.logdir, found.state))
   print(table_text.format_table(found.state.make_rows(), found.state.unit))
 
 
-def run():
+def run() -> None:
   cli.run(main, first_flags=_FIRST_FLAGS)
 
 

@@ -19,6 +19,7 @@ from distmnist.watching import (
   run_state,
   stop_file,
   table_text,
+  watched_run,
 )
 
 _TIMEOUT_SECS = flags.DEFINE_float(
@@ -31,7 +32,7 @@ _FIRST_FLAGS = ('logdir', 'timeout_secs')
 _LOOK_SECS = 0.2
 
 
-def main():
+def main() -> None:
   """Asks the run to end, and waits for the end of all tasks.
 
   It asks before it looks, which may take a while. It does not wait for those
@@ -59,12 +60,12 @@ def main():
     print(table_text.describe_run(logdir, found.state))
 
 
-def check_seen(logdir, state):
+def check_seen(logdir: str, state: run_state.RunState) -> None:
   """Refuses a run that may be in a queue: an older request has no effect.
 
   Args:
-    logdir: str.
-    state: run_state.RunState of a run that is not seen to run.
+    logdir: of the run.
+    state: of a run that is not seen to run.
 
   Raises:
     cli.RunError: none of its tasks has been seen yet.
@@ -77,8 +78,8 @@ def check_seen(logdir, state):
     )
 
 
-def ask(logdir):
-  """Leaves the request in `logdir`; returns it, a dict.
+def ask(logdir: str) -> dict:
+  """Leaves the request in `logdir`; returns it.
 
   Raises:
     cli.RunError: it cannot be written there.
@@ -90,12 +91,8 @@ def ask(logdir):
     raise cli.RunError(f'--logdir={logdir} cannot be written: {why}') from error
 
 
-def wait(found, timeout_secs):
+def wait(found: watched_run.WatchedRun, timeout_secs: float) -> None:
   """Waits until nothing of a run is left; not at all if `timeout_secs` is 0.
-
-  Args:
-    found: watched_run.WatchedRun.
-    timeout_secs: float.
 
   Raises:
     cli.RunError: something is still left.
@@ -112,7 +109,7 @@ def wait(found, timeout_secs):
     found.look()
 
 
-def run():
+def run() -> None:
   cli.run(main, first_flags=_FIRST_FLAGS)
 
 

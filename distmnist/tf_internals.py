@@ -16,11 +16,17 @@ import mmap
 import os
 import platform
 import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import tensor_bundle_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
+
+if TYPE_CHECKING:
+  import keras
 
 # An entry of a checkpoint's index, whose values are these protos: TensorFlow
 # tells no program by which slices a variable was saved.
@@ -30,64 +36,48 @@ BundleEntry = tensor_bundle_pb2.BundleEntryProto
 # Graphs.
 
 
-def set_input(op, index, tensor):
-  """Gives an op of a graph that has not run another input.
+def set_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
+  """Gives an op of a graph that has not run another input of the same dtype.
 
   What is not yet known when an op is built is a placeholder until it is.
-
-  Args:
-    op: tf.Operation.
-    index: int, which of its inputs.
-    tensor: tf.Tensor of the same dtype.
   """
   op._update_input(index, tensor)
 
 
-def add_control_inputs(op, others):
-  """Makes an op of a graph that has not run wait for `others`, a list of ops.
+def add_control_inputs(op: tf.Operation, others: list[tf.Operation]) -> None:
+  """Makes an op of a graph that has not run wait for others.
 
   What it must wait for may be built later than it is.
   """
   op._add_control_inputs(others)
 
 
-def set_attr(op, name, value):
-  """Changes an attribute of an op, for the sessions that are yet to be made.
-
-  Args:
-    op: tf.Operation.
-    name: str.
-    value: tf.AttrValue.
-  """
+def set_attr(op: tf.Operation, name: str, value: tf.AttrValue) -> None:
+  """Changes an attribute of an op, for the sessions that are yet to be made."""
   op._set_attr(name, value)
 
 
-def set_device(op, device):
-  """Places an op elsewhere, for the sessions that are yet to be made.
-
-  Args:
-    op: tf.Operation.
-    device: str.
-  """
+def set_device(op: tf.Operation, device: str) -> None:
+  """Places an op elsewhere, for the sessions that are yet to be made."""
   op._set_device(device)
 
 
-def keep_loop_whole(op):
-  """Makes a loop (tf.Operation, a While) run as one op.
+def keep_loop_whole(op: tf.Operation) -> None:
+  """Makes a loop, a While, run as one op.
 
   Else TensorFlow splits it into Enter, Merge and Switch.
   """
   op._set_attr('_lower_using_switch_merge', tf.AttrValue(b=False))
 
 
-def drop_colocation(node):
-  """Lets an op (NodeDef) be imported without those it is colocated with."""
+def drop_colocation(node: tf.NodeDef) -> None:
+  """Lets an op be imported without those it is colocated with."""
   node.attr.pop('_class', None)
 
 
 @contextlib.contextmanager
-def growing(graph):
-  """Lets a final tf.Graph grow, within a `with`: its sessions grow with it.
+def growing(graph: tf.Graph) -> Iterator[None]:
+  """Lets a final graph grow, within a `with`: its sessions grow with it.
 
   What runs in a session meanwhile, in another thread, waits: the session would
   take new ops before their control inputs are there.
@@ -100,12 +90,12 @@ def growing(graph):
       graph.finalize()
 
 
-def find_forward(op):
-  """Returns the tf.Operation whose gradient `op` is a part of, or None."""
+def find_forward(op: tf.Operation) -> tf.Operation | None:
+  """Returns the op whose gradient `op` is a part of."""
   return op._original_op
 
 
-def batch_one_by_one():
+def batch_one_by_one() -> contextlib.AbstractContextManager:
   """Within it, a tf.raw_ops.BatchFunction runs its function call by call.
 
   In threads that all such ops of a task share. The plain scheduler has one per
@@ -126,22 +116,28 @@ def batch_one_by_one():
 # Variables.
 
 
-def get_slice(variable):
-  """Returns what a tf.Variable is of a larger one, or None.
+def get_slice(variable: tf.Variable) -> tf.Variable.SaveSliceInfo | None:
+  """Returns what a variable is of a larger one.
 
-  Returns:
-    tf.Variable.SaveSliceInfo: full_name, full_shape, var_offset, var_shape.
+  It has full_name, full_shape, var_offset and var_shape.
   """
   return variable._get_save_slice_info()
 
 
-def set_slice(variable, full_name, full_shape, var_offset, var_shape):
-  """Has a tf.Variable saved as the slice of a larger one, as a shard is.
+def set_slice(
+  variable: tf.Variable,
+  full_name: str,
+  full_shape: list[int],
+  var_offset: list[int],
+  var_shape: list[int],
+) -> None:
+  """Has a variable saved as the slice of a larger one, as a shard is.
 
   Args:
-    full_name: str, of the larger one.
-    full_shape, var_offset, var_shape: lists of int: its shape, where the slice
-      begins in it, and the slice's shape.
+    variable: the slice.
+    full_name, full_shape: of the larger one.
+    var_offset: where the slice begins in it.
+    var_shape: the slice's.
   """
   variable._set_save_slice_info(
     tf.Variable.SaveSliceInfo(full_name, full_shape, var_offset, var_shape)
@@ -156,35 +152,32 @@ SESSION_FILE = inspect.getfile(tf.Session)
 PY_FUNC_FILE = inspect.getfile(inspect.unwrap(tf.py_func))
 
 
-def get_config(session):
-  """Returns the tf.ConfigProto of a session, to make another one like it."""
+def get_config(session: tf.Session) -> tf.ConfigProto:
+  """Returns the config of a session, to make another one like it."""
   return session._config
 
 
-def is_closed(session):
-  """Whether a tf.Session has been closed by this process."""
+def is_closed(session: tf.Session) -> bool:
+  """Whether a session has been closed by this process."""
   return session._closed
 
 
-def bind_run(session, fetched, fed):
+def bind_run(
+  session: tf.Session, fetched: list[tf.Tensor], fed: list[tf.Tensor]
+) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
   """Returns a function that runs always the same tensors of a final graph.
 
   It spares what tf.Session.run works out anew in each call.
   tf.Session.make_callable does, too, but takes no feeds.
 
-  Args:
-    session: tf.Session.
-    fetched: list of tf.Tensor.
-    fed: list of tf.Tensor.
-
   Returns:
-    callable(list of arrays of the dtypes of `fed`) -> list of arrays. It raises
-    what session.run does.
+    A function of the values of `fed`, in its dtypes, that gives those of
+    `fetched`. It raises what session.run does.
   """
   outputs = [tensor._as_tf_output() for tensor in fetched]
   inputs = [tensor._as_tf_output() for tensor in fed]
 
-  def run(values):
+  def run(values: list[np.ndarray]) -> list[np.ndarray]:
     # As the session itself does, which also explains errors.
     return session._do_call(
       session._call_tf_sessionrun,
@@ -197,7 +190,7 @@ def bind_run(session, fetched, fed):
 # Eager mode.
 
 
-def eager_mode():
+def eager_mode() -> contextlib.AbstractContextManager:
   """Runs ops as they are called, within a `with`.
 
   No public API does this once tf.disable_eager_execution has been called.
@@ -205,7 +198,7 @@ def eager_mode():
   return context.eager_mode()
 
 
-def take_eager_tensors_as_constants():
+def take_eager_tensors_as_constants() -> None:
   """Makes a graph accept an eagerly created tensor as a constant.
 
   A TensorFlow 2 function accepts it anyway; a classic graph refuses it.
@@ -223,23 +216,23 @@ def take_eager_tensors_as_constants():
 # Keras.
 
 
-def list_layers(model):
-  """Returns all layers of a keras.Model, a list, those within layers, too."""
+def list_layers(model: 'keras.Model') -> list['keras.Layer']:
+  """Returns all layers of a model, those within layers, too."""
   return list(model._flatten_layers())
 
 
-def get_mask(output):
-  """Returns the mask that Keras has put on a model's output, or None."""
+def get_mask(output: tf.Tensor) -> tf.Tensor | None:
+  """Returns the mask that Keras has put on a model's output."""
   return getattr(output, '_keras_mask', None)
 
 
-def is_built(metric):
-  """Whether a keras.metrics.Metric has made its variables."""
+def is_built(metric: 'keras.metrics.Metric') -> bool:
+  """Whether a metric has made its variables."""
   return getattr(metric, '_built', True)
 
 
-def get_compile_arguments(model):
-  """Returns what a keras.Model was compiled with, a dict, {} if it was not.
+def get_compile_arguments(model: 'keras.Model') -> dict[str, object]:
+  """Returns what a model was compiled with, {} if it was not.
 
   As it was given: Keras's public functions return it serialized, without the
   user's own functions.
@@ -248,12 +241,12 @@ def get_compile_arguments(model):
   return config.config if config else {}
 
 
-def has_undecayed(optimizer):
+def has_undecayed(optimizer: 'keras.optimizers.Optimizer') -> bool:
   """Whether a Keras optimizer leaves some variables out of its decay."""
   return hasattr(optimizer, '_exclude_from_weight_decay')
 
 
-def restart_keras():
+def restart_keras() -> None:
   """Makes Keras forget what it keeps between models.
 
   The numbers in names of layers start over. Keras's public function for it also
@@ -274,7 +267,7 @@ _THREAD_LOCAL = '_ZN3tsl6random16ThreadLocalNew64Ev'
 _SHARED = '_ZN3tsl6random5New64Ev'
 
 
-def draw_request_ids_from_one_generator():
+def draw_request_ids_from_one_generator() -> bool:
   """Makes ThreadLocalNew64 of this process jump to New64.
 
   A server refuses a request whose id is among its last 100,000 (tensorflow/
@@ -307,23 +300,23 @@ def draw_request_ids_from_one_generator():
   return False
 
 
-def make_jump(start, end):
-  """Returns an x86-64 instruction, of type bytes: jump from start to end.
+def make_jump(start: int, end: int) -> bytes:
+  """Returns an x86-64 instruction: jump from start to end.
 
   Args:
-    start: int, the address of the instruction.
-    end: int, an address at most 2 GiB away.
+    start: the address of the instruction.
+    end: an address at most 2 GiB away.
   """
   num_bytes = 5
   distance = end - (start + num_bytes)
   return b'\xe9' + distance.to_bytes(num_bytes - 1, 'little', signed=True)
 
 
-def _find(library, name):
+def _find(library: ctypes.CDLL, name: str) -> int:
   return ctypes.cast(library[name], ctypes.c_void_p).value
 
 
-def _write_code(address, code):
+def _write_code(address: int, code: bytes) -> None:
   """Writes code; it fits in its page, as a function starts at n * 16."""
   page = address - address % mmap.PAGESIZE
   may_run = mmap.PROT_READ | mmap.PROT_EXEC
@@ -332,7 +325,7 @@ def _write_code(address, code):
   _protect(page, may_run)
 
 
-def _protect(page, rights):
+def _protect(page: int, rights: int) -> None:
   mprotect = ctypes.CDLL(None, use_errno=True).mprotect
   mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
   if mprotect(page, mmap.PAGESIZE, rights):

@@ -19,6 +19,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -28,6 +29,7 @@ from distmnist.cluster import stop_request
 from distmnist.common import cli, layout
 from distmnist.common import console as console_lib
 from distmnist.common.names import LAUNCH_ID, TRAIN
+from distmnist.data import split
 from distmnist.lifecycle import late_start, ps, shutdown
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
@@ -82,7 +84,7 @@ _PRINT_CLUSTER = flags.DEFINE_bool(
 )
 
 
-def main():
+def main() -> int:
   """Runs this task and returns its exit code."""
   start = time.monotonic()
   if _DOWNLOAD_ONLY.value:
@@ -106,14 +108,19 @@ def main():
     return run_worker(task, console, start, at_end)
 
 
-def run_worker(task, console, start, at_end):
+def run_worker(
+  task: task_lib.Task,
+  console: console_lib.Console,
+  start: float,
+  at_end: contextlib.ExitStack,
+) -> int:
   """Trains as a worker, worker 0 as the chief; returns the exit code.
 
   Args:
-    task: task.Task.
-    console: console.Console.
-    start: float, time.monotonic() at the start of this program.
-    at_end: contextlib.ExitStack, takes what must be released at the end.
+    task: not yet serving.
+    console: takes the lines of progress.
+    start: time.monotonic() at the start of this program.
+    at_end: takes what must be released at the end.
   """
   cluster, stop, stalls = task.cluster, task.stop, task.stalls
   # Nobody can tell how long a user's reader, a download or a large graph takes.
@@ -184,15 +191,21 @@ def run_worker(task, console, start, at_end):
   return stop.end()
 
 
-def end_late(task, choice, judges, folder, start):
+def end_late(
+  task: task_lib.Task,
+  choice: flag_checks.Choice,
+  judges: Sequence[split.Split],
+  folder: run_folder.RunFolder,
+  start: float,
+) -> int:
   """Ends a worker that came after the end of its run; returns the exit code.
 
   Args:
-    task: task.Task, already serving.
-    choice: flag_checks.Choice.
-    judges: (validation, test), split.Splits.
-    folder: run_folder.RunFolder, claimed.
-    start: float, time.monotonic() at the start of this program.
+    task: already serving.
+    choice: of the rule and the plan.
+    judges: validation and test.
+    folder: claimed.
+    start: time.monotonic() at the start of this program.
   """
   cluster, stop = task.cluster, task.stop
   if not cluster.is_chief or logdirs.has_ended(folder.path):
@@ -209,7 +222,7 @@ def end_late(task, choice, judges, folder, start):
   return stop.end()
 
 
-def run():
+def run() -> None:
   # A normal interpreter exit takes a second when TensorFlow has threads.
   cli.run(
     main,

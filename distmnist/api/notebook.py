@@ -5,6 +5,10 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+  from matplotlib.axes import Axes
 
 _SECS = 1.0  # Between two redraws.
 _STEP = re.compile(r'(?:worker 0: )?step (\d+)/\d+ .*\bcost (\S+)')
@@ -76,11 +80,11 @@ class Curve:
     self.costs.append(float(match[2]))
     return True
 
-  def plot(self, axes=None):
-    """Draws the curve; returns matplotlib's Axes.
+  def plot(self, axes: 'Axes | None' = None) -> 'Axes':
+    """Draws the curve; returns where.
 
     Args:
-      axes: the Axes to draw into; None for those of a new figure.
+      axes: what to draw into; None for those of a new figure.
 
     Raises:
       ImportError: matplotlib is not installed.

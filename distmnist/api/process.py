@@ -8,6 +8,7 @@ import subprocess
 import threading
 import types
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from distmnist.common import child_program
 
@@ -168,7 +169,7 @@ class Process:
         self._process.send_signal(signal.SIGTERM)
     self._has_ended.wait()
 
-  def result(self, timeout: float | None = None):
+  def result(self, timeout: float | None = None) -> Any:
     """Waits for the end, for so many seconds at most; returns the report.
 
     Raises:

@@ -5,9 +5,13 @@ import os
 import tempfile
 import types
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from distmnist.api import notebook, process
 from distmnist.storage import paths, urls
+
+if TYPE_CHECKING:
+  from matplotlib.axes import Axes
 
 
 class Report(dict):
@@ -20,17 +24,17 @@ class Report(dict):
     curve: notebook.Curve, the cost, read from the printed lines.
   """
 
-  def __getattr__(self, name):
+  def __getattr__(self, name: str) -> Any:
     try:
       return self[name]
     except KeyError:
       raise AttributeError(f'a report has no {name!r}') from None
 
-  def plot(self, axes=None):
-    """Draws the cost over the global steps; returns matplotlib's Axes.
+  def plot(self, axes: 'Axes | None' = None) -> 'Axes':
+    """Draws the cost over the global steps; returns where.
 
     Args:
-      axes: the Axes to draw into; None for those of a new figure.
+      axes: what to draw into; None for those of a new figure.
 
     Raises:
       ImportError: matplotlib is not installed.

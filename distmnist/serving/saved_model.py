@@ -116,7 +116,13 @@ def write(
     ) from error
 
 
-def _write_here(folder, session, saver, inputs, outputs) -> int:
+def _write_here(
+  folder: str,
+  session: tf.Session,
+  saver: tf.train.Saver,
+  inputs: Mapping[str, tf.Tensor],
+  outputs: Mapping[str, tf.Tensor],
+) -> int:
   served = tf.saved_model.build_signature_def(
     *(
       {n: tf.saved_model.build_tensor_info(t) for n, t in tensors.items()}
@@ -216,7 +222,7 @@ class Model:
       ) from error
 
   def _read_infos(
-    self, infos
+    self, infos: Mapping[str, object]
   ) -> tuple[dict[str, tf.TensorSpec], dict[str, str]]:
     """Returns the specs and the names of tensors, by what they are served as.
 
