@@ -86,20 +86,12 @@ setuptools.setup(
     'gpu': ['tensorflow[and-cuda]>=2.16,<2.22'],
     'hdfs': ['fsspec>=2024.6,<2027', 'pyarrow>=16,<27'],  # hdfs://
     'kubernetes': ['pyyaml>=6,<7'],  # writes the manifests of launch
-    'mlflow': [  # --loggers=mlflow
-      'mlflow-skinny>=3,<4',
-      # For its default, a database; the full package needs an older protobuf
-      # than TensorFlow.
-      'sqlalchemy>=2,<3',
-      'alembic>=1.10,<2',
-    ],
     'parquet': ['pyarrow>=16,<27'],
     'plots': ['matplotlib>=3.7,<4'],
     'ray': ['ray>=2.60,<3'],  # --launcher=ray
     's3': ['s3fs>=2024.10,<2027'],  # s3://
     'tpe': ['optuna>=4,<6'],  # sweep --sampler=tpe
     'spark': ['pyspark>=4.0,<5'],  # with Java 17
-    'wandb': ['wandb>=0.19,<1'],  # --loggers=wandb
     'test': [
       'pytest',
       'pytest-timeout',
@@ -135,7 +127,6 @@ setuptools.setup(
       'distmnist-launch = distmnist.launch:run',
       'distmnist-plan = distmnist.plan:run',
       'distmnist-sweep = distmnist.sweep:run',
-      'distmnist-forward = distmnist.forward:run',
       'distmnist-status = distmnist.status:run',
       'distmnist-logs = distmnist.logs:run',
       'distmnist-report = distmnist.report:run',

@@ -6,15 +6,13 @@ First the CPU time of a line of metrics.jsonl, in a process with as many
 connections as a task in a cluster of ten. Then, with 1 ps and 2 workers on this
 machine, in turn: a run that says nothing until its end (--log_secs=1000000);
 one with the defaults, with a line in metrics.jsonl and on the screen every 2 s;
-and one with everything that watches: the live table, the Prometheus port, read
-each second, and W&B offline if it is installed. Each ratio is of neighbouring
-runs; the median of them is printed, with the lowest and the highest.
+and one with everything that watches: the live table and the Prometheus port,
+read each second. Each ratio is of neighbouring runs; the median of them is
+printed, with the lowest and the highest.
 """
 
 import contextlib
-import importlib.util
 import json
-import os
 import pathlib
 import socket
 import subprocess
@@ -37,17 +35,9 @@ MODELS = {
 }
 SILENT = ['--log_secs=1000000']
 PORT = 19917
+ALL = '--live_table=on', f'--metrics_port={PORT}'
 ASK_SECS = 1.0
 LINE_STALENESS = dict.fromkeys(range(40), 3)
-
-
-def find_all():
-  """Returns launch's flags for everything that watches."""
-  found = ['--live_table=on', f'--metrics_port={PORT}']
-  if importlib.util.find_spec('wandb'):
-    os.environ['WANDB_MODE'] = 'offline'
-    found.append('--loggers=wandb')
-  return found
 
 
 def keep_asking(is_over):
@@ -98,7 +88,7 @@ def main(repeats=5, *models):
   cases = {
     'silent': (SILENT, ()),
     'as by default': ([], ()),
-    'all that watches': ([], find_all()),
+    'all that watches': ([], ALL),
   }
   print(f'{tables.describe_machine()}; {repeats} runs of each in turn\n')
   rows = []

@@ -67,7 +67,6 @@ def main(train_flags: list[str]) -> int:
     logdir=command_line.find_value(given, 'logdir'),
     no_wait=cluster_flags.find_no_wait(launcher),
   )
-  sidecars.check_loggers()
   if cluster_flags.MODULE.value == TRAIN and launcher != 'local':
     # The check takes seconds of TensorFlow here, but a mistake there costs a
     # place in the queue. On this machine the tasks report it just as early.

@@ -32,13 +32,11 @@ PROGRAMS = {
   'evaluate': 'judges checkpoints on test or validation data',
   'export': 'writes a SavedModel from a checkpoint',
   'predict': 'runs an exported model on files',
-  'forward': 'sends metrics to W&B or MLflow',
 }
 # As `python -m` starts them.
 TRAIN = 'distmnist.train'
 CHECK = 'distmnist.check_flags'
 EXPORT = 'distmnist.export'
-FORWARD = 'distmnist.forward'
 LAUNCH = 'distmnist.launch'
 PREDICT = 'distmnist.predict'
 METRICS_PORT = 'distmnist.watching.metrics_port'
@@ -56,7 +54,6 @@ OWN_LOOP = 'distmnist.training.own_loop'
 # The rooms: packages in which the name of a file is the value of a flag.
 DATASETS = 'distmnist.datasets'
 LAUNCHERS = 'distmnist.launchers'
-LOGGERS = 'distmnist.loggers'
 MODELS = 'distmnist.models'
 PROBLEMS = 'distmnist.problems'
 RANKERS = 'distmnist.rankers'

@@ -37,7 +37,7 @@ _LAUNCHERS = 'local', 'ssh', 'slurm', 'command'
 _OURS = (
   *('autotune', 'autotune_secs', 'suggest', 'mbits', 'flagfile', 'logs_dir'),
   *('show_logs', 'live_table', 'max_restarts', 'min_workers', 'dry_run'),
-  *('evaluator', 'tensorboard', 'loggers', 'metrics_port', 'slurm_wait'),
+  *('evaluator', 'tensorboard', 'metrics_port', 'slurm_wait'),
   *('help', 'helpfull'),
 )
 

@@ -12,8 +12,8 @@ MODULES = {
   if name.isupper() and str(value).startswith(f'{names.PACKAGE}.')
 }
 ROOMS = {
-  *('DATASETS', 'LAUNCHERS', 'LOGGERS'),
-  *('MODELS', 'PROBLEMS', 'RANKERS', 'STRATEGIES'),
+  *('DATASETS', 'LAUNCHERS', 'MODELS'),
+  *('PROBLEMS', 'RANKERS', 'STRATEGIES'),
 }
 LIBRARIES = {'OWN_LOOP'}
 

@@ -1,15 +1,14 @@
 """Programs that run beside the tasks of a launch, from its start to its end.
 
-TensorBoard, loggers, the port for Prometheus: they read the log directory. If
-one of them fails, the run goes on; if the launcher ends, even by kill -9, they
-end too.
+TensorBoard, the port for Prometheus: they read the log directory. If one of
+them fails, the run goes on; if the launcher ends, even by kill -9, they end
+too.
 """
 
 import contextlib
 import functools
 import logging
 import os
-import shlex
 import socket
 import subprocess
 import sys
@@ -17,8 +16,8 @@ import threading
 
 from absl import flags
 
-from distmnist.common import cli, registry
-from distmnist.common.names import FORWARD, LOGGERS, METRICS_PORT
+from distmnist.common import cli
+from distmnist.common.names import METRICS_PORT
 from distmnist.common.refusals import Refusal
 from distmnist.launching.screen import task_logs
 from distmnist.launching.supervisor import failures
@@ -33,13 +32,6 @@ _TENSORBOARD = flags.DEFINE_bool(
   'Show the --logdir of train in a TensorBoard on 127.0.0.1, on a free port,'
   ' from the start to the end of the run.',
 )
-_LOGGERS = flags.DEFINE_list(
-  'loggers',
-  [],
-  'Loggers that get the metrics of all tasks as well, separated by commas: '
-  'mlflow, wandb. Each needs its own library, as in pip install '
-  'distmnist[wandb].',
-)
 _METRICS_PORT = flags.DEFINE_integer(
   'metrics_port',
   None,
@@ -48,9 +40,8 @@ _METRICS_PORT = flags.DEFINE_integer(
   lower_bound=0,
   upper_bound=65535,
 )
-# To deliver what has already arrived, and from when on that wait is told.
-_END_SECS = 20.0
-_SILENT_SECS = 2.0
+# What each has to end, once it is told to.
+_END_SECS = 5.0
 # Ends the program along with the thread that starts it, the launch's own.
 _FOLLOW = (
   'import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15);'
@@ -101,25 +92,8 @@ def _make_refusals(flag):
 # the flag for which the launcher only submits.
 REFUSALS = (
   *_make_refusals('tensorboard'),
-  *_make_refusals('loggers'),
   *_make_refusals('metrics_port'),
 )
-
-
-def check_loggers():
-  """Checks that each of --loggers is there.
-
-  Raises:
-    cli.UsageError: one is unknown.
-    cli.RunError: one lacks its library.
-  """
-  known = registry.names(LOGGERS)
-  for name in _LOGGERS.value:
-    if name not in known:
-      raise cli.UsageError(
-        f'--loggers={name}: expected some of {", ".join(known)}'
-      )
-    registry.load(LOGGERS, name).check()
 
 
 def from_flags():
@@ -127,7 +101,6 @@ def from_flags():
   found = []
   if _TENSORBOARD.value:
     found.append(_run_tensorboard)
-  found += [functools.partial(_run_logger, name) for name in _LOGGERS.value]
   if _METRICS_PORT.value is not None:
     found.append(functools.partial(_run_metrics_port, _METRICS_PORT.value))
   return found
@@ -140,12 +113,6 @@ def _run_tensorboard(logdir, logs_dir):
   _log.info(f'TensorBoard: http://127.0.0.1:{port}/ (in a few seconds)')
   argv = ['-m', 'tensorboard.main', f'--logdir={logdir}', '--host=127.0.0.1']
   return running('tensorboard', [*argv, f'--port={port}'], logs_dir)
-
-
-def _run_logger(name, logdir, logs_dir):
-  argv = ['-m', FORWARD, f'--logdir={logdir}', f'--logger={name}']
-  advice = f'python {shlex.join(argv)} forwards the whole run; '
-  return running(f'logger_{name}', argv, logs_dir, advice)
 
 
 @contextlib.contextmanager
@@ -169,13 +136,12 @@ def _run_metrics_port(port, logdir, logs_dir):
 
 
 @contextlib.contextmanager
-def running(name, argv, logs_dir, advice='', kept_fds=()):
+def running(name, argv, logs_dir, kept_fds=()):
   """Runs Python with `argv` (list of str) in this context; logs to NAME.log.
 
   If it fails, that is said at once. At the end the process gets SIGTERM, and
-  _END_SECS to exit; if it takes them all, `advice` (str) says what to do. Where
-  an exception ends the context, it is killed at once. `kept_fds` are the
-  descriptors that it inherits.
+  _END_SECS to exit. Where an exception ends the context, it is killed at once.
+  `kept_fds` are the descriptors that it inherits.
   """
   log = os.path.join(logs_dir, f'{name}.log')
   with open(log, 'wb') as file:
@@ -202,16 +168,8 @@ def running(name, argv, logs_dir, advice='', kept_fds=()):
       if process.poll() is None:
         is_over.set()
     process.terminate()
-    if not _has_ended(process, _SILENT_SECS):
-      _log.info(
-        f'waiting for {name} to deliver what is left, for {_END_SECS:.0f} s at'
-        ' most'
-      )
-      if not _has_ended(process, _END_SECS):
-        _log.info(
-          f'{name} has not ended and is killed: what it has not delivered is'
-          f' missing there; {advice}log: {log}'
-        )
+    if not _has_ended(process, _END_SECS):
+      _log.info(f'{name} has not ended and is killed; log: {log}')
   finally:
     process.kill()  # Of no effect on one that has exited.
     process.wait()
