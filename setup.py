@@ -64,7 +64,7 @@ setuptools.setup(
     'distmnist': ['py.typed'],
     'distmnist.configs': ['*.flags', '*/*.flags'],
     'distmnist.launching': ['*.json'],
-    'distmnist.watching': ['*.json'],
+    'distmnist.watching': ['*.jinja', '*.json'],
   },
   python_requires='>=3.10',
   install_requires=[
@@ -87,7 +87,7 @@ setuptools.setup(
     'hdfs': ['fsspec>=2024.6,<2027', 'pyarrow>=16,<27'],  # hdfs://
     'kubernetes': ['pyyaml>=6,<7'],  # writes the manifests of launch
     'parquet': ['pyarrow>=16,<27'],
-    'plots': ['matplotlib>=3.7,<4'],
+    'plots': ['jinja2>=3.1,<4', 'matplotlib>=3.7,<4'],  # and report.html
     'ray': ['ray>=2.60,<3'],  # --launcher=ray
     's3': ['s3fs>=2024.10,<2027'],  # s3://
     'tpe': ['optuna>=4,<6'],  # sweep --sampler=tpe
@@ -97,6 +97,7 @@ setuptools.setup(
       'pytest-timeout',
       'pytest-xdist',
       'hypothesis',
+      'jinja2>=3.1,<4',
       'import-linter>=2,<3',  # what may import what: pyproject.toml
       'psutil',
       'ruff',

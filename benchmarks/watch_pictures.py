@@ -28,7 +28,7 @@ import processes
 from matplotlib import pyplot
 
 from distmnist.common import ports
-from distmnist.watching import timeline, watched_run
+from distmnist.watching import html_report, timeline, watched_run
 
 LIMIT_SECS = 400
 TRACED = 60
@@ -210,7 +210,9 @@ def main(words):
     logdir = pathlib.Path(folder, 'run')
     screen = show_in_tmux(logdir, args.workers, args.rule)
     (out / 'live_table.txt').write_text(screen)
-    draw_page((logdir / 'report.html').as_uri(), out / 'report.png', 1000, 1560)
+    state = watched_run.WatchedRun(str(logdir)).look()
+    page = pathlib.Path(html_report.write(str(logdir), state))
+    draw_page(page.as_uri(), out / 'report.png', 1000, 1560)
     with serving_tensorboard(logdir) as address:
       draw_page(address, out / 'tensorboard.png', 1300, 900)
     draw_timeline(logdir / 'timeline.json', out / 'timeline.png')

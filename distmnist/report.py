@@ -2,8 +2,8 @@
 
   python -m distmnist.report --logdir=logs/run
 
-It needs no network, now or later. A launcher that waits does the same at the
-end of a run.
+It can be asked during a run and at any time after it, and needs no network. The
+page is drawn by matplotlib and Jinja2: pip install distmnist[plots].
 """
 
 from distmnist.common import cli, files
@@ -14,15 +14,26 @@ _FIRST_FLAGS = ('logdir',)
 
 
 def main():
-  """Writes the page and prints its path."""
-  logdir = find_run.from_flags().logdir
+  """Writes the page and the timeline, if steps were traced; prints the paths.
+
+  Raises:
+    cli.RunError: there is no run, the folder cannot be written, or what draws
+      the page is not installed.
+  """
+  found = find_run.from_flags()
   try:
-    print(html_report.write(logdir))
-    if path := timeline.merge(logdir):
+    if path := timeline.merge(found.logdir):
       print(path)
+    print(html_report.write(found.logdir, found.state))
+  except ImportError as error:
+    raise cli.RunError(
+      f'no {html_report.NAME}: {error}; pip install distmnist[plots]'
+    ) from error
   except OSError as error:
     why = files.describe_refusal(error, 'look at the run as its owner')
-    raise cli.RunError(f'--logdir={logdir} cannot be written: {why}') from error
+    raise cli.RunError(
+      f'--logdir={found.logdir} cannot be written: {why}'
+    ) from error
 
 
 def run():

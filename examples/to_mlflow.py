@@ -20,7 +20,7 @@ _MAX_CHARS = 500  # Of a parameter.
 
 def read_points(logdir):
   """Yields (name, number, time in seconds, step) of a run, task by task."""
-  for path in sorted(pathlib.Path(logdir).glob('*/metrics.jsonl')):
+  for path in sorted(pathlib.Path(logdir).glob('metrics/*/metrics.jsonl')):
     begin = None
     for text in path.read_text('utf-8', errors='replace').splitlines():
       try:

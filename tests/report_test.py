@@ -1,5 +1,7 @@
 """python -m distmnist.report."""
 
+import sys
+
 import pytest
 
 from distmnist import report
@@ -21,8 +23,15 @@ def test_it_prints_where_the_page_is(folder, capsys):
   assert (folder / 'report.html').is_file()
 
 
+def test_where_nothing_can_draw_it_says_what_to_install(folder, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'jinja2', None)
+  with pytest.raises(cli.RunError, match=r'pip install distmnist\[plots\]$'):
+    report.main()
+  assert not (folder / 'report.html').exists()
+
+
 def test_a_folder_of_another_user_is_told(folder, monkeypatch):
-  def write(logdir):
+  def write(logdir, state):
     raise PermissionError(13, 'Permission denied')
 
   monkeypatch.setattr(html_report, 'write', write)

@@ -17,12 +17,9 @@ import threading
 from distmnist.common import command_line, owner, owner_file, signals
 from distmnist.common.names import LAUNCH_ID
 from distmnist.storage import urls
-from distmnist.watching import html_report, metrics_file, stop_file, timeline
+from distmnist.watching import metrics_file, stop_file, timeline
 
 _log = logging.getLogger(__name__)
-
-# The most that the end of a launch waits for its report.
-_DRAW_SECS = 60.0
 
 
 class RunRecord:
@@ -133,7 +130,7 @@ class RunRecord:
     """Writes the end of the launch, and ends the sidecars.
 
     The launch has its code: a signal now does no more than kill them, and end
-    the drawing of the report.
+    the merging of traced steps.
     """
     self._is_over.set()
     with self._folder, signals.collecting([]):
@@ -146,31 +143,23 @@ class RunRecord:
       except signals.SignalError as error:
         _log.info(f'{error.name}: what ran beside the tasks was killed')
       if self._writer and not self.loss:
-        self._draw_report()
+        self._merge_traces()
 
-  def _draw_report(self):
-    # In a thread, as the disk may not answer.
-    drawing = threading.Thread(target=self._draw, daemon=True)
-    why = f'it takes longer than {_DRAW_SECS:g} s'
+  def _merge_traces(self):
+    why = ''
     try:
       with signals.raising():
-        drawing.start()
-        drawing.join(_DRAW_SECS)
+        if path := timeline.merge(self.logdir):
+          _log.info(f'the traced steps of all workers: {path}')
     except signals.SignalError as error:
       why = error.name
-    if drawing.is_alive():
+    except OSError as error:
+      why = error.strerror
+    if why:
       _log.info(
-        f'no {html_report.NAME} of {self.logdir} ({why}): python -m '
-        f'distmnist.report --logdir={self.logdir} draws it'
+        f'no {timeline.NAME} of {self.logdir} ({why}): python -m '
+        f'distmnist.report --logdir={self.logdir} makes it'
       )
-
-  def _draw(self):
-    try:
-      html_report.write(self.logdir)
-      if path := timeline.merge(self.logdir):
-        _log.info(f'the traced steps of all workers: {path}')
-    except Exception as error:  # The run has already ended.
-      _log.info(f'no {html_report.NAME} of {self.logdir}: {error}')
 
   def _stop(self, who, is_taken):
     """Obeys a request to stop this run; returns whether it does (bool)."""

@@ -1,236 +1,216 @@
-"""report.html: a run on one page, drawn without a network or a script."""
+"""report.html: a run on one page, which needs no network and no script.
 
-import html
-import itertools
-import os
-import time
-
-from distmnist.common import files
-from distmnist.storage import paths
-from distmnist.watching import (
-  charts,
-  metrics_file,
-  run_history,
-  run_state,
-  table_text,
-  watched_run,
-)
-
-NAME = 'report.html'
-_STYLE = """
-body { font: 14px/1.45 system-ui, sans-serif; margin: 24px; color: #222;
-  max-width: 1000px }
-h1 { font-size: 20px } h2 { font-size: 16px; margin-top: 28px }
-svg text { font-size: 11px; fill: #444 } svg .title { font-weight: 600 }
-.charts { display: flex; flex-wrap: wrap; gap: 16px } figure { margin: 0 }
-.legend { font-size: 11px; max-width: 460px }
-.legend span { margin-right: 10px; white-space: nowrap }
-.legend b { display: inline-block; width: 10px; height: 3px; margin-right: 4px;
-  vertical-align: middle }
-table { border-collapse: collapse; font-size: 13px }
-td, th { padding: 2px 10px; border-bottom: 1px solid #ddd; text-align: right }
-td:first-child, th:first-child { text-align: left }
-pre { background: #f6f6f6; padding: 10px; overflow-x: auto; font-size: 12px }
+Jinja2 fills report.html.jinja, and matplotlib draws the curves as SVG. Both are
+of the extra `plots`, and imported only to draw.
 """
 
+import collections
+import io
+import pathlib
+import time
+from collections.abc import Iterable
+from typing import Any
 
-def write(logdir):
-  """Writes the page of a run; returns its path (str), or None without a run.
+from distmnist.common import files
+from distmnist.watching import metrics_file, run_state, table_text
+
+NAME = 'report.html'
+_TEMPLATE = pathlib.Path(__file__).with_name('report.html.jinja')
+# Of a longer run an evenly spread part: 10 million lines take seconds.
+_NUM_SAMPLES = 50_000
+_NUM_POINTS = 400  # Of a curve.
+# Of the numbers in samples: title, field, job, x axis.
+_CHARTS = (
+  ('cost', 'cost', 'worker', 'step'),
+  ('cost over time', 'cost', 'worker', 's'),
+  ('examples/s of each worker', 'examples_per_sec', 'worker', 's'),
+  ('staleness', 'staleness_mean', 'worker', 's'),
+  ('bytes/s into each ps', 'received_bytes_per_sec', 'ps', 's'),
+  ('bytes/s out of each ps', 'sent_bytes_per_sec', 'ps', 's'),
+  ('cores of each task', 'cpu_cores', '', 's'),
+  ('memory of each task, bytes', 'rss_bytes', '', 's'),
+)
+_PUSHES = 'pushes by staleness', 'updates'
+_WAITS = 'samples of ps in which a worker waited for a round', 's'
+_STYLE = {
+  **{'font.size': 8, 'axes.titlesize': 9, 'legend.fontsize': 7},
+  **{'axes.grid': True, 'grid.color': '#ddd', 'lines.linewidth': 1.2},
+  # Words stay words, and a $ in the name of a metric is no formula.
+  **{'svg.fonttype': 'none', 'text.parse_math': False},
+}
+
+
+class History:
+  """What all tasks did, from the first line of one on.
+
+  Launches before are of a run whose lines were moved aside.
+
+  Attributes:
+    start: the time of that line, seconds since 1970; other times are after it.
+    hosts, versions: where, and with what, tasks ran.
+    lives: {(task, life): [first time, last time, last sample]}.
+    events: (time, task or None, text, whether it is a fault or recovery).
+    curves: {(title, x axis): {name: points (x, y)}}.
+    staleness: {worker: how many pushes had which, in updates}.
+    waited: {worker: samples of ps in which it waited for the end of a round}.
+  """
+
+  def __init__(self, lines: Iterable[dict]):
+    self.start, self.hosts, self.versions = 0.0, set(), {}
+    self.lives, self.events = {}, []
+    self.curves = collections.defaultdict(lambda: collections.defaultdict(list))
+    self.staleness = collections.defaultdict(collections.Counter)
+    self.waited = collections.Counter()
+    for line in lines:
+      is_of_task = line['task'] != metrics_file.LAUNCHER
+      self.start = self.start or is_of_task * line['time']
+      if line['kind'] == 'event' and self.start:
+        self._take_event(line, line['time'] - self.start)
+      elif is_of_task:
+        self._take(line, line['time'] - self.start)
+
+  def _take_event(self, line: dict, secs: float) -> None:
+    event, text = line['event'], line.get('text', '')
+    task = line.get('about', line['task'])
+    is_mark = event == 'ended' and line.get('code') not in (0, 130, 143)
+    is_mark |= event == 'recovered'
+    if event == 'stopping':
+      self.events.append((secs, None, f'asked to stop by {text}', True))
+    elif is_mark or event == 'wait':
+      self.events.append((secs, task, f'{task}: {text}', is_mark))
+
+  def _take(self, line: dict, secs: float) -> None:
+    task, kind = line['task'], line['kind']
+    life = self.lives.setdefault((task, line['life']), [secs, secs, {}])
+    life[1] = secs
+    if kind == 'start':
+      self.hosts.add(line.get('host', '?'))
+      self.versions |= line.get('versions') or {}
+    elif kind == 'evaluation':
+      for metric, y in line['metrics'].items():
+        self._add((metric, 'step'), line['split'], line.get('step'), y)
+    elif kind == 'end' and not line['ok']:
+      self.events.append((secs, task, f'{task}: {line["text"]}', True))
+    elif kind == 'sample':
+      life[2] = line
+      for worker in line.get('waiting') or ():
+        self.waited[worker] += 1
+        self._add(_WAITS, worker, secs, self.waited[worker])
+      for title, field, job, axis in _CHARTS:
+        if task.startswith(job):
+          x = secs if axis == 's' else line.get('step')
+          self._add((title, axis), task, x, line.get(field))
+      for value, count in (line.get('staleness') or {}).items():
+        self.staleness[task][int(value)] += count
+
+  def _add(self, chart: tuple, name: str, x: Any, y: Any) -> None:
+    if x is not None and y is not None:
+      self.curves[chart][name].append((x, y))
+
+
+def write(logdir: str, state: run_state.RunState) -> str:
+  """Writes the page of a run; returns its path.
 
   Raises:
+    ImportError: matplotlib or Jinja2 is not installed.
     OSError: it cannot be written.
   """
-  follower = metrics_file.Follower(logdir, has_all=False)
-  lines = follower.iterate_new()
-  first = next(lines, None)
-  if not first:
-    return None
-  lines = itertools.chain([first], lines)
-  path = os.path.join(logdir, NAME)
-  flags, ahead = _read_flags(logdir), watched_run.measure_clock(logdir)
-  page = make(logdir, lines, flags, follower.written, ahead)
-  with files.replacing(path) as file:
+  import jinja2
+  import matplotlib
+
+  history = History(metrics_file.iterate(logdir, _NUM_SAMPLES))
+  flags = pathlib.Path(logdir, 'train.flags')
+  environment = jinja2.Environment(autoescape=True)
+  safe = environment.filters['safe']
+  with matplotlib.rc_context(_STYLE):
+    page = environment.from_string(_TEMPLATE.read_text('utf-8')).render(
+      name=pathlib.Path(logdir).resolve().name,
+      said=table_text.describe_run(logdir, state),
+      tasks=table_text.make_cells(state.make_rows(), state.unit),
+      history=history,
+      curves=safe(_draw_curves(history, state.unit)),
+      lives=safe(_draw_lives(history)),
+      totals=_make_totals(history, state.unit),
+      flags=flags.read_text('utf-8', 'replace') if flags.exists() else 'none',
+      begun=time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(history.start)),
+    )
+  with files.replacing(path := f'{logdir}/{NAME}') as file:
     file.write(page)
   return path
 
 
-def make(logdir, lines, flags, written=None, clock_ahead=None):
-  """Returns the page (str).
-
-  Args:
-    logdir: str.
-    lines: iterable of dict by time, from metrics_file.Follower; not empty.
-    flags: str, the flags of the run, one a line.
-    written: {task: time}, and
-    clock_ahead: float, as run_state.RunState has them.
-  """
-  state = run_state.RunState()
-  state.written, state.clock_ahead = written or {}, clock_ahead
-
-  def take():
-    for line in lines:
-      state.take([line])
-      yield line
-
-  history = run_history.RunHistory(take())
-  name = os.path.basename(os.path.abspath(logdir))
-  parts = [
-    f'<h1>{_escape(name)}</h1>',
-    f'<p>{_escape(table_text.describe_run(logdir, state))}</p>',
-    _make_table(*table_text.make_cells(state.make_rows(), state.unit)),
-    _describe_clocks(history),
-    '<h2>Curves</h2>',
-    _make_figures(_make_curves(history, state.unit)),
-    *_make_staleness(history),
-    *_make_times(history),
-    *_make_waits(history),
-    '<h2>Bytes and work</h2>',
-    _make_totals(history, state.unit),
-    '<h2>Flags</h2>',
-    f'<pre>{_escape(flags)}</pre>',
-    '<h2>Versions</h2>',
-    f'<p>{_escape(_describe_versions(history))}</p>',
-  ]
-  return (
-    '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-    f'<title>{_escape(name)}</title><style>{_STYLE}</style></head><body>\n'
-    + '\n'.join(part for part in parts if part)
-    + '\n</body></html>\n'
-  )
+def _draw_curves(history: History, unit: str) -> str:
+  """Returns all charts with curves as SVG elements, those over steps first."""
+  for task, counts in history.staleness.items():
+    history.curves[_PUSHES][task] = list(counts.items())
+  drawn = []
+  for (title, label), curves in history.curves.items():
+    if not any(y for points in curves.values() for _, y in points):
+      continue  # Nobody waited, say.
+    figure, axes = _make_axes(4.9, 2.4)
+    axes.set(title=title.replace('examples', unit), xlabel=label)
+    for name in sorted(curves, key=_order):
+      points = sorted(curves[name])[::-1]
+      points = points[:: -(-len(points) // _NUM_POINTS)]  # With the last one.
+      style = '.-' if len(points) < 20 else '-'
+      axes.plot(*zip(*points, strict=True), style, label=name)
+    if len(curves) < 10:  # More would hide them.
+      axes.legend()
+    drawn.append((label != 'step', len(drawn), _make_svg(figure)))
+  return ''.join(svg for *_, svg in sorted(drawn))
 
 
-def _make_curves(history, unit):
-  """Returns the list of charts of numbers over time or steps."""
-  costs = history.find_curves('cost', 'worker', 'step')
-  found = [charts.make_lines('cost', costs, 'step')]
-  for metric, splits in history.find_evaluations().items():
-    found.append(charts.make_lines(metric, splits, 'step'))
-  for title, name, job in (
-    ('cost over time', 'cost', 'worker'),
-    (f'{unit}/s of each worker', 'examples_per_sec', 'worker'),
-    ('staleness', 'staleness_mean', 'worker'),
-    ('bytes/s into each ps', 'received_bytes_per_sec', 'ps'),
-    ('bytes/s out of each ps', 'sent_bytes_per_sec', 'ps'),
-    ('workers that wait for a round', 'waiting', 'ps'),
-    ('cores of each worker', 'cpu_cores', 'worker'),
-    ('cores of each ps', 'cpu_cores', 'ps'),
-    ('memory of each worker, bytes', 'rss_bytes', 'worker'),
-    ('memory of each ps, bytes', 'rss_bytes', 'ps'),
-  ):
-    if name != 'waiting' or history.find_who_waited():
-      curves = history.find_curves(name, job)
-      found.append(charts.make_lines(title, curves, 's'))
-  return found
+def _draw_lives(history: History) -> str:
+  tasks = sorted({task for task, _ in history.lives}, key=_order)
+  figure, axes = _make_axes(9.8, 0.8 + 0.22 * len(tasks))
+  for (task, _), (first, last, _) in history.lives.items():
+    axes.barh(tasks.index(task), last - first, 0.6, first, color='#9ecae1')
+  for secs, task, _, is_mark in history.events:
+    if is_mark:
+      where = [tasks.index(task)] if task in tasks else [0, len(tasks) - 1]
+      ends = where[0] - 0.45, where[-1] + 0.45
+      axes.plot([secs, secs], ends, color='#d62728', linewidth=3)
+  axes.set_yticks(range(len(tasks)), tasks)
+  axes.set(title='lives of each task', xlabel='s')
+  axes.invert_yaxis()
+  return _make_svg(figure)
 
 
-def _make_staleness(history):
-  if not history.staleness:
-    return []
-  found = [
-    charts.make_bars(f'staleness of {worker}', counts, 'updates')
-    for worker, counts in sorted(history.staleness.items())
-  ]
-  return ['<h2>Staleness</h2>', _make_figures(found)]
+def _make_axes(width: float, height: float) -> tuple[Any, Any]:
+  """Returns a figure of so many inches, and its axes."""
+  from matplotlib import figure
+
+  made = figure.Figure((width, height))
+  left, right, low, high = 0.7 / width, 0.1 / width, 0.45 / height, 0.3 / height
+  return made, made.add_axes((left, low, 1 - left - right, 1 - low - high))
 
 
-def _make_times(history):
-  """Returns the lives of all tasks, and what broke them."""
-  text = '; '.join(f'{when:.0f} s: {what}' for _, when, what in history.marks)
-  return [
-    '<h2>Faults and recoveries</h2>',
-    charts.make_spans(
-      'lives of each task', history.lives, history.marks, history.num_secs
-    ),
-    f'<p>{_escape(text or "none")}</p>',
-  ]
+def _make_svg(figure: Any) -> str:
+  """Returns a figure as an SVG element, without what names an address."""
+  file = io.StringIO()
+  about = dict.fromkeys(('Creator', 'Date', 'Format', 'Type'))
+  figure.savefig(file, format='svg', metadata=about)
+  return file.getvalue()[file.getvalue().index('<svg') :]
 
 
-def _make_waits(history):
-  """Returns who waited for whom, as far as is known."""
-  pairs = history.find_who_waited()
-  parts = ['<h2>Who waited for whom</h2>']
-  if pairs:
-    names = sorted({name for pair in pairs for name in pair})
-    rows = [
-      [who, *(f'{100 * pairs.get((who, whom), 0):.0f} %' for whom in names)]
-      for who in names
+def _make_totals(history: History, unit: str) -> tuple[list, list]:
+  """Returns the heads and the rows of what each task did in all its lives."""
+  columns = {'local_steps': 'local steps', 'examples': unit}
+  columns['cpu_secs'] = 'CPU s'
+  sizes = {'bytes_pulled': 'MB pulled', 'bytes_pushed': 'MB pushed'}
+  sizes |= {'sent_bytes': 'MB sent', 'received_bytes': 'MB received'}
+  sums = collections.defaultdict(collections.Counter)
+  for (task, _), (_, _, last) in history.lives.items():
+    sums[task].update({n: last.get(n) or 0 for n in [*columns, *sizes]})
+  rows = [
+    [
+      *(task, *(f'{total[name]:,.0f}' for name in columns)),
+      *(f'{total[name] / 1e6:,.1f}' for name in sizes),
     ]
-    parts.append(
-      '<p>Of the samples in which a worker waited for the end of a round: how '
-      "often the row's worker waited while the column's did not.</p>"
-    )
-    parts.append(_make_table(['', *names], rows))
-  said = [f'{when:.0f} s, {who}: {text}' for when, who, text in history.waits]
-  if said:
-    parts.append(f'<pre>{_escape(chr(10).join(said[:200]))}</pre>')
-  if not (pairs or said):
-    parts.append('<p>No wait was long enough to be logged.</p>')
-  return parts
+    for task, total in sorted(sums.items(), key=lambda found: _order(found[0]))
+  ]
+  return ['task', *columns.values(), *sizes.values()], rows
 
 
-def _make_totals(history, unit):
-  heads = ['task', 'local steps', unit, 'MB pulled', 'MB pushed', 'MB sent']
-  heads += ['MB received', 'CPU s']
-  rows = []
-  for task, total in history.totals.items():
-    numbers = [total[n] for n in ('local_steps', 'examples')]
-    sizes = 'bytes_pulled', 'bytes_pushed', 'sent_bytes', 'received_bytes'
-    rows.append(
-      [
-        task,
-        *(f'{n:,}' if n else '-' for n in numbers),
-        *(f'{total[n] / 1e6:,.1f}' for n in sizes),
-        f'{total["cpu_secs"]:,.1f}',
-      ]
-    )
-  return _make_table(heads, rows)
-
-
-def _make_table(heads, rows):
-  head = ''.join(f'<th>{_escape(x)}</th>' for x in heads)
-  body = ''.join(
-    f'<tr>{"".join(f"<td>{_escape(x)}</td>" for x in row)}</tr>' for row in rows
-  )
-  return f'<table><tr>{head}</tr>{body}</table>'
-
-
-def _make_figures(found):
-  figures = ''.join(f'<figure>{chart}</figure>' for chart in found if chart)
-  return f'<div class="charts">{figures}</div>'
-
-
-def _find_hosts(history):
-  return sorted({line['host'] for line in history.starts})
-
-
-def _describe_clocks(history):
-  """Returns what to know of the times of tasks on several hosts, or ''."""
-  if len(hosts := _find_hosts(history)) < 2:
-    return ''
-  return (
-    f'<p>The times of a task are by the clock of its host, one of '
-    f'{_escape(", ".join(hosts))}: if a clock is wrong, what its tasks did is '
-    'shown too early or too late.</p>'
-  )
-
-
-def _describe_versions(history):
-  found = {}
-  for line in history.starts:
-    found |= line.get('versions') or {}
-  hosts = _find_hosts(history)
-  begun = time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(history.start))
-  versions = ', '.join(f'{name} {found[name]}' for name in sorted(found))
-  return f'{versions}; on {", ".join(hosts)}; begun {begun}'
-
-
-def _read_flags(logdir):
-  try:
-    path = os.path.join(logdir, 'train.flags')
-    return paths.read_bytes(path).decode(errors='replace')
-  except OSError:
-    return '(not kept)'
-
-
-def _escape(text):
-  return html.escape(str(text), quote=True)
+def _order(name: str) -> tuple[int, str]:
+  return len(name), name  # ps 0, worker 2, worker 10.

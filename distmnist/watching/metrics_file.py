@@ -4,14 +4,14 @@ Each task has its own, LOGDIR/metrics/TASK/metrics.jsonl, which all its lives
 append to; a run in a store has none, as nothing can be appended there.
 metrics.schema.json defines the fields. A line is written in one write; one that
 cannot be written does not end the training, and one that is cut off, by a full
-disk, is ignored.
+disk, is ignored. A file of MAX_BYTES is rewritten with half of its samples.
 
-A file of MAX_BYTES is rewritten with every second sample. Beside it,
-summary.jsonl repeats what counts of each life: every line that is no sample,
-and its first and last sample. So who looks at a run of weeks reads that, the
-newest lines, and of the others an evenly spread part.
+Beside it, state.jsonl says how things stand: of the lines of the last life
+those that `status` and the like are made of. It is replaced with each line, so
+who looks at a run of weeks reads some lines a task.
 """
 
+import collections
 import contextlib
 import glob
 import heapq
@@ -21,31 +21,30 @@ import math
 import os
 import re
 import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO
 
 from distmnist.common import files, layout
-from distmnist.watching import task_state
 
 _log = logging.getLogger(__name__)
 
 NAME = 'metrics.jsonl'
-SUMMARY = 'summary.jsonl'
+STATE = 'state.jsonl'
 LAUNCHER = 'launcher'
 MAX_BYTES = 2**26
 # In all lines of samples, near their beginning.
 _SAMPLE = b'"kind": "sample"'
-# What is read of the files of a run, unless every line counts: files up to
-# their share of _PART_BYTES are read whole, of others the first and the last
-# bytes and a share of _PART_LINES.
-_PART_BYTES, _PART_LINES = 2**24, 20_000
-_LEAST_BYTES, _LEAST_LINES = 2**15, 20
-_FIRST_BYTES, _LAST_BYTES = 2**12, 2**14
+_TIME = re.compile(rb'"time": ([\d.]+)')
+_END_BYTES = 2**16
+# What a launcher tells of its tasks that counts until it tells more.
+_OF_TASKS = 'started', 'ended', 'left'
 
 
-def path_of(logdir, task):
+def path_of(logdir: str, task: str) -> str:
   return os.path.join(layout.metrics_dir(logdir, task), NAME)
 
 
-def find(logdir):
+def find(logdir: str) -> dict[str, str]:
   """Returns {task name: path} of the files in `logdir`."""
   paths = glob.glob(layout.metrics_dir(glob.escape(logdir), f'*/{NAME}'))
   return {
@@ -54,35 +53,40 @@ def find(logdir):
   }
 
 
+def has_begun(sample: dict) -> bool:
+  """Whether work can be counted from a sample on."""
+  return bool(sample.get('examples')) or sample.get('state') == 'serving'
+
+
 class Writer:
   """Appends the lines of one life of a task, the first of kind `start`."""
 
-  def __init__(self, logdir, task, life, **start):
+  def __init__(self, logdir: str, task: str, life: str, **start):
     """
     Args:
-      logdir: str. Nothing is written while it does not exist: a ps may be on
-        a host that does not share it.
-      task: str, such as 'ps 0'.
-      life: str, different in each process.
+      logdir: nothing is written while it does not exist: a ps may be on a host
+        that does not share it.
+      task: such as 'ps 0'.
+      life: different in each process.
       start: fields of the first line.
     """
     self._logdir = logdir
     self.path = path_of(logdir, task)
     self._own = {'task': task, 'life': life}
-    self._start = {'kind': 'start', 'time': time.time(), **start}
+    self._start = self._clean({'kind': 'start', 'time': time.time(), **start})
     self._has_failed = False
-    self._inode = self._last_sample = None
-    self._has_first = False
+    self._inode = None
     self._most_bytes = MAX_BYTES
+    self._state = _State(os.path.join(os.path.dirname(self.path), STATE))
 
-  def write(self, kind, **fields):
-    """Writes one line; returns it as a dict.
+  def write(self, kind: str, **fields) -> dict:
+    """Writes one line; returns it.
 
     Args:
       kind: 'sample', 'evaluation', 'event' or 'end'.
       fields: what JSON can hold; a number that is not finite becomes null.
     """
-    line = {'kind': kind, 'time': time.time(), **fields}
+    line = self._clean({'kind': kind, 'time': time.time(), **fields})
     try:
       self._append(line)
     except OSError as error:
@@ -92,65 +96,122 @@ class Writer:
           f'{self.path} cannot be written: {error.strerror}; the training '
           'goes on without'
         )
+    return line
+
+  def _clean(self, line: dict) -> dict:
     return clean(self._own | line, _shorten)
 
-  def _append(self, line):
+  def _append(self, line: dict) -> None:
     if not os.path.isdir(self._logdir):
       return
     lines = [line]
     # The file may have been moved away: each new one gets a start line.
-    if self._start and not self._is_begun():
+    if not self._is_begun():
       lines.insert(0, self._start)
-      self._has_first = False
-      self._summarize_earlier()
+      self._state.begin(follows=os.path.exists(self.path))
     os.makedirs(os.path.dirname(self.path), exist_ok=True)
-    size = _append_whole(self.path, self._format(lines))
-    self._summarize(lines)
+    size = _append_whole(self.path, _format(lines))
+    for new in lines:
+      self._state.note(new)
+    self._state.write()
     if size > self._most_bytes:
       self._most_bytes = size + MAX_BYTES // 8  # If it fails.
       self._most_bytes = max(MAX_BYTES, 3 * _thin(self.path) // 2)
     self._inode = os.stat(self.path).st_ino
 
-  def _format(self, lines):
-    """Returns lines (list of dict) as the bytes of a file."""
-    found = (json.dumps(clean(self._own | x, _shorten)) for x in lines)
-    return ''.join(f'{text}\n' for text in found).encode()
-
-  def _summarize(self, lines):
-    found = []
-    for line in lines:
-      if line['kind'] == 'sample':
-        self._last_sample = line
-        if not self._has_first and task_state.has_begun(line):
-          self._has_first = True
-          found.append(line)
-      else:
-        is_end = line['kind'] == 'end' and self._last_sample
-        found += [self._last_sample, line] if is_end else [line]
-    if found:
-      _append_whole(self._summary_path, self._format(found))
-
-  def _summarize_earlier(self):
-    """Keeps the last sample of a life that was killed."""
-    with contextlib.suppress(OSError), open(self.path, 'rb') as file:
-      file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_BYTES))
-      samples = [text for text in file if _SAMPLE in text and _parse(text)]
-      if samples:
-        _append_whole(self._summary_path, samples[-1])
-
-  @property
-  def _summary_path(self):
-    return os.path.join(os.path.dirname(self.path), SUMMARY)
-
-  def _is_begun(self):
+  def _is_begun(self) -> bool:
     try:
       return os.stat(self.path).st_ino == self._inode
     except FileNotFoundError:
       return False
 
 
-def _append_whole(path, data):
-  """Appends `data` to a file; returns the file's size, an int.
+class _State:
+  """What state.jsonl has: the lines of one life that tell how things stand.
+
+  Its start and its end, its first sample from which work can be counted and its
+  last one, the last evaluation of each split by any life, and of each task that
+  a launcher has started the last start and the end after it.
+  """
+
+  def __init__(self, path: str):
+    self._path = path
+    self._lines = {}  # {what it tells: line (dict)}.
+    self._inode = None
+
+  def begin(self, follows: bool) -> None:
+    """Begins with nothing but the evaluations of the life before.
+
+    Args:
+      follows: whether there is a life before, in the same file.
+    """
+    earlier = _read_file(self._path) if follows else ()
+    self._lines = {
+      ('evaluation', line['split']): line
+      for line in earlier
+      if line['kind'] == 'evaluation'
+    }
+
+  def note(self, line: dict) -> None:
+    kind, found = line['kind'], self._lines
+    if kind == 'evaluation':
+      found[kind, line['split']] = line
+    elif kind == 'sample' and 'first' in found:
+      # Its counts are all since the first sample.
+      counts = collections.Counter(line.get('staleness'))
+      if 'last' in found:
+        counts.update(found['last'].get('staleness', {}))
+      found['last'] = line | {'staleness': dict(counts)}
+    elif kind == 'sample':
+      found.pop('last', None)
+      found['first' if has_begun(line) else 'last'] = line
+    elif kind != 'event':
+      found[kind] = line
+    elif line['event'] in _OF_TASKS:
+      if line['event'] == 'started':
+        found.pop(('ended', line['about']), None)
+      found[line['event'], line.get('about')] = line
+
+  def write(self) -> None:
+    """Replaces the file, unless a later life has done so.
+
+    A process that was suspended may wake after another has taken its place.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    with contextlib.suppress(FileNotFoundError):
+      if os.stat(self._path).st_ino != self._inode:
+        times = [
+          x['time'] for x in _read_file(self._path) if x['kind'] == 'start'
+        ]
+        if max(times, default=0) > self._lines['start']['time']:
+          return
+    # Not by files.replacing: that waits for the disk each time, and what is
+    # lost in a power cut is out of date after it. One draft for all lives.
+    draft = f'{self._path}.new'
+    flags = os.O_WRONLY | os.O_TRUNC | os.O_CREAT
+    fd = files.no_follow(draft, flags)
+    try:
+      _write_all(fd, _format(self._lines.values()))
+      self._inode = os.fstat(fd).st_ino
+    finally:
+      os.close(fd)
+    os.replace(draft, self._path)
+
+
+def _format(lines: Iterable[dict]) -> bytes:
+  """Returns the bytes of a file with these lines."""
+  return ''.join(f'{json.dumps(line)}\n' for line in lines).encode()
+
+
+def _write_all(fd: int, data: bytes) -> None:
+  if os.write(fd, data) < len(data):
+    raise OSError(0, 'no space is left')
+
+
+def _append_whole(path: str, data: bytes) -> int:
+  """Appends `data` to a file; returns the file's size.
 
   Raises:
     OSError: not all of it is written. What is will be no line: the next write
@@ -163,38 +224,63 @@ def _append_whole(path, data):
     # The write before ours may have been cut off.
     if size and os.pread(fd, 1, size - 1) != b'\n':
       data = b'\n' + data
-    if os.write(fd, data) < len(data):
-      raise OSError(0, 'no space is left')
+    _write_all(fd, data)
     return size + len(data)
   finally:
     os.close(fd)
 
 
-def _thin(path):
-  """Leaves out every second sample of a file; returns its size in bytes.
+def _thin(path: str) -> int:
+  """Leaves out half of the samples of a file; returns its size in bytes.
 
-  The last one before any other line stays, and the staleness that a sample has
-  counted is added to the next. Raises OSError.
+  Those that stay are evenly spread over the time that tasks were at work, so
+  that the beginning of a long run is not lost. The last one before any other
+  line stays, and the staleness that a sample has counted is added to the next.
+
+  Raises:
+    OSError: it cannot be read or rewritten.
   """
-  waiting = None
+  gap, last, waiting = _find_gap(path), -math.inf, b''
   with open(path, 'rb') as old, files.replacing(path, 'wb') as new:
     for text in old:
-      is_sample = _SAMPLE in text
-      if is_sample and waiting is None:
-        waiting = text
+      if _SAMPLE not in text:
+        new.write(waiting + text)
+        waiting, last = b'', -math.inf
         continue
-      if is_sample:
-        text = _add_staleness(waiting, text)
-      elif waiting is not None:
-        new.write(waiting)
-      waiting = None
-      new.write(text)
-    if waiting is not None:
-      new.write(waiting)
+      text = _add_staleness(waiting, text) if waiting else text
+      time = _find_time(text)
+      is_close = time < last + gap
+      waiting = text if is_close else b''
+      if not is_close:
+        new.write(text)
+        last = time
+    new.write(waiting)
     return new.tell()
 
 
-def _add_staleness(earlier, text):
+def _find_gap(path: str) -> float:
+  """Returns the seconds between samples of a file that leave half of them.
+
+  The time before a line of another kind does not count: it may be the start of
+  a life, after days without one.
+  """
+  secs, num_samples, last = 0.0, 0, math.inf
+  with open(path, 'rb') as file:
+    for text in file:
+      time = _find_time(text) if _SAMPLE in text else math.inf
+      num_samples += _SAMPLE in text
+      secs += max(0.0, time - last) if time < math.inf else 0.0
+      last = time
+  return 2 * secs / max(1, num_samples)
+
+
+def _find_time(text: bytes) -> float:
+  """Returns the time of the line of a sample, without parsing it all."""
+  found = _TIME.search(text)
+  return float(found[1]) if found else math.inf
+
+
+def _add_staleness(earlier: bytes, text: bytes) -> bytes:
   """Returns the line `text` with the counts of the one before added."""
   if b'"staleness": {"' not in earlier:
     return text
@@ -207,7 +293,7 @@ def _add_staleness(earlier, text):
   return (json.dumps(line | {'staleness': counts}) + '\n').encode()
 
 
-def clean(value, shorten=float):
+def clean(value: Any, shorten: Callable[[float], float] = float) -> Any:
   """Returns `value` as JSON has it, with None for floats that are not finite.
 
   Args:
@@ -225,163 +311,99 @@ def clean(value, shorten=float):
   return shorten(value) if math.isfinite(value) else None
 
 
-def _shorten(value):
+def _shorten(value: float) -> float:
   return round(value, 3) if abs(value) >= 1e6 else float(f'{value:.7g}')
 
 
-class Follower:
-  """Reads what all tasks of a run write, as it comes.
+def read_state(logdir: str) -> tuple[list[dict], dict[str, float]]:
+  """Returns how things stand in a run, however long it has been.
 
-  Attributes:
-    written: {task: when its file was written last}, seconds since 1970 by the
-      clock of the file server.
-    has_lost: bool, whether the last `read_new` found a file gone, moved aside
-      with an earlier run, say: its lines count no more.
+  Returns:
+    The lines of all state.jsonl, by time, and {task: when its metrics.jsonl was
+    written last}, seconds since 1970 by the clock of the file server.
   """
-
-  def __init__(self, logdir, has_all=True):
-    """
-    Args:
-      logdir: str.
-      has_all: bool, whether every line counts. If not, of large files the first
-        look takes what their summaries have and an evenly spread part.
-    """
-    self._logdir, self._has_all = logdir, has_all
-    self.written, self.has_lost = {}, False
-    self._places = {}  # Path: _Place.
-
-  def read_new(self):
-    """Returns the lines since the last call, a list of dict by time.
-
-    Anything but whole lines of JSON is left out.
-    """
-    return list(self.iterate_new())
-
-  def iterate_new(self):
-    """Returns an iterator over what `read_new` returns, to be used up.
-
-    Of a file it holds one line at a time: a run of weeks has millions.
-    """
-    paths = find(self._logdir)
-    gone = self._places.keys() - paths.values()
-    self.has_lost = bool(gone)
-    for path in gone:
-      del self._places[path]
-    found = []
-    for task, path in paths.items():
-      with contextlib.suppress(OSError):  # It was removed, or moved away.
-        found.append(self._open(task, path, len(paths)))
-    return heapq.merge(*found, key=lambda line: line['time'])
-
-  def _open(self, task, path, num_files):
-    """Returns an iterator over the lines of a file that are not read."""
-    place = self._places.get(path)
-    file = open(path, 'rb')  # noqa: SIM115 (closed when it is used up)
-    status = os.fstat(file.fileno())
-    self.written[task] = status.st_mtime
-    if place and (place.inode != status.st_ino or status.st_size < place.end):
-      is_thinned = place.first and file.readline() == place.first
-      self.has_lost |= not is_thinned
-      place = _Place(status.st_ino, place if is_thinned else None)
-    elif not place:
-      place = _Place(status.st_ino)
-      share = max(_LEAST_BYTES, _PART_BYTES // num_files)
-      if not self._has_all and status.st_size > share:
-        self._places[path] = place
-        with file:
-          count = max(_LEAST_LINES, _PART_LINES // num_files)
-          return iter(_read_part(file, status.st_size, place, count))
-    self._places[path] = place
-    file.seek(place.end)
-    return _iterate(file, place)
+  lines, written = [], {}
+  for task, path in find(logdir).items():
+    with contextlib.suppress(OSError):  # It was removed, or moved away.
+      written[task] = os.stat(path).st_mtime
+      state = _read_file(os.path.join(os.path.dirname(path), STATE))
+      lines += state or _read_end(path)
+  return sorted(lines, key=lambda line: line['time']), written
 
 
-class _Place:
-  """How far a file is read.
-
-  Attributes:
-    inode: int. first: bytes, its first line. end: int, bytes that are read.
-    time: float, of the latest line that was read, and newest: list of bytes,
-      the lines of this time.
-    before: _Place of the same file before it was thinned, or None.
-  """
-
-  def __init__(self, inode, before=None):
-    self.inode, self.before = inode, before
-    self.first, self.end = b'', 0
-    self.time, self.newest = -math.inf, []
-
-  def note(self, time, text):
-    if time > self.time:
-      self.time, self.newest = time, []
-    if time == self.time:
-      self.newest.append(text)
-
-  def is_read(self, time, text):
-    """Whether a line of the thinned file was read before."""
-    if not self.before:
-      return False
-    if time != self.before.time:
-      return time < self.before.time
-    # A sample may have got the counts of the one before it.
-    return _SAMPLE in text or text in self.before.newest
+def _read_file(path: str) -> list[dict]:
+  with contextlib.suppress(OSError), open(path, 'rb') as file:
+    return [line for text in file if (line := _parse(text))]
+  return []
 
 
-def _iterate(file, place):
-  """Yields the lines (dict) of a file from its place on, which moves on."""
-  with contextlib.suppress(OSError), file:
-    for text in file:
-      if not text.endswith(b'\n'):
-        return
-      place.first = place.first or text
-      place.end += len(text)
-      if line := _parse(text):
-        place.note(line['time'], text)
-        if not place.is_read(line['time'], text):
-          yield line
+def _read_end(path: str) -> list[dict]:
+  """Returns what the end of a file says: of one that was copied alone, say."""
+  with open(path, 'rb') as file:
+    first = _parse(file.readline())
+    file.seek(max(0, os.fstat(file.fileno()).st_size - _END_BYTES))
+    lines = [line for text in file if (line := _parse(text))]
+  is_one_life = first and lines and first['life'] == lines[-1]['life']
+  return [first, *lines] if is_one_life and first not in lines else lines
 
 
-def _read_part(file, size, place, count):
-  """Returns lines (list of dict, by time) that stand for those of a large file.
+def read(logdir: str) -> list[dict]:
+  """Returns all lines of all tasks by time."""
+  return list(iterate(logdir))
 
-  They are its first and last ones, `count` between, and those of its summary.
+
+def iterate(logdir: str, num_samples: float = math.inf) -> Iterator[dict]:
+  """Yields the lines of all tasks by time, one of a file in memory at a time.
 
   Args:
-    file: binary file, at its beginning.
-    size: int, bytes.
-    place: _Place, which is moved to the end.
-    count: int.
+    logdir: str.
+    num_samples: of the samples about this many, evenly spread over each file,
+      and the last one before any other line.
   """
-  texts, first_end, last_begin = [], _FIRST_BYTES, size - _LAST_BYTES
-  place.first = file.readline()
-  texts.append(place.first)
-  while file.tell() < first_end and (text := file.readline()):
-    texts.append(text)
-  for i in range(count):
-    file.seek(first_end + i * (last_begin - first_end) // count)
-    file.readline()  # From the middle of it on.
-    texts.append(file.readline())
-  file.seek(last_begin)
-  file.readline()
-  last = file.tell()
-  ends = [text for text in file if text.endswith(b'\n')]
-  place.end = last + sum(map(len, ends))
-  summary = os.path.join(os.path.dirname(file.name), SUMMARY)
-  kept = []
-  with contextlib.suppress(OSError), open(summary, 'rb') as beside:
-    kept = list(beside)
-  if kept:  # It has all others, of which these are but some.
-    texts = [text for text in texts if _SAMPLE in text]
-  found = {}
-  for text in [*kept, *texts, *ends]:
-    if line := _parse(text):
-      place.note(line['time'], text)
-      found[line['life'], line['kind'], line['time'], line.get('event')] = line
-  return sorted(found.values(), key=lambda line: line['time'])
+  paths = find(logdir).values()
+  share = num_samples / max(1, len(paths))
+  return heapq.merge(
+    *(_iterate_file(path, share) for path in paths),
+    key=lambda line: line['time'],
+  )
 
 
-def read_first_time(path):
-  """Returns the time of the first line at `path`, a float, or None."""
+def _iterate_file(path: str, num_samples: float) -> Iterator[dict]:
+  with contextlib.suppress(OSError), open(path, 'rb') as file:
+    for text in _choose(file, num_samples):
+      if text.endswith(b'\n') and (line := _parse(text)):
+        yield line
+
+
+def _choose(file: BinaryIO, num_samples: float) -> Iterator[bytes]:
+  """Yields the lines of a file, of its samples a part; see `iterate`."""
+  beginning = file.read(2**16)
+  file.seek(0)
+  line_bytes = len(beginning) / max(1, beginning.count(b'\n'))
+  part = int(os.fstat(file.fileno()).st_size / num_samples)
+  if part <= line_bytes:
+    yield from file
+    return
+  # A part is read and counted at once: a line takes far longer on its own.
+  while data := file.read(part):
+    data += file.readline()
+    if data.count(b'\n') == data.count(_SAMPLE):
+      yield data[data.rfind(b'\n', 0, -1) + 1 :]
+      continue
+    last = b''
+    for text in data.splitlines(keepends=True):
+      is_sample = _SAMPLE in text
+      if last and not is_sample:
+        yield last
+      if not is_sample:
+        yield text
+      last = text if is_sample else b''
+    if last:
+      yield last
+
+
+def read_first_time(path: str) -> float | None:
+  """Returns the time of the first line at `path`, or None."""
   with contextlib.suppress(OSError), open(path, 'rb') as file:
     if line := _parse(file.readline()):
       return line['time']
@@ -389,43 +411,44 @@ def read_first_time(path):
 
 
 _TASK = re.compile(r'launcher|(ps|worker|evaluator) \d{1,7}')
+_END_BYTES = 2**16
 # What a launcher tells of, which may be a part of it, too.
 _PART = re.compile(r'(?!(ps|worker|evaluator)\b)\w[\w ]*|' + _TASK.pattern)
 # By the year 5138, so that any calendar has it.
 _MAX_TIME = 1e11
 
 
-def _is_number(value):
+def _is_number(value: Any) -> bool:
   return isinstance(value, (int, float)) and math.isfinite(value)
 
 
-def _is_text(value):
+def _is_text(value: Any) -> bool:
   return isinstance(value, str)
 
 
-def _are_texts(value):
+def _are_texts(value: Any) -> bool:
   return isinstance(value, list) and all(map(_is_text, value))
 
 
-def _are_parts(value):
+def _are_parts(value: Any) -> bool:
   return _are_texts(value) and all(map(_PART.fullmatch, value))
 
 
-def _are_numbers(value):
+def _are_numbers(value: Any) -> bool:
   """Whether it is a dict of numbers, or of None for those not finite."""
   return isinstance(value, dict) and all(
     number is None or _is_number(number) for number in value.values()
   )
 
 
-def _is_histogram(value):
+def _is_histogram(value: Any) -> bool:
   return _are_numbers(value) and all(
     name.isdecimal() and isinstance(number, int)
     for name, number in value.items()
   )
 
 
-def _is_process(value):
+def _is_process(value: Any) -> bool:
   return isinstance(value, dict) and isinstance(value.get('pid'), int)
 
 
@@ -468,7 +491,7 @@ _NEEDED_BY = {
 }
 
 
-def _parse(text):
+def _parse(text: bytes) -> dict | None:
   """Returns the dict of one line, or None if it is not one of ours.
 
   The folder is shared: another version, another tool or another user may have
@@ -490,8 +513,3 @@ def _parse(text):
     return line
   except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
     return None
-
-
-def read(logdir):
-  """Returns all lines of all tasks, a list of dict by time."""
-  return Follower(logdir).read_new()

@@ -72,7 +72,7 @@ class RunState:
     self._over = set()  # The lives of tasks that are of earlier launches.
 
   def take(self, lines):
-    """Takes in lines from metrics_file.Follower; returns itself."""
+    """Takes in lines by time, as of metrics_file.read_state; returns itself."""
     for line in lines:
       if line['task'] == metrics_file.LAUNCHER:
         self._take_launcher(line)

@@ -2,10 +2,7 @@
 
 import collections
 
-
-def has_begun(sample):
-  """Whether work can be counted from a sample (dict) on."""
-  return bool(sample.get('examples')) or sample.get('state') == 'serving'
+from distmnist.watching import metrics_file
 
 
 class TaskState:
@@ -36,7 +33,7 @@ class TaskState:
     self.every_secs = line.get('every_secs', 0.0)
 
   def take_sample(self, line):
-    if has_begun(line):
+    if metrics_file.has_begun(line):
       self.first = self.first or line
     self.last = line
     for staleness, n in line.get('staleness', {}).items():

@@ -8,58 +8,31 @@ from distmnist.watching import metrics_file, run_state
 
 
 class WatchedRun:
-  """What is known of a run, kept up to date by `look`.
+  """What is known of a run since the last `look`.
 
   Attributes:
     logdir: str.
     state: run_state.RunState.
   """
 
-  def __init__(self, logdir, has_all=False):
-    """
-    Args:
-      logdir: str.
-      has_all: bool, whether `read_new` is to return every line; see
-        metrics_file.Follower.
-    """
+  def __init__(self, logdir: str):
     self.logdir = logdir
     self.state = run_state.RunState()
-    self._has_all = has_all
-    self._follower = metrics_file.Follower(logdir, has_all)
     self._clock_ahead = None
 
-  def look(self):
-    """Takes in the lines since the last look; returns `state`."""
-    self._take(self._follower.iterate_new())
-    return self.state
-
-  def read_new(self):
-    """Takes in the lines since the last look; returns them, a list of dict."""
-    lines = self._follower.read_new()
-    self._take(lines)
-    return lines
-
-  def _take(self, lines):
-    self.state.take(lines)
-    if self._follower.has_lost:
-      again = metrics_file.Follower(self.logdir, self._has_all)
-      self.state = run_state.RunState().take(again.iterate_new())
-    self.state.written = self._follower.written
+  def look(self) -> run_state.RunState:
+    """Looks at how things stand now; returns `state`, a new one."""
+    lines, written = metrics_file.read_state(self.logdir)
+    self.state = run_state.RunState().take(lines)
+    self.state.written = written
     is_silent = any(row.is_silent for row in self.state.make_rows())
     if is_silent and self._clock_ahead is None:
       self._clock_ahead = measure_clock(self.logdir)
     self.state.clock_ahead = self._clock_ahead
+    return self.state
 
-  @property
-  def is_good(self):
-    """Whether everything that has ended ended well."""
-    if self.state.launcher_end:
-      return self.state.launcher_end['ok']
-    states = {row.state for row in self.state.make_rows()}
-    return not states & {'failed', 'killed', 'gone'}
-
-  def find_left(self):
-    """Returns the names of what still runs, a list of str.
+  def find_left(self) -> list[str]:
+    """Returns the names of what still runs.
 
     A launcher without live tasks that has not said how it ended was killed.
     What it had started without a sign of life has ended with it.
@@ -75,11 +48,10 @@ class WatchedRun:
     return left
 
 
-def measure_clock(logdir):
-  """Returns by how much the clock of this host is ahead of the file server's.
+def measure_clock(logdir: str) -> float | None:
+  """Returns by how many seconds the clock here is ahead of the file server's.
 
-  Returns:
-    float, seconds; None if this process may not write there.
+  None if this process may not write there.
   """
   try:
     server = disk.see_now(logdir)

@@ -1,6 +1,7 @@
 """What the log directory knows of its launcher."""
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -13,7 +14,7 @@ import pytest
 from distmnist.common import cli, owner, owner_file, signals
 from distmnist.launching import jobs, run_record
 from distmnist.launching.supervisor import restart_policy, sidecars, task_record
-from distmnist.watching import html_report, metrics_file, stop_file
+from distmnist.watching import metrics_file, stop_file, timeline
 from tests.support.background import wait_until
 
 TASKS = jobs.make_tasks(['h:1'], ['h:2', 'h:3'], [])
@@ -74,7 +75,6 @@ def test_a_launcher_that_leaves_its_tasks_to_others_ends_nothing(tmp_path):
     ('start', None),
     ('event', 'left'),
   ]
-  assert not (tmp_path / html_report.NAME).exists()
 
 
 def test_logs_inside_of_the_folder_are_found_where_it_is_moved(tmp_path):
@@ -123,8 +123,6 @@ def test_a_launcher_that_loses_the_folder_says_so_and_ends_the_run(
     wakeup.recv(1)
   assert received == [signal.SIGINT]
   assert logged[0].endswith(': stopping the tasks of this launch')
-  # The folder, and its report, are the other's now.
-  assert not (tmp_path / html_report.NAME).exists()
   assert not json.loads(other)['has_ended']
 
 
@@ -167,29 +165,25 @@ def test_a_signal_at_the_end_kills_what_runs_beside_and_nothing_else(
   assert [process.returncode for process in processes] == [-signal.SIGKILL] * 2
   assert time.monotonic() < start + 15
   assert mine.code == read(tmp_path)[-1]['code'] == 3
-  assert (tmp_path / html_report.NAME).exists()
 
 
-@pytest.mark.parametrize('why', ['SIGINT', 'it takes longer than 0.2 s'])
-def test_the_end_waits_for_no_report(tmp_path, monkeypatch, logged, why):
-  """Of a run of weeks, say, or on a disk that hangs."""
-  is_over = threading.Event()
-
-  def draw(logdir):
+@pytest.mark.parametrize('why', ['SIGINT', 'No space left on device'])
+def test_traces_that_cannot_be_merged_end_no_run(
+  tmp_path, monkeypatch, logged, why
+):
+  def merge(logdir):
     if why == 'SIGINT':
       os.kill(os.getpid(), signal.SIGINT)
-    is_over.wait(60)
+      threading.Event().wait(60)
+    raise OSError(errno.ENOSPC, why)
 
-  monkeypatch.setattr(html_report, 'write', draw)
-  secs = 60.0 if why == 'SIGINT' else 0.2
-  monkeypatch.setattr(run_record, '_DRAW_SECS', secs)
+  monkeypatch.setattr(timeline, 'merge', merge)
   with open_record(tmp_path) as mine:
     mine.begin(TASKS, 'logs')
     mine.code = 0
-  is_over.set()
   assert logged == [
-    f'no report.html of {tmp_path} ({why}): python -m distmnist.report '
-    f'--logdir={tmp_path} draws it'
+    f'no timeline.json of {tmp_path} ({why}): python -m distmnist.report '
+    f'--logdir={tmp_path} makes it'
   ]
 
 

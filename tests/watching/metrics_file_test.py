@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from distmnist.watching import metrics_file
+from distmnist.watching import metrics_file, run_state
 
 
 def make(folder, task='ps 0', life='a'):
@@ -88,30 +88,18 @@ def test_no_link_is_followed(tmp_path, logged):
   assert len(logged) == 1
 
 
-def test_a_follower_reads_each_line_once_and_no_half_one(tmp_path):
-  follower = metrics_file.Follower(str(tmp_path))
-  assert follower.read_new() == []
+def test_half_a_line_is_none_yet(tmp_path):
+  assert metrics_file.read(str(tmp_path)) == []
   make(tmp_path).write('sample', state='serving')
-  make(tmp_path, 'worker 1').write('sample', state='training')
-  tasks = [line['task'] for line in follower.read_new()]
-  assert sorted(tasks) == ['ps 0', 'ps 0', 'worker 1', 'worker 1']
   path = tmp_path / 'metrics' / 'ps_0' / 'metrics.jsonl'
   with open(path, 'a') as file:
     file.write('{"kind": "end", "time": 1, ')
     file.flush()
-    assert follower.read_new() == []
+    assert len(metrics_file.read(str(tmp_path))) == 2
     file.write('"task": "ps 0", "life": "a", ')
     file.write('"ok": true, "text": ""}\nnonsense\n[1]\n')
-  assert [line['kind'] for line in follower.read_new()] == ['end']
-
-
-def test_a_follower_sees_that_a_file_is_another(tmp_path):
-  follower = metrics_file.Follower(str(tmp_path))
-  make(tmp_path).write('sample', state='serving')
-  assert len(follower.read_new()) == 2
-  (tmp_path / 'metrics' / 'ps_0').rename(tmp_path.parent / 'away')
-  make(tmp_path, life='b').write('sample', state='serving')
-  assert [line['life'] for line in follower.read_new()] == ['b', 'b']
+  kinds = [line['kind'] for line in metrics_file.read(str(tmp_path))]
+  assert kinds == ['start', 'sample', 'end']
 
 
 @pytest.mark.parametrize('text', ['', 'x\n', '{"time": 3}\n'])
@@ -179,15 +167,13 @@ def test_no_file_grows_for_ever(tmp_path, monkeypatch):
   monkeypatch.setattr(metrics_file, 'MAX_BYTES', 20_000)
   clock = itertools.count(1.7e9)
   monkeypatch.setattr(metrics_file.time, 'time', lambda: next(clock))
-  follower = metrics_file.Follower(str(tmp_path))
-  seen, num_steps = [], 1000
+  num_steps = 1000
   for life in 'ab':
     writer = metrics_file.Writer(str(tmp_path), 'ps 0', life, host='h', pid=1)
     for step in range(num_steps):
       counts = {str(step % 3): 2} if life == 'a' else {}
       fields = {'state': 'serving', 'step': step, 'staleness': counts}
       writer.write('sample', **fields)
-      seen += follower.read_new()
     writer.write('evaluation', split='test', step=num_steps, metrics={})
   path = metrics_file.path_of(str(tmp_path), 'ps 0')
   assert os.path.getsize(path) <= 20_000 + 200
@@ -199,12 +185,14 @@ def test_no_file_grows_for_ever(tmp_path, monkeypatch):
   assert [lines[i - 1]['step'] for i in ends] == [num_steps - 1] * 2
   counted = [sum(x['staleness'].values()) for x in kept]
   assert sum(counted) == 2 * num_steps
-  # One that follows has had each line once.
-  seen += follower.read_new()
-  assert len(seen) == 2 * (num_steps + 2) and not follower.has_lost
+  # The curves keep their shape, from their beginning on.
+  gaps = [b['time'] - a['time'] for a, b in itertools.pairwise(kept)]
+  assert len(kept) > 40 and max(gaps) < 4 * 2 * num_steps / len(kept)
 
 
-def test_a_large_file_is_known_by_its_summary_and_a_part(tmp_path, monkeypatch):
+def test_of_a_large_file_an_evenly_spread_part_can_be_read(
+  tmp_path, monkeypatch
+):
   clock = itertools.count(1.7e9)
   monkeypatch.setattr(metrics_file.time, 'time', lambda: next(clock))
   for life in 'abc':
@@ -214,11 +202,8 @@ def test_a_large_file_is_known_by_its_summary_and_a_part(tmp_path, monkeypatch):
     writer.write('evaluation', split='test', step=step, metrics={})
     if life != 'b':  # It is killed.
       writer.write('end', ok=True, text='')
-  for name in '_PART_BYTES', '_LEAST_BYTES', '_PART_LINES':
-    monkeypatch.setattr(metrics_file, name, 1000)
-  follower = metrics_file.Follower(str(tmp_path), has_all=False)
-  lines = follower.read_new()
-  assert len(lines) < 1500 and lines == sorted(lines, key=lambda x: x['time'])
+  lines = list(metrics_file.iterate(str(tmp_path), num_samples=600))
+  assert len(lines) < 800 and lines == sorted(lines, key=lambda x: x['time'])
   kinds = [(x['life'], x['kind']) for x in lines if x['kind'] != 'sample']
   assert kinds == [
     *(('a', 'start'), ('a', 'evaluation'), ('a', 'end'), ('b', 'start')),
@@ -226,11 +211,90 @@ def test_a_large_file_is_known_by_its_summary_and_a_part(tmp_path, monkeypatch):
   ]
   for life in 'abc':
     steps = [x['step'] for x in lines if x['life'] == life and 'state' in x]
-    assert (steps[0], steps[-1]) == (0, 1999)
-    gaps = [b - a for a, b in itertools.pairwise(steps)]
-    assert max(gaps) < 20
-  writer.write('event', event='late')
-  assert [x['kind'] for x in follower.read_new()] == ['event']
+    assert steps[0] < 20 and steps[-1] == 1999
+    assert max(b - a for a, b in itertools.pairwise(steps)) < 20
+
+
+def describe(lines):
+  """Returns all that a RunState says of lines."""
+  state = run_state.RunState().take(lines)
+  has_none = state.has_no_launcher
+  return state.make_rows(2e9), state.evaluations, state.step, has_none
+
+
+def write_run(folder, name):
+  """Yields after each line of a run with a launcher, kills and restarts."""
+  launcher = metrics_file.Writer(
+    *(str(folder), 'launcher', name), tasks=['ps 0', 'worker 0'], launch=name
+  )
+
+  def tell(event, **fields):
+    launcher.write('event', event=event, about='worker 0', **fields)
+
+  fields = {'state': 'training', 'unit': 'images', 'sent_bytes': 5}
+  for attempt in 1, 2, 3:
+    tell('started', attempt=attempt)
+    worker = metrics_file.Writer(
+      *(str(folder), 'worker 0', f'{name}{attempt}'),
+      **{'attempt': attempt, 'launch': name},
+    )
+    worker.write('sample', state='starting', step=None, examples=0)
+    for i in range(1, 4):
+      counts = {'0': i, f'{attempt}': 2}
+      worker.write(
+        *('sample',), **fields, step=i, examples=100 * i, staleness=counts
+      )
+      yield
+    worker.write('event', event='wait', text='for ps 0')
+    metrics = {'accuracy': attempt / 10}
+    worker.write('evaluation', split='validation', step=i, metrics=metrics)
+    yield
+    if attempt < 3:
+      tell('ended', code=-9, text='killed')
+      yield
+  worker.write('end', ok=True, text='')
+  tell('ended', code=0, text='')
+  launcher.write('end', ok=True, code=0, text='')
+  yield
+
+
+def test_the_state_says_what_all_lines_say_and_stays_short(
+  tmp_path, monkeypatch
+):
+  clock = itertools.count(1.7e9)
+  monkeypatch.setattr(metrics_file.time, 'time', lambda: next(clock))
+  for _ in write_run(tmp_path, 'first'):
+    lines, written = metrics_file.read_state(str(tmp_path))
+    assert describe(lines) == describe(metrics_file.read(str(tmp_path)))
+    assert len(lines) < 12 and len(written) >= 1
+  for _ in write_run(tmp_path, 'resumed'):
+    lines, _ = metrics_file.read_state(str(tmp_path))
+    assert describe(lines) == describe(metrics_file.read(str(tmp_path)))
+
+
+def test_a_process_that_wakes_after_another_took_its_place_has_no_say(
+  tmp_path, monkeypatch
+):
+  clock = itertools.count(1.7e9)
+  monkeypatch.setattr(metrics_file.time, 'time', lambda: next(clock))
+  old = make(tmp_path)
+  old.write('sample', state='serving')
+  make(tmp_path, life='b').write('sample', state='serving')
+  old.write('end', ok=False, text='suspended')
+  lines, _ = metrics_file.read_state(str(tmp_path))
+  assert {line['life'] for line in lines} == {'b'}
+
+
+def test_the_end_of_a_file_that_was_copied_alone_says_how_things_stand(
+  tmp_path,
+):
+  writer = make(tmp_path)
+  for step in range(2000):
+    writer.write('sample', state='serving', step=step)
+  (tmp_path / 'metrics' / 'ps_0' / 'state.jsonl').unlink()
+  lines, _ = metrics_file.read_state(str(tmp_path))
+  assert (lines[0]['kind'], lines[-1]['step']) == ('start', 1999)
+  assert len(lines) < 1000
 
 
 def test_what_another_life_has_appended_stays(tmp_path, monkeypatch):
