@@ -26,7 +26,7 @@ import processes
 import runs
 import tables
 
-from distmnist.watching import sampler
+from distmnist.watching import own_metrics
 
 COMMON = ['--dataset=synthetic', '--optimizer=adam', '--learning_rate=0.001']
 MODELS = {
@@ -75,7 +75,7 @@ def measure_line(num_lines=300, num_connections=20):
       client = socket.create_connection(listener.getsockname())
       stack.enter_context(client)
       stack.enter_context(listener.accept()[0])
-    mine = sampler.Sampler(folder, 'worker 0', 'a', 60)
+    mine = own_metrics.Sampler(folder, 'worker 0', 'a', 60)
     mine.collect = lambda: {'state': 'training', 'staleness': LINE_STALENESS}
     start = time.thread_time()
     for _ in range(num_lines):

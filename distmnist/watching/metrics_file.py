@@ -35,6 +35,7 @@ MAX_BYTES = 2**26
 # In all lines of samples, near their beginning.
 _SAMPLE = b'"kind": "sample"'
 _TIME = re.compile(rb'"time": ([\d.]+)')
+# What is read of a file without a state.jsonl.
 _END_BYTES = 2**16
 # What a launcher tells of its tasks that counts until it tells more.
 _OF_TASKS = 'started', 'ended', 'left'
@@ -411,7 +412,6 @@ def read_first_time(path: str) -> float | None:
 
 
 _TASK = re.compile(r'launcher|(ps|worker|evaluator) \d{1,7}')
-_END_BYTES = 2**16
 # What a launcher tells of, which may be a part of it, too.
 _PART = re.compile(r'(?!(ps|worker|evaluator)\b)\w[\w ]*|' + _TASK.pattern)
 # By the year 5138, so that any calendar has it.
@@ -485,7 +485,7 @@ _NEEDED_BY = {
   'sample': ('state',),
   'end': ('ok', 'text'),
   'event': ('event',),
-  'evaluation': ('split', 'metrics'),
+  'evaluation': ('split', 'metrics', 'step'),
   'started': ('about',),
   'ended': ('about', 'code'),
 }

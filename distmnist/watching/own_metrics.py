@@ -1,12 +1,50 @@
-"""The metrics of a process, for whatever adds to them."""
+"""The metrics of this process, written to LOGDIR/metrics/TASK/metrics.jsonl.
+
+A thread of its own writes a sample at intervals. What the process uses (bytes
+on its sockets, memory, processor time) is read from the kernel. A task that
+makes no progress still reports, and nothing waits for the disk: what other
+threads have to say goes through a queue. While the disk does not answer the
+queue fills, and what comes then is dropped.
+"""
 
 import contextlib
+import importlib.metadata
+import logging
+import os
+import platform
+import queue
+import socket
+import threading
+import time
 
-from distmnist.watching import sampler
+import distmnist
+from distmnist.common import owner_file
+from distmnist.common.names import ATTEMPT, LAUNCH_ID
+from distmnist.watching import metrics_file, process_bytes
+
+_log = logging.getLogger(__name__)
+
+# Even if --log_secs is shorter: a line costs a millisecond of a core.
+LEAST_SECS = 0.5
+# Lines that wait to be written.
+_MAX_LINES = 1000
+# The most that an end waits for the last lines.
+_END_SECS = 10.0
+_PAGE = os.sysconf('SC_PAGE_SIZE')
+
+
+def _find_versions():
+  """Returns {name: version} of what results may depend on."""
+  found = {'distmnist': distmnist.__version__}
+  found['Python'] = platform.python_version()
+  for name in ('tensorflow', 'numpy'):
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+      found[name] = importlib.metadata.version(name)
+  return found
 
 
 class OwnMetrics:
-  """Writes lines to LOGDIR/TASK/metrics.jsonl while they are kept."""
+  """Lines of this process, for whatever adds to them, while they are kept."""
 
   def __init__(self):
     self._sampler = None
@@ -20,19 +58,18 @@ class OwnMetrics:
       task: str, such as 'ps 0'.
       life: str, different in each process.
       every_secs: float, from one sample to the next.
-      collect, sinks: see sampler.Sampler.
+      collect, sinks: see Sampler.
     """
     if not logdir:
       yield None
       return
-    mine = sampler.Sampler(logdir, task, life, every_secs)
+    mine = Sampler(logdir, task, life, every_secs)
     mine.collect = collect
     mine.sinks += sinks
     self._sampler = mine.start()
-    error = 'ended amid its work'
+    error = ''
     try:
       yield mine
-      error = ''
     except BaseException as raised:
       error = ' '.join(str(raised).split()) or type(raised).__name__
       raise
@@ -42,9 +79,9 @@ class OwnMetrics:
 
   def write(self, kind, **fields):
     """Writes a line, if they are kept."""
-    sampler = self._sampler  # Another thread may end them.
-    if sampler:
-      sampler.write(kind, **fields)
+    mine = self._sampler  # Another thread may end them.
+    if mine:
+      mine.write(kind, **fields)
 
   def are_kept(self):
     """Whether there are samples of this process."""
@@ -58,3 +95,152 @@ class OwnMetrics:
     """Adds what `collect`, a callable() -> dict, returns to the samples."""
     if self._sampler:
       self._sampler.collect = collect
+
+
+class Sampler:
+  """The metrics of one life of a task, from `start` to `close`.
+
+  Attributes:
+    collect: callable() -> dict, what this task reports besides the usage of
+      its process; may be set.
+    sinks: list of callable(line), given each line that is written.
+    ending: str, what to call an orderly end before the work is done.
+  """
+
+  def __init__(self, logdir, task, life, every_secs):
+    """
+    Args:
+      logdir: str.
+      task: str, such as 'ps 0'.
+      life: str, different in each process.
+      every_secs: float, from one sample to the next.
+    """
+    me, every_secs = owner_file.describe_self(), max(LEAST_SECS, every_secs)
+    launch = os.environ.get(LAUNCH_ID)
+    self.collect = dict
+    self.sinks = []
+    self.ending = ''
+    self._writer = metrics_file.Writer(
+      logdir,
+      task,
+      life,
+      host=socket.gethostname(),
+      pid=os.getpid(),
+      process={name: me[name] for name in ('pid', 'machine', 'start')},
+      attempt=int(os.environ.get(ATTEMPT, '1')),
+      **({'launch': launch} if launch else {}),
+      versions=_find_versions(),
+      every_secs=every_secs,
+    )
+    self._every_secs = min(every_secs, threading.TIMEOUT_MAX)
+    self._usage = Usage()
+    self._lines = queue.Queue(_MAX_LINES)  # (kind, fields), 'end' the last.
+    self._last_time = 0.0
+    self._is_closed = False
+    self._thread = threading.Thread(target=self._run, daemon=True)
+
+  def start(self):
+    """Begins with the first sample; the others follow on their own."""
+    self._thread.start()
+    return self
+
+  def write(self, kind, **fields):
+    """Has a line written, a `sample` as it is then; does not wait."""
+    if not self._is_closed:
+      with contextlib.suppress(queue.Full):
+        self._lines.put_nowait((kind, {'time': time.time(), **fields}))
+
+  def close(self, error=''):
+    """Writes the last lines, if the disk takes them within some seconds.
+
+    Args:
+      error: str, what made this life fail, or ''.
+    """
+    if self._is_closed or self._thread.ident is None:
+      return
+    self._is_closed = True
+    text = error or self.ending
+    end = {'time': time.time(), 'ok': not error, 'text': text}
+    deadline = time.monotonic() + _END_SECS
+    with contextlib.suppress(queue.Full):
+      self._lines.put(('end', end), timeout=_END_SECS)
+    self._thread.join(max(0.0, deadline - time.monotonic()))
+    if self._thread.is_alive():
+      _log.info(
+        f'{self._writer.path} takes no lines, as its disk does not answer: the '
+        'last metrics are lost'
+      )
+
+  def _run(self):
+    kind = None
+    self.sample()
+    next_sample = time.monotonic() + self._every_secs
+    while kind != 'end':
+      try:
+        secs = max(0.0, next_sample - time.monotonic())
+        kind, fields = self._lines.get(timeout=secs)
+        if kind in ('end', 'sample'):
+          self.sample()
+        if kind == 'sample':
+          continue
+        # A sample may have come between what happened and its line.
+        fields['time'] = max(fields['time'], self._last_time)
+        self._give(self._writer.write(kind, **fields))
+      except queue.Empty:
+        self.sample()
+        next_sample = time.monotonic() + self._every_secs
+
+  def sample(self):
+    """Writes a line of kind `sample` now; called by the thread."""
+    # A dict that changes while `collect` reads it is left to the next sample.
+    with contextlib.suppress(RuntimeError):
+      fields = self.collect() | self._usage.look()
+      self._give(self._writer.write('sample', **fields))
+
+  def _give(self, line):
+    self._last_time = line['time']
+    for sink in self.sinks:
+      sink(line)
+
+
+class Usage:
+  """What is used in total, and per second since the last look."""
+
+  def __init__(self):
+    self._sockets = process_bytes.Meter()
+    self._mark = self._count()
+
+  def _count(self):
+    sent, received = self._sockets.read() or (None, None)
+    return {
+      'time': time.monotonic(),
+      'sent_bytes': sent,
+      'received_bytes': received,
+      'cpu_secs': time.process_time(),
+    }
+
+  def look(self):
+    """Returns a dict of numbers; the schema has their names.
+
+    Bytes are counted from when this object was made; None where the system
+    does not count them.
+    """
+    then, now = self._mark, self._count()
+    self._mark = now
+    secs = max(1e-9, now['time'] - then['time'])
+    found = {name: now[name] for name in now if name != 'time'}
+    for name in ('sent_bytes', 'received_bytes'):
+      if now[name] is not None and then[name] is not None:
+        found[f'{name}_per_sec'] = (now[name] - then[name]) / secs
+    found['cpu_cores'] = (now['cpu_secs'] - then['cpu_secs']) / secs
+    found['rss_bytes'] = read_rss()
+    return found
+
+
+def read_rss(pid='self'):
+  """Returns the resident memory of a process in bytes, None if unknown."""
+  try:
+    with open(f'/proc/{pid}/statm', encoding='ascii') as file:
+      return int(file.read().split()[1]) * _PAGE
+  except (OSError, IndexError, ValueError):
+    return None

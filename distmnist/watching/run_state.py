@@ -1,11 +1,12 @@
 """What is known of each task of a run, from the lines of metrics.jsonl."""
 
+import collections
 import statistics
 import time
 from typing import NamedTuple
 
 from distmnist.common import owner_file
-from distmnist.watching import metrics_file, task_state
+from distmnist.watching import metrics_file
 
 # For a sample every 2 s; with a longer --log_secs, this many missed samples.
 _SILENT_SECS, _SILENT_SAMPLES = 15.0, 4
@@ -46,11 +47,74 @@ class Row(NamedTuple):
     return self.state.startswith(_SILENT)
 
 
+class TaskState:
+  """The last life of a task.
+
+  Attributes:
+    start, end: lines (dict) of these kinds, or None.
+    first, last: samples (dict), or None; `first` is the first one from which
+      its work can be counted.
+    every_secs: float, from one sample to the next; 0 if it is not known.
+    attempt: int, 1 and one more after each restart.
+    has_exited: bool, whether its launcher saw its process end, with `exit_code`
+      (int).
+  """
+
+  def __init__(self):
+    self.start = self.first = self.last = self.end = None
+    self.every_secs = 0.0
+    self.attempt = 1
+    self.exit_code = None
+    self.has_exited = False
+    self._staleness = collections.Counter()
+
+  def begin(self, line):
+    """Takes in the first line of another life."""
+    self.__init__()
+    self.start, self.attempt = line, line.get('attempt', 1)
+    self.every_secs = line.get('every_secs', 0.0)
+
+  def take_sample(self, line):
+    if metrics_file.has_begun(line):
+      self.first = self.first or line
+    self.last = line
+    for staleness, n in line.get('staleness', {}).items():
+      self._staleness[int(staleness)] += n
+
+  def find_rates(self, is_live):
+    """Returns (examples/s, staleness, bytes in/s, bytes out/s), or None each.
+
+    Args:
+      is_live: bool; if so they are of the last sample, else of the whole life.
+    """
+    names = ('examples', 'received_bytes', 'sent_bytes')
+    first, last = self.first, self.last
+    if not first:
+      return (None,) * 4
+    if is_live:
+      rates = [last.get(f'{name}_per_sec') for name in names]
+      return rates[0], last.get('staleness_mean'), *rates[1:]
+    secs = last['time'] - first['time']
+    rates = [
+      (last[name] - first[name]) / secs
+      if secs > 0 and None not in (last.get(name), first.get(name))
+      else None
+      for name in names
+    ]
+    return rates[0], self._compute_staleness(), *rates[1:]
+
+  def _compute_staleness(self):
+    total = sum(self._staleness.values())
+    if not total:
+      return None
+    return sum(s * n for s, n in self._staleness.items()) / total
+
+
 class RunState:
   """The tasks of a run.
 
   Attributes:
-    tasks: {name: task_state.TaskState}.
+    tasks: {name: TaskState}.
     launcher: the first line of the last launcher (dict), or None.
     has_left: bool, whether it has left its tasks to another system.
     evaluations: {split: the last line (dict) of an evaluation on it}.
@@ -83,7 +147,7 @@ class RunState:
       if kind == 'start' and self.launcher_end and _is_by_hand(line):
         self.launcher = self.launcher_end = None
         self.tasks = _choose_tasks(self.tasks, None, self._over)
-      task = self.tasks.setdefault(line['task'], task_state.TaskState())
+      task = self.tasks.setdefault(line['task'], TaskState())
       if kind == 'start':
         task.begin(line)
       elif task.start and line['life'] != task.start['life']:
@@ -104,12 +168,12 @@ class RunState:
     elif line['kind'] == 'end':
       self.launcher_end = line
     elif line['kind'] == 'event':
-      task = self.tasks.setdefault(line.get('about'), task_state.TaskState())
+      task = self.tasks.setdefault(line.get('about'), TaskState())
       if line['event'] == 'started':
         attempt = line.get('attempt', 1)
         if task.start and task.start.get('attempt', 1) < attempt:
           self._over.add(task.start['life'])
-          task = self.tasks[line['about']] = task_state.TaskState()
+          task = self.tasks[line['about']] = TaskState()
         task.has_exited, task.attempt = False, attempt
       elif line['event'] == 'ended':
         task.has_exited, task.exit_code = True, line['code']
@@ -157,7 +221,7 @@ class RunState:
     """
     now = time.time() if now is None else now
     return [
-      self._make_row(name, self.tasks.get(name, task_state.TaskState()), now)
+      self._make_row(name, self.tasks.get(name, TaskState()), now)
       for name in self.find_names()
     ]
 
@@ -216,7 +280,7 @@ def _choose_tasks(tasks, launch, over):
   Some may already be known: their clocks may be behind that of the launcher.
 
   Args:
-    tasks: {name: task_state.TaskState}.
+    tasks: {name: TaskState}.
     launch: str, its name, or None for tasks without a launcher.
     over: set, to which the lives of tasks of other launches are added.
   """
