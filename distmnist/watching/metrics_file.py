@@ -137,8 +137,9 @@ class _State:
 
   def __init__(self, path: str):
     self._path = path
-    self._lines = {}  # {what it tells: line (dict)}.
-    self._inode = None
+    self._texts = {}  # {what it tells: line (bytes)}.
+    self._counts = collections.Counter()  # Staleness since the first sample.
+    self._time, self._inode = 0.0, None
 
   def begin(self, follows: bool) -> None:
     """Begins with nothing but the evaluations of the life before.
@@ -146,32 +147,33 @@ class _State:
     Args:
       follows: whether there is a life before, in the same file.
     """
-    earlier = _read_file(self._path) if follows else ()
-    self._lines = {
-      ('evaluation', line['split']): line
-      for line in earlier
+    self._texts = {
+      ('evaluation', line['split']): _format([line])
+      for line in (_read_file(self._path) if follows else ())
       if line['kind'] == 'evaluation'
     }
 
   def note(self, line: dict) -> None:
-    kind, found = line['kind'], self._lines
-    if kind == 'evaluation':
-      found[kind, line['split']] = line
-    elif kind == 'sample' and 'first' in found:
-      # Its counts are all since the first sample.
-      counts = collections.Counter(line.get('staleness'))
-      if 'last' in found:
-        counts.update(found['last'].get('staleness', {}))
-      found['last'] = line | {'staleness': dict(counts)}
-    elif kind == 'sample':
-      found.pop('last', None)
-      found['first' if has_begun(line) else 'last'] = line
-    elif kind != 'event':
-      found[kind] = line
-    elif line['event'] in _OF_TASKS:
-      if line['event'] == 'started':
-        found.pop(('ended', line['about']), None)
-      found[line['event'], line.get('about')] = line
+    texts, key = self._texts, line['kind']
+    if key == 'start':
+      self._time = line['time']
+      self._counts.clear()
+    elif key == 'evaluation':
+      key = key, line['split']
+    elif key == 'sample' and 'first' in texts:
+      key = 'last'
+      self._counts.update(line.get('staleness') or {})
+      line = line | {'staleness': dict(self._counts)}
+    elif key == 'sample':
+      texts.pop('last', None)
+      key = 'first' if has_begun(line) else 'last'
+    elif key == 'event':
+      key = line['event'], line.get('about')
+      if key[0] not in _OF_TASKS:
+        return
+      if key[0] == 'started':
+        texts.pop(('ended', key[1]), None)
+    texts[key] = _format([line])
 
   def write(self) -> None:
     """Replaces the file, unless a later life has done so.
@@ -183,18 +185,16 @@ class _State:
     """
     with contextlib.suppress(FileNotFoundError):
       if os.stat(self._path).st_ino != self._inode:
-        times = [
-          x['time'] for x in _read_file(self._path) if x['kind'] == 'start'
-        ]
-        if max(times, default=0) > self._lines['start']['time']:
+        lines = _read_file(self._path)
+        times = [line['time'] for line in lines if line['kind'] == 'start']
+        if max(times, default=0) > self._time:
           return
     # Not by files.replacing: that waits for the disk each time, and what is
     # lost in a power cut is out of date after it. One draft for all lives.
     draft = f'{self._path}.new'
-    flags = os.O_WRONLY | os.O_TRUNC | os.O_CREAT
-    fd = files.no_follow(draft, flags)
+    fd = files.no_follow(draft, os.O_WRONLY | os.O_TRUNC | os.O_CREAT)
     try:
-      _write_all(fd, _format(self._lines.values()))
+      _write_all(fd, b''.join(self._texts.values()))
       self._inode = os.fstat(fd).st_ino
     finally:
       os.close(fd)
