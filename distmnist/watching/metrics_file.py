@@ -20,6 +20,7 @@ import logging
 import math
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
@@ -76,6 +77,7 @@ class Writer:
     self._own = {'task': task, 'life': life}
     self._start = self._clean({'kind': 'start', 'time': time.time(), **start})
     self._has_failed = False
+    self._lock = threading.Lock()
     self._inode = None
     self._most_bytes = MAX_BYTES
     self._state = _State(os.path.join(os.path.dirname(self.path), STATE))
@@ -89,7 +91,8 @@ class Writer:
     """
     line = self._clean({'kind': kind, 'time': time.time(), **fields})
     try:
-      self._append(line)
+      with self._lock:  # A launcher's threads write to the same.
+        self._append(line)
     except OSError as error:
       if not self._has_failed:
         self._has_failed = True
@@ -112,13 +115,14 @@ class Writer:
       self._state.begin(follows=os.path.exists(self.path))
     os.makedirs(os.path.dirname(self.path), exist_ok=True)
     size = _append_whole(self.path, _format(lines))
+    self._inode = os.stat(self.path).st_ino
     for new in lines:
       self._state.note(new)
     self._state.write()
     if size > self._most_bytes:
       self._most_bytes = size + MAX_BYTES // 8  # If it fails.
       self._most_bytes = max(MAX_BYTES, 3 * _thin(self.path) // 2)
-    self._inode = os.stat(self.path).st_ino
+      self._inode = os.stat(self.path).st_ino
 
   def _is_begun(self) -> bool:
     try:
@@ -139,7 +143,7 @@ class _State:
     self._path = path
     self._texts = {}  # {what it tells: line (bytes)}.
     self._counts = collections.Counter()  # Staleness since the first sample.
-    self._time, self._inode = 0.0, None
+    self._is_ours = False
 
   def begin(self, follows: bool) -> None:
     """Begins with nothing but the evaluations of the life before.
@@ -147,6 +151,8 @@ class _State:
     Args:
       follows: whether there is a life before, in the same file.
     """
+    self._is_ours = False
+    self._counts.clear()
     self._texts = {
       ('evaluation', line['split']): _format([line])
       for line in (_read_file(self._path) if follows else ())
@@ -155,10 +161,7 @@ class _State:
 
   def note(self, line: dict) -> None:
     texts, key = self._texts, line['kind']
-    if key == 'start':
-      self._time = line['time']
-      self._counts.clear()
-    elif key == 'evaluation':
+    if key == 'evaluation':
       key = key, line['split']
     elif key == 'sample' and 'first' in texts:
       key = 'last'
@@ -183,22 +186,20 @@ class _State:
     Raises:
       OSError: it cannot be written.
     """
-    with contextlib.suppress(FileNotFoundError):
-      if os.stat(self._path).st_ino != self._inode:
-        lines = _read_file(self._path)
-        times = [line['time'] for line in lines if line['kind'] == 'start']
-        if max(times, default=0) > self._time:
-          return
+    with contextlib.suppress(FileNotFoundError), open(self._path, 'rb') as file:
+      if self._is_ours and self._texts['start'] not in file.read():
+        return
     # Not by files.replacing: that waits for the disk each time, and what is
     # lost in a power cut is out of date after it. One draft for all lives.
     draft = f'{self._path}.new'
     fd = files.no_follow(draft, os.O_WRONLY | os.O_TRUNC | os.O_CREAT)
     try:
       _write_all(fd, b''.join(self._texts.values()))
-      self._inode = os.fstat(fd).st_ino
     finally:
       os.close(fd)
-    os.replace(draft, self._path)
+    with contextlib.suppress(FileNotFoundError):  # Another life was faster.
+      os.replace(draft, self._path)
+    self._is_ours = True
 
 
 def _format(lines: Iterable[dict]) -> bytes:

@@ -103,6 +103,13 @@ def test_a_name_of_a_metric_may_look_like_a_formula(logdir):
   assert 'by the clock of its host' in words  # There are two.
 
 
-def test_of_an_empty_run_there_is_a_page_as_well(tmp_path):
+def test_of_a_run_that_has_hardly_begun_there_is_a_page_as_well(tmp_path):
+  launcher = metrics_file.Writer(
+    *(str(tmp_path), 'launcher', 'x'),
+    **{'tasks': ['ps 0'], 'pid': 1},
+    host='h',
+  )
+  launcher.write('event', event='started', about='ps 0', attempt=1)
+  assert 'starting' in draw(tmp_path)[1]
   metrics_file.Writer(str(tmp_path), 'ps 0', 'a').write('event', event='x')
   assert 'ps 0' in draw(tmp_path)[1]
