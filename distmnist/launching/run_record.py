@@ -153,8 +153,8 @@ class RunRecord:
           _log.info(f'the traced steps of all workers: {path}')
     except signals.SignalError as error:
       why = error.name
-    except OSError as error:
-      why = error.strerror
+    except Exception as error:  # The run has already ended.
+      why = str(error) or type(error).__name__
     if why:
       _log.info(
         f'no {timeline.NAME} of {self.logdir} ({why}): python -m '

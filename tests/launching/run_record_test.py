@@ -1,7 +1,6 @@
 """What the log directory knows of its launcher."""
 
 import contextlib
-import errno
 import functools
 import json
 import os
@@ -167,7 +166,7 @@ def test_a_signal_at_the_end_kills_what_runs_beside_and_nothing_else(
   assert mine.code == read(tmp_path)[-1]['code'] == 3
 
 
-@pytest.mark.parametrize('why', ['SIGINT', 'No space left on device'])
+@pytest.mark.parametrize('why', ['SIGINT', 'No space left'])
 def test_traces_that_cannot_be_merged_end_no_run(
   tmp_path, monkeypatch, logged, why
 ):
@@ -175,7 +174,7 @@ def test_traces_that_cannot_be_merged_end_no_run(
     if why == 'SIGINT':
       os.kill(os.getpid(), signal.SIGINT)
       threading.Event().wait(60)
-    raise OSError(errno.ENOSPC, why)
+    raise OSError(why)
 
   monkeypatch.setattr(timeline, 'merge', merge)
   with open_record(tmp_path) as mine:
