@@ -66,6 +66,7 @@ def test_all_configs_and_modules_are_in_the_wheel(wheel):
     'distmnist/launching/train_flags.json',
     'distmnist/py.typed',
     'distmnist/watching/metrics.schema.json',
+    'distmnist/watching/report.html.jinja',
   } <= names
   assert not [n for n in names if n.startswith(('tests/', 'configs/'))]
 
