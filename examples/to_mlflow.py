@@ -50,20 +50,25 @@ def read_flags(logdir):
 
 
 def main(logdir):
-  import mlflow
-
+  metrics = list(read_points(logdir))
+  if not metrics:
+    sys.exit(f'{logdir} has no metrics/TASK/metrics.jsonl of a run')
+  try:
+    import mlflow
+  except ImportError as error:
+    sys.exit(f'{error}: pip install mlflow-skinny sqlalchemy alembic')
   mlflow.set_experiment(os.environ.get('MLFLOW_EXPERIMENT_NAME', 'distmnist'))
   with mlflow.start_run(run_name=pathlib.Path(logdir).resolve().name) as run:
     mlflow.log_params(read_flags(logdir))
-    metrics = [
-      mlflow.entities.Metric(name, number, int(1000 * time), step)
-      for name, number, time, step in read_points(logdir)
-    ]
     client = mlflow.MlflowClient()
     for i in range(0, len(metrics), _BATCH):
-      client.log_batch(run.info.run_id, metrics[i : i + _BATCH])
+      batch = [
+        mlflow.entities.Metric(name, number, int(1000 * secs), step)
+        for name, number, secs, step in metrics[i : i + _BATCH]
+      ]
+      client.log_batch(run.info.run_id, batch)
   print(f'{len(metrics)} numbers in run {run.info.run_id}')
 
 
 if __name__ == '__main__':
-  main(*sys.argv[1:])
+  main(*(sys.argv[1:] or sys.exit(__doc__)))
