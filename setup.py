@@ -90,8 +90,8 @@ setuptools.setup(
     'plots': ['jinja2>=3.1,<4', 'matplotlib>=3.7,<4'],  # and report.html
     'ray': ['ray>=2.60,<3'],  # --launcher=ray
     's3': ['s3fs>=2024.10,<2027'],  # s3://
-    'tpe': ['optuna>=4,<6'],  # sweep --sampler=tpe
     'spark': ['pyspark>=4.0,<5'],  # with Java 17
+    'sweep': ['optuna>=5,<6'],
     'test': [
       'pytest',
       'pytest-timeout',
@@ -107,7 +107,7 @@ setuptools.setup(
       'pyyaml>=6,<7',
       'pyarrow>=16,<27',
       's3fs>=2024.10,<2027',
-      'optuna>=4,<6',
+      'optuna>=5,<6',
       'moto[s3]>=5,<6',  # a store that answers as S3 does
       # What its server needs for S3 alone.
       'flask>=3,<4',

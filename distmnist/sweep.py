@@ -35,15 +35,14 @@ from distmnist.launching import train_flags as train_flags_lib
 from distmnist.spark import sweep_backend
 from distmnist.sweeps import (
   halving,
+  journal,
   local_backend,
   progress,
-  proposing,
-  search_space,
   sweep_folder,
   trial_command,
   trial_loop,
 )
-from distmnist.sweeps import study as study_lib
+from distmnist.sweeps import spec as spec_lib
 from distmnist.sweeps import trials as trials_lib
 
 _log = logging.getLogger(SWEEP)  # It may run as __main__.
@@ -121,32 +120,23 @@ def main(words, train_flags):
   child_program.end_with_starter()
   task_environment.forget(os.environ)
   console.print_logs(progress.print_line)
-  study = make_study(words, train_flags)
-  study.check_flags()
-  command = make_command(study)
+  spec = make_spec(words, train_flags)
+  spec.check_flags()
+  command = make_command(spec)
   trial_command.check_launcher(command, _SWEEP_DIR.value)
-  folder = sweep_folder.SweepFolder(_SWEEP_DIR.value, study)
-  proposer = None
-  trials = trials_lib.make_trials(study.combinations, folder.trials)
-  if study.proposed:
-    folder.check_study()  # Else its trials would look damaged.
-    proposer = proposing.Proposer(study, folder.trials)
-    trials = proposer.find_known()
+  folder = sweep_folder.SweepFolder(_SWEEP_DIR.value, spec)
   if FLAGS.dry_run:
-    for trial in trials or proposer.make_probes():
+    for trial in trials_lib.make_trials(spec.find_examples(), folder.trials):
       print(shlex.join(command.make(trial, 0)))
     return 0
+  journal.check_ready()
   command.backend.check_ready()
-  schedule = halving.Schedule(
-    trials, study.rungs, _RETRY_FAILED.value, proposer
-  )
-  shown = progress.Progress(schedule, folder.path)
   with folder.opened() as lock:
-    for trial in trials:
-      trial.load()
-      trial.note_if_ended()
+    kept = journal.Journal(folder.join(journal.NAME), spec, folder.trials)
+    schedule = halving.Schedule(kept.trials, spec.rungs, _RETRY_FAILED.value)
+    shown = progress.Progress(schedule, folder.path)
     loop = trial_loop.TrialLoop(
-      command, schedule, folder, shown, _TRIAL_TIMEOUT_SECS.value
+      *(command, kept, schedule, folder, shown, _TRIAL_TIMEOUT_SECS.value)
     )
     signum = loop.run(lock)
     shown.show()
@@ -154,7 +144,7 @@ def main(words, train_flags):
     again = f'the same command goes on, with --sweep_dir={folder.path}'
     _log.info(f'stopped by {signal.Signals(signum).name}: {again}')
     return 128 + signum
-  progress.check_complete(trials)
+  progress.check_complete(kept.trials)
   return 0
 
 
@@ -185,55 +175,47 @@ _REFUSALS = (
 )
 
 
-def make_study(words, train_flags):
-  """Returns a study.Study from the flags that say what to try.
+def make_spec(words: list[str], train_flags: list[str]) -> spec_lib.Spec:
+  """Returns what to try, from the flags that say it.
 
   Raises:
     cli.UsageError: the command line cannot work.
   """
   refusals.refuse(_REFUSALS)
-  # Flags of a --flagfile count as given.
-  given = list(train_flags_lib.expand(train_flags))
-  choices = search_space.parse(words)
-  study_lib.check_names(choices, given)
-  combinations, proposed = [], None
-  if _SAMPLER.value == 'tpe':
-    proposing.check_ready()
-    num_trials = _RANDOM.value
-    proposed = {'words': list(words), 'seed': _RANDOM_SEED.value}
-  else:
-    combinations = search_space.make_combinations(
-      choices, _ZIP.value, _RANDOM.value, _RANDOM_SEED.value
-    )
-    num_trials = len(combinations)
-  return study_lib.Study(
-    combinations,
-    given,
-    cluster_flags.NUM_PS.value,
-    cluster_flags.NUM_WORKERS.value,
-    cluster_flags.MODULE.value,
-    halving.make_rungs(_HALVING.value, num_trials, choices, given),
-    proposed,
+  spec = spec_lib.Spec(
+    words=list(words),
+    # Flags of a --flagfile count as given.
+    flags=list(train_flags_lib.expand(train_flags)),
+    num_ps=cluster_flags.NUM_PS.value,
+    num_workers=cluster_flags.NUM_WORKERS.value,
+    module=cluster_flags.MODULE.value,
+    zip=_ZIP.value,
+    random=_RANDOM.value,
+    random_seed=_RANDOM_SEED.value if _RANDOM.value else None,
+    sampler=_SAMPLER.value,
+    halving=_HALVING.value,
   )
+  spec.check_words()
+  return spec
 
 
-def make_command(study):
+def make_command(spec):
   """Returns a trial_command.TrialCommand from the flags that say what runs it.
 
   Raises:
     cli.UsageError: the flags do not fit --runner.
   """
-  launch_flags = trial_command.launch_from_flags(study)
+  launch_flags = trial_command.launch_from_flags(spec)
   if _RUNNER.value == 'spark':
     backend = sweep_backend.from_flags(
-      _PARALLEL.value, study, _SWEEP_DIR.value, launcher=spark
+      _PARALLEL.value, spec, _SWEEP_DIR.value, launcher=spark
     )
   else:
-    num_parallel = min(_PARALLEL.value or 1, study.num_trials)
+    num_parallel = min(_PARALLEL.value or 1, spec.num_trials)
     backend = local_backend.from_flags(
-      num_parallel, study.module, is_launched=launch_flags is not None
+      num_parallel, spec.module, is_launched=launch_flags is not None
     )
-  return trial_command.TrialCommand(study, backend, launch_flags)
+  return trial_command.TrialCommand(spec, backend, launch_flags)
 
 
 def run():

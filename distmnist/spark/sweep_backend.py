@@ -88,13 +88,13 @@ class SparkBackend(runners.Backend):
     return executors.find_data_dir(train_flags, os.environ)
 
 
-def from_flags(num_parallel, study, sweep_dir, launcher):
+def from_flags(num_parallel, spec, sweep_dir, launcher):
   """Returns a SparkBackend.
 
   Args:
     num_parallel: int, how many trials run at the same time; None for as many as
       Spark has slots.
-    study: study.Study.
+    spec: spec.Spec.
     sweep_dir: str, as it was given, or None.
     launcher: the module launchers/spark.py, which this package must not import.
 
@@ -103,8 +103,8 @@ def from_flags(num_parallel, study, sweep_dir, launcher):
   """
   refusals.refuse(_REFUSALS)
   master = launcher.get_master()
-  _check_paths(master, study, sweep_dir)
-  num_parallel = _choose_num_parallel(num_parallel, master, study.num_trials)
+  _check_paths(master, spec, sweep_dir)
+  num_parallel = _choose_num_parallel(num_parallel, master, spec.num_trials)
   settings = [*_CONF, *FLAGS.spark_conf]
   conf = launcher.make_conf(master, num_parallel, settings)
   return SparkBackend(
@@ -116,7 +116,7 @@ def from_flags(num_parallel, study, sweep_dir, launcher):
   )
 
 
-def _check_paths(master, study, sweep_dir):
+def _check_paths(master, spec, sweep_dir):
   """Checks that each path is the same place on all executors.
 
   Raises:
@@ -132,8 +132,8 @@ def _check_paths(master, study, sweep_dir):
       f'--sweep_dir={sweep_dir}: expected the absolute path of a folder that '
       'the driver and all executors of Spark share'
     )
-  executors.check_paths(study.flags)
-  for combination in study.find_examples():
+  executors.check_paths(spec.flags)
+  for combination in spec.find_examples():
     executors.check_paths(search_space.to_flags(combination))
 
 

@@ -25,8 +25,8 @@ def check(runner, command, trials, folder):
   """
   path, log = (os.path.join(folder, f'check.{end}') for end in ('json', 'log'))
   asked = {
-    'num_ps': command.study.num_ps,
-    'num_workers': command.study.num_workers,
+    'num_ps': command.spec.num_ps,
+    'num_workers': command.spec.num_workers,
     'needs_data': True,
     'flags': [command.make_train_flags(trial, 0) for trial in trials],
   }

@@ -89,20 +89,17 @@ class Schedule:
     num_rungs: int; 1 without --halving.
   """
 
-  def __init__(self, trials, rungs, is_failed_retried=False, proposer=None):
+  def __init__(self, trials, rungs, is_failed_retried=False):
     """
     Args:
-      trials: list of trials.Trial.
+      trials: list of trials.Trial, which grows while they are proposed.
       rungs: [[number of trials, flag], ...], from `make_rungs`.
       is_failed_retried: whether failed trials are to run again.
-      proposer: proposing.Proposer of further trials, or None if `trials` are
-        all of them.
     """
     self.trials = trials
     self.num_rungs = len(rungs)
     self._sizes = [size for size, _ in rungs]
     self._is_failed_retried = is_failed_retried
-    self._proposer = proposer
 
   @property
   def num_trials(self):
@@ -112,16 +109,7 @@ class Schedule:
   @property
   def num_unknown(self):
     """int, how many have yet to be proposed."""
-    return self.num_trials - len(self.trials) if self._proposer else 0
-
-  def find_examples(self):
-    """Returns the trials whose flags are checked before any trial runs."""
-    return self._proposer.make_probes() if self._proposer else self.trials
-
-  def add(self):
-    """Proposes a further trial, adds it to `trials` and returns it."""
-    self.trials.append(self._proposer.propose(self.trials))
-    return self.trials[-1]
+    return self.num_trials - len(self.trials)
 
   def find_members(self, rung):
     """Returns the trials that may reach the end of a rung (int)."""
@@ -152,19 +140,13 @@ class Schedule:
       for trial in self.find_members(rung)
     )
 
-  def is_over(self, trial):
-    """Whether `trial` has run as long as it ever will."""
-    is_out = trial.state in (*trials_lib.LOST, trials_lib.DROPPED)
-    return is_out or len(trial.results) == self.num_rungs
-
-  def drop_worst(self, rung):
-    """Drops the members that are not in the next rung; returns the others.
-
-    Args:
-      rung: int, not the last.
-    """
+  def choose_dropped(self, rung):
+    """Returns the members of `rung`, not the last, that do not go on."""
     best = self.find_members(rung + 1)
-    for trial in self.find_members(rung):
-      if trial not in best and trial.state == trials_lib.DONE:
-        trial.drop()
-    return best
+    return [
+      trial
+      for trial in self.find_members(rung)
+      if trial not in best
+      and trial.state == trials_lib.DONE
+      and not trial.is_over(self.num_rungs)
+    ]

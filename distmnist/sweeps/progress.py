@@ -87,8 +87,9 @@ class Progress:
       self._writer = False
       _log.info(f'nothing for TensorBoard: {error}; pip install tensorboard')
     if self._writer:
-      for trial in filter(self._schedule.is_over, self._trials):
-        self._writer.write(trial)
+      for trial in self._trials:
+        if trial.is_over(self._schedule.num_rungs):
+          self._writer.write(trial)
 
   def show(self):
     """Prints the table, and writes the results."""

@@ -69,6 +69,13 @@ def read_metric(results):
   return validation if has_all else test, 1 if metric[0] == '+' else -1
 
 
+def choose_value(result: dict) -> tuple[str, float]:
+  """Returns what one result is judged by, and its value: higher is better."""
+  key, sign = read_metric([result])
+  name = key.replace('_', ' ', 1)
+  return name if sign > 0 else f'-{name}', sign * result[key]
+
+
 def take(report):
   """Returns a trial's result (dict), taken from a report.
 

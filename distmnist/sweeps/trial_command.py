@@ -17,7 +17,7 @@ from distmnist.common.refusals import Refusal
 from distmnist.launching import cluster_flags, jobs, problem_file
 from distmnist.launching.ssh import ssh_hosts
 from distmnist.sweeps import runners, search_space
-from distmnist.sweeps import study as study_lib
+from distmnist.sweeps import spec as spec_lib
 
 # Flags of launch that the sweep itself sets or handles.
 _OURS = ('num_ps', 'num_workers', 'module', 'logs_dir', 'dry_run', 'gpus')
@@ -30,13 +30,13 @@ class TrialCommand:
   """Makes the command of each trial.
 
   Attributes:
-    study: study.Study.
+    spec: spec.Spec.
     backend: runners.Backend, where the trials run.
     launch_flags: list of str, those of `distmnist.launch`, which starts each
       trial; None if a trial is a process that needs no launcher.
   """
 
-  study: study_lib.Study
+  spec: spec_lib.Spec
   backend: runners.Backend
   launch_flags: list | None
 
@@ -55,7 +55,7 @@ class TrialCommand:
   @functools.cached_property
   def env(self):
     """dict, what each trial needs beyond its machine's environment."""
-    return dict(problem_file.make_env(self.study.problem))
+    return dict(problem_file.make_env(self.spec.problem))
 
   @property
   def secrets(self):
@@ -73,35 +73,35 @@ class TrialCommand:
       slot: int, 0 <= slot < backend.num_parallel: trials in different slots may
         run at the same time.
     """
-    study, num_cores = self.study, self.backend.num_cores
-    command = ['python', '-m', study.module]
+    spec, num_cores = self.spec, self.backend.num_cores
+    command = ['python', '-m', spec.module]
     if self.is_launched:
       command = [
         *('python', '-m', LAUNCH),
         *self._share_launch_flags(secrets_file, slot),
-        *(f'--num_ps={study.num_ps}', f'--num_workers={study.num_workers}'),
-        *(f'--module={study.module}', f'--logs_dir={_logs_dir(trial)}', '--'),
+        *(f'--num_ps={spec.num_ps}', f'--num_workers={spec.num_workers}'),
+        *(f'--module={spec.module}', f'--logs_dir={_logs_dir(trial)}', '--'),
       ]
     if num_cores is not None:
-      threads = max(1, num_cores // study.num_workers)
+      threads = max(1, num_cores // spec.num_workers)
       command += jobs.make_thread_flags(threads)
     return [*command, *self.make_train_flags(trial, rung), '--resume=auto']
 
   def make_train_flags(self, trial, rung):
     """Returns the flags (list of str) that decide whether train can work."""
-    study = self.study
-    given = [*study.flags, *search_space.to_flags(trial.combination)]
+    spec = self.spec
+    given = [*spec.flags, *search_space.to_flags(trial.combination)]
     return [
       '--validate_at_end',
-      *(self.backend.find_data_dir(given) if study.module == TRAIN else []),
+      *(self.backend.find_data_dir(given) if spec.module == TRAIN else []),
       *given,
-      *filter(None, [study.rungs[rung][1]]),
+      *filter(None, [spec.rungs[rung][1]]),
       f'--logdir={trial.logdir}',
     ]
 
   def _share_launch_flags(self, secrets_file, slot):
     # An evaluator takes a place on a host, too.
-    num_ports = slot * (self.study.num_ps + self.study.num_workers + 1)
+    num_ports = slot * (self.spec.num_ps + self.spec.num_workers + 1)
     words = [_move_ports(word, num_ports) for word in self.launch_flags]
     # A command line can be read by all users.
     if not (secrets_file and self.secrets):
@@ -114,11 +114,11 @@ def _logs_dir(trial):
   return f'{trial.folder}/logs'
 
 
-def launch_from_flags(study):
+def launch_from_flags(spec):
   """Returns those flags of launch and its launchers that were given.
 
   Args:
-    study: study.Study.
+    spec: spec.Spec.
 
   Returns:
     list of str, or None if a trial is one process, which needs no launcher.
@@ -127,9 +127,9 @@ def launch_from_flags(study):
     cli.UsageError: with these flags no trial could be launched, or watched.
   """
   launcher = cluster_flags.LAUNCHER.value
-  _check_launch_flags(study, launcher)
+  _check_launch_flags(spec, launcher)
   if not (
-    study.is_cluster
+    spec.is_cluster
     or cluster_flags.MAX_RESTARTS.value
     or cluster_flags.EVALUATOR.value
     or launcher != 'local'
@@ -171,13 +171,13 @@ _REFUSALS = (
 )
 
 
-def _check_launch_flags(study, launcher):
+def _check_launch_flags(spec, launcher):
   """Checks, once for all trials, what launch would refuse for each."""
   facts = {
     'launcher': launcher,
     'no_wait': cluster_flags.find_no_wait(launcher),
-    'num_ps': study.num_ps,
-    'num_workers': study.num_workers,
+    'num_ps': spec.num_ps,
+    'num_workers': spec.num_workers,
     'logdir': 'of the trial',
   }
   refusals.refuse(_REFUSALS, **facts)
@@ -221,7 +221,7 @@ def check_launcher(command, sweep_dir):
   """
   if not command.is_launched:
     return
-  study, launcher = command.study, cluster_flags.LAUNCHER.value
+  spec, launcher = command.spec, cluster_flags.LAUNCHER.value
   if launcher != 'local' and sweep_dir is None:
     raise cli.UsageError(
       '--sweep_dir is missing: give a folder that this machine and the hosts of'
@@ -235,7 +235,7 @@ def check_launcher(command, sweep_dir):
         "at the end are lost: set this one in Spark's own configuration"
       )
   job = dataclasses.replace(
-    cluster_flags.make_job(study.flags, study.flags),
+    cluster_flags.make_job(spec.flags, spec.flags),
     logs_dir=sweep_dir,
     dry_run=True,
   )

@@ -9,6 +9,7 @@ import time
 from distmnist.common import cli, files, signals, stop_grace
 from distmnist.common.names import TRAIN
 from distmnist.sweeps import combination_check, runners, tensorboard
+from distmnist.sweeps import trials as trials_lib
 
 _log = logging.getLogger(__name__)
 
@@ -19,23 +20,27 @@ _LAUNCH_MARGIN_SECS = 4.5
 class TrialLoop:
   """Runs the trials, rung by rung; without --halving there is one rung."""
 
-  def __init__(self, command, schedule, folder, progress, timeout_secs=None):
+  def __init__(
+    self, command, journal, schedule, folder, progress, timeout_secs=None
+  ):
     """
     Args:
       command: trial_command.TrialCommand.
-      schedule: halving.Schedule.
+      journal: journal.Journal.
+      schedule: halving.Schedule of its trials.
       folder: sweep_folder.SweepFolder.
       progress: progress.Progress.
       timeout_secs: float, how long a trial may take each time it runs, or None.
     """
     self._command = command
     self._backend = command.backend
+    self._journal = journal
     self._schedule = schedule
     self._folder = folder
     self._progress = progress
     self._secrets_path = folder.join('secret.flags')
     self._timeout_secs = timeout_secs or math.inf
-    self._grace_secs = stop_grace.for_worker(command.study.stop_grace_secs)
+    self._grace_secs = stop_grace.for_worker(command.spec.stop_grace_secs)
     self._grace_secs += _LAUNCH_MARGIN_SECS if command.is_launched else 0
 
   def run(self, lock):
@@ -50,6 +55,10 @@ class TrialLoop:
     Raises:
       cli.UsageError: a combination cannot work; no trial has started.
     """
+    for trial in self._journal.trials:
+      if trial.has_ended_unseen():
+        trial.take_report()
+        self._journal.save(trial)
     self._progress.say_start(self._backend.num_parallel)
     if not (self._schedule.find_next() or self._schedule.num_unknown):
       self._progress.write_hparams()
@@ -58,7 +67,7 @@ class TrialLoop:
     if words := self._command.secrets:
       secrets = files.private_file(self._secrets_path, '\n'.join(words))
     opened = self._backend.open_host(
-      self._folder.path, lock, self._command.study.stop_grace_secs
+      self._folder.path, lock, self._command.spec.stop_grace_secs
     )
     try:
       with secrets, opened as host:
@@ -69,22 +78,33 @@ class TrialLoop:
     return runner.signals[0] if runner.signals else None
 
   def _run_all(self, runner):
-    if self._command.study.module == TRAIN:
+    if self._command.spec.module == TRAIN:
       combination_check.check(
-        runner, self._command, self._schedule.find_examples(), self._folder.path
+        runner, self._command, self._make_examples(), self._folder.path
       )
     if not runner.signals:
-      self._folder.save_study()
+      self._journal.begin()
       self._progress.write_hparams()
     for rung in range(self._schedule.num_rungs):
       self._run_rung(runner, rung)
       if runner.signals:
         break
       if rung + 1 < self._schedule.num_rungs:
-        num_members = len(self._schedule.find_members(rung))
-        best = self._schedule.drop_worst(rung)
-        _log.info(f'rung {rung + 1}: {len(best)} of {num_members} go on')
+        self._drop_worst(rung)
     self._progress.write_hparams()
+
+  def _make_examples(self):
+    """Returns the trials whose flags are checked before any trial runs."""
+    examples = self._command.spec.find_examples()
+    return trials_lib.make_trials(examples, self._folder.trials)
+
+  def _drop_worst(self, rung):
+    num_members = len(self._schedule.find_members(rung))
+    num_best = len(self._schedule.find_members(rung + 1))
+    for trial in self._schedule.choose_dropped(rung):
+      trial.state = trials_lib.DROPPED
+      self._journal.save(trial)
+    _log.info(f'rung {rung + 1}: {num_best} of {num_members} go on')
 
   def _run_rung(self, runner, rung):
     waiting, running = self._schedule.find_missing(rung), {}
@@ -92,7 +112,7 @@ class TrialLoop:
     unknown = self._schedule.num_unknown
     while (waiting or running or unknown) and not runner.signals:
       while (waiting or unknown) and slots:
-        trial = waiting.pop(0) if waiting else self._schedule.add()
+        trial = waiting.pop(0) if waiting else self._journal.propose()
         slot, unknown = slots.pop(), self._schedule.num_unknown
         size = self._start(runner, trial, rung, slot)
         running[trial.name] = trial, slot, size, time.monotonic()
@@ -100,6 +120,7 @@ class TrialLoop:
         trial, slot, size, start = running.pop(name)
         slots.append(slot)
         trial.end(code, time.monotonic() - start, size)
+        self._journal.save(trial)
         self._progress.note(trial, rung)
     if not running:
       return
@@ -113,6 +134,7 @@ class TrialLoop:
         trial.stop(secs)
       else:
         trial.end(code, secs, size)
+      self._journal.save(trial)
 
   def _start(self, runner, trial, rung, slot):
     """Starts a trial; returns the size of its log so far, in bytes."""
@@ -120,6 +142,7 @@ class TrialLoop:
     env = self._command.env | self._backend.find_env(slot)
     try:
       trial.begin()
+      self._journal.save(trial)
       tensorboard.forget(trial)
       return runner.start(
         runners.Command(

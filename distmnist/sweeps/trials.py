@@ -1,7 +1,8 @@
-"""The trials of a sweep, and what is on disk for each.
+"""The trials of a sweep, and what becomes of each.
 
-DIR/trials/03/ holds a trial's run/ (train's --logdir), its log, and trial.json,
-which is written, whole or not at all, at each change of its state.
+DIR/trials/03/ holds a trial's run/ (train's --logdir) and its log. How it
+stands is in the journal of the sweep (journal.py), which is told of each change
+by the one who calls a method here.
 """
 
 import contextlib
@@ -9,6 +10,7 @@ import dataclasses
 import os
 import re
 import signal
+from typing import Any
 
 from distmnist.common import cli, files
 from distmnist.common.names import LAUNCH
@@ -29,9 +31,9 @@ _STATES = (WAITING, RUNNING, DONE, DROPPED, STOPPED, *LOST)
 _STOPPED_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM, cli.NOT_SAVED)
 
 
-# What `load` takes over, and which values are valid: others may write to a
+# The outcome of a trial, and which values are valid: others may write to a
 # sweep's folder if its owner lets them.
-_LOADED = {
+_OUTCOME = {
   'state': lambda value: value in _STATES,
   'secs': lambda value: results_lib.is_number(value) and value >= 0,
   'cause': lambda value: isinstance(value, str) and '\n' not in value,
@@ -58,6 +60,7 @@ class Trial:
     cause: str, why it failed or diverged.
     results: list of dict, one for each rung that it has finished; see
       results.py.
+    optuna_number: int, that of its latest Optuna trial; None until it runs.
   """
 
   number: int
@@ -68,6 +71,7 @@ class Trial:
   secs: float = 0.0
   cause: str = ''
   results: list = dataclasses.field(default_factory=list)
+  optuna_number: int | None = None
 
   @property
   def logdir(self):
@@ -83,118 +87,91 @@ class Trial:
     return self.results[-1] if self.results else {}
 
   @property
-  def _path(self):
-    return os.path.join(self.folder, 'trial.json')
+  def outcome(self) -> dict[str, Any]:
+    """What is to be known of it if the sweep goes on: state, secs, ..."""
+    return {name: getattr(self, name) for name in _OUTCOME}
 
-  def load(self):
-    """Takes over the outcome of earlier runs, and nothing else.
-
-    Raises:
-      cli.RunError: the file cannot be read, or was not written by `save`.
-    """
-    known = self.read() or {}
-    for name, is_valid in _LOADED.items():
-      if name in known:
-        if not is_valid(known[name]):
-          raise self.bad_file(f'has {name} {known[name]!r:.60}')
-        setattr(self, name, known[name])
-
-  def read(self):
-    """Returns the content of its file, a dict; None if there is no file.
+  def take_outcome(self, outcome: Any) -> None:
+    """Takes over an `outcome` that was read from a file.
 
     Raises:
-      cli.RunError: the file cannot be read, or was not written by `save`.
+      ValueError: it was not written by a sweep.
     """
-    try:
-      known = files.read_json(self._path)
-    except FileNotFoundError:
-      return None
-    except (OSError, ValueError) as error:
-      raise self.bad_file(f'cannot be read ({error})') from error
-    if not isinstance(known, dict):
-      raise self.bad_file('is no JSON object')
-    return known
+    if not isinstance(outcome, dict) or outcome.keys() != _OUTCOME.keys():
+      raise ValueError(f'outcome {outcome!r:.60}')
+    for name, is_valid in _OUTCOME.items():
+      if not is_valid(outcome[name]):
+        raise ValueError(f'{name} {outcome[name]!r:.60}')
+      setattr(self, name, outcome[name])
 
-  def bad_file(self, what):
-    """Returns the cli.RunError for a file that `save` did not write."""
-    return cli.RunError(
-      f'{self._path} {what}: that was not written by a sweep; delete'
-      f' {self.folder} to start the trial over'
-    )
+  def is_over(self, num_rungs: int) -> bool:
+    """Whether it has run as long as it ever will, unless it is retried."""
+    is_out = self.state in (*LOST, DROPPED)
+    return is_out or (self.state == DONE and len(self.results) == num_rungs)
 
-  def save(self):
-    names = ('number', 'combination', 'state', 'secs', 'cause', 'results')
-    files.write_json(self._path, {name: getattr(self, name) for name in names})
-
-  def begin(self):
+  def begin(self) -> None:
     """Notes that it runs, and removes the report of a shorter run."""
     os.makedirs(self.folder, exist_ok=True)
     # If the logdir is not a folder, train says so.
     with contextlib.suppress(OSError):
       os.remove(self._report_path)
     self.state, self.cause = RUNNING, ''
-    self.save()
 
-  def note_if_ended(self):
-    """Notes that it had ended when its sweep was killed, if it had.
+  def has_ended_unseen(self) -> bool:
+    """Whether it had ended when its sweep was killed, and nobody noted it.
 
     Its report is written last, and does not exist while it runs.
     """
-    if self.state == RUNNING and os.path.exists(self._report_path):
-      self._take_report()
+    return self.state == RUNNING and os.path.exists(self._report_path)
 
-  def end(self, code, secs, log_start):
+  def end(self, code: int, secs: float, log_start: int) -> None:
     """Notes the end of a run.
 
     Args:
-      code: int, the exit code, or -n after signal n.
-      secs: float, how long the run took.
-      log_start: int, where the log of this run begins, in bytes.
+      code: the exit code, or -n after signal n.
+      secs: how long the run took.
+      log_start: where the log of this run begins, in bytes.
     """
     self.secs = round(self.secs + secs, 2)
     if code == 0:
-      self._take_report()
+      self.take_report()
       return
     self.state = STOPPED if code in _STOPPED_CODES else FAILED
     if self.state == FAILED:
       self.cause = find_cause(self.log, log_start, code)
       if cli.DIVERGED in self.cause:
         self.state = DIVERGED
-    self.save()
 
-  def stop(self, secs):
-    """Notes that the run was stopped before its end."""
+  def stop(self, secs: float) -> None:
+    """Notes that the run was stopped before its end, after `secs`."""
     self.secs, self.state = round(self.secs + secs, 2), STOPPED
-    self.save()
-
-  def drop(self):
-    self.state = DROPPED
-    self.save()
 
   @property
-  def _report_path(self):
+  def _report_path(self) -> str:
     return os.path.join(self.logdir, 'report.json')
 
-  def _take_report(self):
+  def take_report(self) -> None:
+    """Notes the result that the report of its run gives, or that none does."""
     try:
       report = files.read_json(self._report_path)
       self.results.append(results_lib.take(report))
       self.state = DONE
     except (AttributeError, OSError, ValueError) as error:
       self.state, self.cause = FAILED, f'it has left no report: {error}'
-    self.save()
 
 
-def make_trials(combinations, folder):
-  """Returns a list of Trials, each in its own folder within `folder` (str)."""
+def make_trials(combinations: list[dict[str, str]], folder: str) -> list[Trial]:
+  """Returns Trials, each in a folder of its own within `folder`."""
   return [
     make_trial(number, len(combinations), combination, folder)
     for number, combination in enumerate(combinations, 1)
   ]
 
 
-def make_trial(number, num_trials, combination, folder):
-  """Returns Trial `number` of `num_trials`, in its own folder."""
+def make_trial(
+  number: int, num_trials: int, combination: dict[str, str], folder: str
+) -> Trial:
+  """Returns Trial `number` of `num_trials`, in a folder of its own."""
   name = f'{number:0{max(2, len(str(num_trials)))}d}'
   return Trial(number, name, combination, os.path.join(folder, name))
 

@@ -16,7 +16,7 @@ CLUSTER = 'local-cluster[2,1,1024]'
 
 def make_backend(num_trials):
   numbers = ','.join(map(str, range(num_trials)))
-  return sweep.make_command(sweep.make_study([f'a={numbers}'], [])).backend
+  return sweep.make_command(sweep.make_spec([f'a={numbers}'], [])).backend
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def make_backend(num_trials):
 )
 def test_what_cannot_work_on_spark_is_refused(set_flags, flags, message):
   set_flags('--num_ps=0', '--num_workers=1', '--runner=spark', *flags)
-  study = sweep.make_study(['a=1,2,3,4'], [])
+  spec = sweep.make_spec(['a=1,2,3,4'], [])
   with pytest.raises(cli.UsageError) as error:
-    sweep.make_command(study)
+    sweep.make_command(spec)
   assert message in str(error.value)
 
 
@@ -57,7 +57,7 @@ def test_a_relative_path_of_a_trial_is_refused(set_flags):
     (['data_dir=x'], ['--a=1']),
   ):
     with pytest.raises(cli.UsageError, match='--data_dir=x is relative'):
-      sweep.make_command(sweep.make_study(words, given))
+      sweep.make_command(sweep.make_spec(words, given))
 
 
 def test_flags_of_another_runner_are_refused(set_flags):

@@ -1,11 +1,11 @@
 """Sweeps, as users run them, most with fake_train.py in train's place."""
 
-import json
 import os
 import subprocess
 import sys
 import types
 
+import optuna
 import psutil
 
 from tests.support import background, programs
@@ -67,14 +67,31 @@ def read_table(done):
   return [dict(zip(header, row, strict=True)) for row in rows]
 
 
+def read_outcomes(folder):
+  """Returns {name: outcome} of the trials that have begun, by name."""
+  path = folder / 'sweep' / 'journal.log'
+  if not path.exists():
+    return {}
+  backend = optuna.storages.journal.JournalFileBackend(str(path))
+  storage = optuna.storages.JournalStorage(backend)
+  if not optuna.get_all_study_names(storage):
+    return {}
+  study = optuna.load_study(study_name='sweep', storage=storage)
+  # Of those with the same name the last one counts.
+  found = {
+    trial.user_attrs['trial']: trial.user_attrs['outcome']
+    for trial in study.trials
+    if 'outcome' in trial.user_attrs
+  }
+  return dict(sorted(found.items()))
+
+
 def read_trial(folder, name):
-  path = folder / 'sweep' / 'trials' / name / 'trial.json'
-  return json.loads(path.read_text())
+  return read_outcomes(folder)[name]
 
 
 def read_states(folder):
-  paths = sorted((folder / 'sweep' / 'trials').glob('*/trial.json'))
-  return [json.loads(path.read_text())['state'] for path in paths]
+  return [outcome['state'] for outcome in read_outcomes(folder).values()]
 
 
 def count_runs(folder):

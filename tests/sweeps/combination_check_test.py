@@ -36,7 +36,7 @@ class FakeRunner:
 def check(tmp_path):
   found = trials.make_trials([{'a': '1'}, {'a': '2'}], 'x')
   command = types.SimpleNamespace(
-    study=types.SimpleNamespace(num_ps=1, num_workers=2),
+    spec=types.SimpleNamespace(num_ps=1, num_workers=2),
     env={'SENT': 'x'},
     make_train_flags=lambda trial, rung: [trial.name, str(rung)],
   )

@@ -115,16 +115,21 @@ def test_what_has_failed_runs_again_only_if_asked():
   assert numbers(halving.Schedule(found, RUNGS, True).find_next()) == [2, 4]
 
 
-def test_the_worst_are_dropped_and_over(tmp_path):
-  found = make_trials()
-  for trial in found:
-    trial.folder = str(tmp_path)
-  schedule = halving.Schedule(found, RUNGS)
-  assert numbers(schedule.drop_worst(0)) == [2, 4]
-  assert [trial.state for trial in found] == [
-    *(trials.DROPPED, trials.DONE, trials.FAILED, trials.DONE)
+def test_the_worst_are_dropped():
+  schedule = halving.Schedule(make_trials(), RUNGS)
+  assert numbers(schedule.choose_dropped(0)) == [1]
+
+
+def test_what_has_run_to_the_end_is_dropped_no_more():
+  found = [
+    make_trial(1, trials.DONE, 0.5, 0.5),
+    make_trial(2, trials.DONE, 0.9),
+    make_trial(3, trials.DONE, 0.7),
   ]
-  assert numbers(filter(schedule.is_over, found)) == [1, 3]
+  # The first had been the best before the second was retried.
+  schedule = halving.Schedule(found, [[3, ''], [1, '']])
+  assert numbers(schedule.choose_dropped(0)) == [3]
+  assert [trial.is_over(2) for trial in found] == [True, False, False]
 
 
 def test_nothing_is_next_when_all_have_ended():

@@ -28,9 +28,9 @@ def test_the_trials_share_the_cores(set_flags, monkeypatch):
       *('--num_ps=0', '--num_workers=1', f'--parallel={num_parallel}', *flags)
     )
     words = ['a=' + ','.join(map(str, range(num_parallel)))]
-    study = sweep.make_study(words, ['--a=x'])
-    command = sweep.make_command(study)
-    first = trials.make_trials(study.combinations, 'x')[0]
+    spec = sweep.make_spec(words, ['--a=x'])
+    command = sweep.make_command(spec)
+    first = trials.make_trials(spec.combinations, 'x')[0]
     return command.make(first, 0)
 
   alone = threads(1)
@@ -56,7 +56,7 @@ def test_the_trials_share_the_cores(set_flags, monkeypatch):
 
 def find_launch_flags(set_flags, *words):
   set_flags('--num_ps=0', '--num_workers=1', *words)
-  return sweep.make_command(sweep.make_study(['a=1,2'], [])).launch_flags
+  return sweep.make_command(sweep.make_spec(['a=1,2'], [])).launch_flags
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_flags_of_launch_that_no_trial_could_heed_are_refused(
 
 def test_trials_that_run_at_the_same_time_have_ports_of_their_own(set_flags):
   set_flags('--num_ps=1', '--num_workers=2', '--launcher=ssh', '--hosts=a,b:7')
-  study = sweep.make_study(['a=1,2'], [])
-  command = sweep.make_command(study)
-  first, second = trials.make_trials(study.combinations, 'x')
+  spec = sweep.make_spec(['a=1,2'], [])
+  command = sweep.make_command(spec)
+  first, second = trials.make_trials(spec.combinations, 'x')
   assert '--hosts=a,b:7' in command.make(first, 0)
   assert '--hosts=a:2230,b:15' in command.make(second, 0, slot=2)
 
@@ -93,9 +93,9 @@ def test_trials_that_run_at_the_same_time_have_ports_of_their_own(set_flags):
 def test_trials_of_slurm_may_have_to_wait(set_flags):
   for launcher, logs_dir in ('slurm', 'x/01/logs'), ('ssh', ''):
     set_flags('--num_ps=0', '--num_workers=1', f'--launcher={launcher}')
-    study = sweep.make_study(['a=1'], [])
-    (trial,) = trials.make_trials(study.combinations, 'x')
-    assert sweep.make_command(study).find_logs_dir(trial) == logs_dir
+    spec = sweep.make_spec(['a=1'], [])
+    (trial,) = trials.make_trials(spec.combinations, 'x')
+    assert sweep.make_command(spec).find_logs_dir(trial) == logs_dir
 
 
 def test_a_single_process_with_an_evaluator_is_launched(set_flags):
@@ -129,9 +129,9 @@ def launch_flags():
 
 
 def test_no_secret_is_in_the_command_of_a_trial(launch_flags):
-  study = sweep.make_study(['a=1'], [])
-  command = sweep.make_command(study)
-  (trial,) = trials.make_trials(study.combinations, 'x')
+  spec = sweep.make_spec(['a=1'], [])
+  command = sweep.make_command(spec)
+  (trial,) = trials.make_trials(spec.combinations, 'x')
   made = command.make(trial, 0, '/own/file')
   assert made[3:7] == [
     *('--flagfile=/own/file', '--launcher=spark', '--master=yarn'),
@@ -141,7 +141,7 @@ def test_no_secret_is_in_the_command_of_a_trial(launch_flags):
 
 
 def make_command():
-  return sweep.make_command(sweep.make_study(['a=1,2'], []))
+  return sweep.make_command(sweep.make_spec(['a=1,2'], []))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import os
 
 import pytest
 
-from distmnist.common import cli
 from distmnist.sweeps import results, trials
 
 
@@ -23,14 +22,6 @@ def write_report(trial, **numbers):
     json.dump(numbers, file)
 
 
-def load_again(trial):
-  folder = os.path.dirname(trial.folder)
-  (found,) = trials.make_trials([trial.combination], folder)
-  found.load()
-  found.note_if_ended()
-  return found
-
-
 def write_log(trial, text):
   with open(trial.log, 'w') as file:
     file.write(text)
@@ -43,58 +34,38 @@ def test_names_sort_as_their_numbers(tmp_path):
   assert found[0].logdir == 'x/001/run'
 
 
-def test_a_trial_that_was_killed_is_not_over(trial):
-  assert load_again(trial).state == trials.RUNNING
-
-
-def write_trial(trial, value):
-  with open(f'{trial.folder}/trial.json', 'w') as file:
-    json.dump(value, file)
-
-
-def test_a_prepared_file_changes_nothing_but_what_came_of_it(trial, tmp_path):
+def test_what_is_known_of_a_trial_is_taken_over(trial):
   write_report(trial, test_accuracy=0.5)
-  (tmp_path / 'victim').mkdir()
-  names = {'folder': f'{tmp_path}/victim', 'number': 7, 'name': '../x'}
-  write_trial(
-    trial, {**names, 'combination': {'logdir': '/'}, '_report_path': '/x'}
-  )
-  before = dict(vars(trial))
-  trial.load()
-  assert vars(trial) == before
-  trial.begin()
-  assert os.listdir(tmp_path / 'victim') == []
+  trial.end(0, 1.5, 0)
+  again = trials.Trial(1, '01', {}, trial.folder)
+  again.take_outcome(json.loads(json.dumps(trial.outcome)))
+  assert again.outcome == trial.outcome
+  assert (again.state, again.secs) == (trials.DONE, 1.5)
 
 
 @pytest.mark.parametrize(
   'value, problem',
   [
-    ([1], 'is no JSON object'),
-    ({'state': 'won'}, "has state 'won'"),
-    ({'state': ['done']}, r"has state \['done'\]"),
-    ({'secs': -1}, 'has secs -1'),
-    ({'secs': float('nan')}, 'has secs nan'),
-    ({'secs': '1'}, "has secs '1'"),
-    ({'secs': float('inf')}, 'has secs inf'),
-    ({'cause': 3}, 'has cause 3'),
-    ({'cause': 'a\nb'}, r"has cause 'a\\nb'"),
-    ({'results': {}}, 'has results {}'),
-    ({'results': [{}]}, r'has results \[{}\]'),
-    ({'results': [{'test_accuracy': 'all'}]}, 'has results '),
-    ({'results': [{'folder': 1}]}, 'has results '),
+    ({'state': 'won'}, "state 'won'"),
+    ({'state': ['done']}, r"state \['done'\]"),
+    ({'secs': -1}, 'secs -1'),
+    ({'secs': float('nan')}, 'secs nan'),
+    ({'secs': '1'}, "secs '1'"),
+    ({'secs': float('inf')}, 'secs inf'),
+    ({'cause': 3}, 'cause 3'),
+    ({'cause': 'a\nb'}, r"cause 'a\\nb'"),
+    ({'results': {}}, 'results {}'),
+    ({'results': [{}]}, r'results \[{}\]'),
+    ({'results': [{'test_accuracy': 'all'}]}, 'results '),
+    ({'results': [{'folder': 1}]}, 'results '),
+    ({'folder': '/'}, 'outcome '),
   ],
 )
-def test_a_file_that_no_sweep_has_written_is_one_line(trial, value, problem):
-  write_trial(trial, value)
-  with pytest.raises(cli.RunError, match=f'trial.json {problem}.*; delete'):
-    trial.load()
-
-
-def test_a_file_that_is_no_json_is_one_line(trial):
-  with open(f'{trial.folder}/trial.json', 'w') as file:
-    file.write('{')
-  with pytest.raises(cli.RunError, match='trial.json cannot be read'):
-    trial.load()
+def test_an_outcome_that_no_sweep_has_written_is_none(trial, value, problem):
+  with pytest.raises(ValueError, match=problem):
+    trial.take_outcome(trial.outcome | value)
+  with pytest.raises(ValueError, match='outcome'):
+    trial.take_outcome([1])
 
 
 def test_what_a_problem_is_judged_by_is_taken_of_its_report(trial):
@@ -112,24 +83,20 @@ def test_what_a_problem_is_judged_by_is_taken_of_its_report(trial):
     0.5,
   )
   assert 'test_mae' not in trial.result
-  again = trials.Trial(1, '01', {}, trial.folder)
-  again.load()
-  assert again.results == trial.results
-  assert results.read_metric(again.results) == ('validation_mse', -1)
+  assert results.read_metric(trial.results) == ('validation_mse', -1)
 
 
-def test_an_end_is_on_the_disk(trial):
+def test_each_run_adds_a_result(trial):
   write_report(trial, test_accuracy=0.5, final_cost=0.1, workers=[1])
   trial.end(0, 1.5, 0)
   trial.begin()
   # Its report was that of the run before.
-  assert load_again(trial).state == trials.RUNNING
+  assert not trial.has_ended_unseen()
   write_report(trial, test_accuracy=0.75)
   trial.end(0, 1.0, 0)
-  found = load_again(trial)
-  assert (found.state, found.secs) == (trials.DONE, 2.5)
-  assert [r['test_accuracy'] for r in found.results] == [0.5, 0.75]
-  assert found.result == {
+  assert (trial.state, trial.secs) == (trials.DONE, 2.5)
+  assert [r['test_accuracy'] for r in trial.results] == [0.5, 0.75]
+  assert trial.result == {
     'validation_accuracy': None,
     'test_accuracy': 0.75,
     'final_cost': None,
@@ -139,10 +106,12 @@ def test_an_end_is_on_the_disk(trial):
 
 
 def test_an_end_that_nobody_noted_is_found(trial):
+  assert not trial.has_ended_unseen()
   write_report(trial, test_accuracy=0.5)
-  found = load_again(trial)
-  assert found.state == trials.DONE
-  assert found.result['test_accuracy'] == 0.5
+  assert trial.has_ended_unseen()
+  trial.take_report()
+  assert (trial.state, trial.result['test_accuracy']) == (trials.DONE, 0.5)
+  assert not trial.has_ended_unseen()
 
 
 def test_an_end_without_a_report_is_a_failure(trial):
@@ -158,7 +127,7 @@ def test_a_cost_that_is_no_number_is_told_from_other_failures(trial):
     'distmnist.train: error: the cost is nan: the training has diverged; try\n',
   )
   trial.end(1, 1.0, 0)
-  assert load_again(trial).state == trials.DIVERGED
+  assert trial.state == trials.DIVERGED
   write_log(trial, 'distmnist.train: error: disk full\n')
   trial.end(1, 1.0, 0)
   assert (trial.state, trial.cause) == (trials.FAILED, 'disk full')
@@ -167,7 +136,7 @@ def test_a_cost_that_is_no_number_is_told_from_other_failures(trial):
 @pytest.mark.parametrize('code', [130, 143])
 def test_who_left_on_a_signal_is_to_run_again(trial, code):
   trial.end(code, 1.0, 0)
-  assert load_again(trial).state == trials.STOPPED
+  assert trial.state == trials.STOPPED
 
 
 @pytest.mark.parametrize(
