@@ -10,8 +10,6 @@ import dataclasses
 import os
 import secrets
 
-from absl import flags
-
 from distmnist.cluster import task_environment
 from distmnist.common import (
   child_program,
@@ -26,16 +24,6 @@ from distmnist.launching import cluster_flags, jobs, run_record
 from distmnist.launching import train_flags as train_flags_lib
 from distmnist.launching.screen import log_view, screens
 from distmnist.launching.supervisor import sidecars
-from distmnist.sweeps import autotune
-
-_AUTOTUNE = flags.DEFINE_bool(
-  'autotune',
-  False,
-  'Before the run, spend --autotune_secs to find which of --steps_per_run, '
-  '--wire_dtype, --communication_period and the like make it faster on its '
-  'hosts, print the gain of each, and run with the best. Flags that are given '
-  'stay as they are.',
-)
 
 # What --help explains.
 _FIRST_FLAGS = (
@@ -71,11 +59,6 @@ def main(train_flags: list[str]) -> int:
     # The check takes seconds of TensorFlow here, but a mistake there costs a
     # place in the queue. On this machine the tasks report it just as early.
     train_flags_lib.check_combination(given, num_ps, num_workers)
-  if _AUTOTUNE.value and not cluster_flags.DRY_RUN.value:
-    taken, signum = autotune.run(autotune.read_given(), given)
-    if signum:
-      return 128 + signum
-    train_flags, given = [*train_flags, *taken], [*given, *taken]
   job = cluster_flags.make_job(train_flags, given)
   with run_record.opened(job, launcher, sidecars.from_flags()) as record:
     job = dataclasses.replace(job, record=record)

@@ -4,8 +4,7 @@
 
 takes the flags of train, hosts included; without hosts, those of launch say how
 many tasks there are. It starts nothing and reads no images; for a --problem it
-loads the training data to learn their shapes. With --suggest it instead runs
-for half a minute to find which flags make the run faster.
+loads the training data to learn their shapes.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
@@ -23,8 +22,7 @@ from distmnist.cluster import role_flags
 from distmnist.common import cli, console
 from distmnist.data import input_pipeline
 from distmnist.exchange import traffic as traffic_lib
-from distmnist.launching import cluster_flags, train_flags
-from distmnist.sweeps import autotune
+from distmnist.launching import cluster_flags
 from distmnist.training import evaluation, flag_checks
 from distmnist.training import step as step_lib
 from distmnist.training.problems import problem as problem_lib
@@ -45,12 +43,6 @@ _MBITS = flags.DEFINE_multi_integer(
   'times.',
   lower_bound=1,
 )
-_SUGGEST = flags.DEFINE_bool(
-  'suggest',
-  False,
-  'Instead, spend --autotune_secs on the hosts of --launcher to find which '
-  'flags make the run faster, and print them with the gain of each.',
-)
 
 # What --help explains.
 _FIRST_FLAGS = (
@@ -62,8 +54,6 @@ _FIRST_FLAGS = (
 
 def main() -> int | None:
   console.print_logs(print)
-  if _SUGGEST.value:
-    return suggest()
   cluster = make_cluster()
   problem = problem_lib.from_flags()
   name, step, held, traffic = build(cluster, problem)
@@ -127,25 +117,6 @@ def build(
       cluster, strategy, step.update, tf.trainable_variables()
     )
     return name, step, tf.global_variables(), traffic
-
-
-def suggest() -> int:
-  """Prints what `launch --autotune` would take; returns the exit code."""
-  given = flags.FLAGS
-  if given.worker_hosts or given.ps_hosts:
-    raise cli.UsageError(
-      '--suggest starts the tasks itself: give --launcher and --num_workers in'
-      ' place of --worker_hosts'
-    )
-  words = autotune.read_given()
-  of_train = [word for word in words if train_flags.is_known(_name(word))]
-  of_launch = [word for word in words if word not in of_train]
-  _, signum = autotune.run(of_launch, of_train)
-  return 128 + signum if signum else 0
-
-
-def _name(word: str) -> str:
-  return word.removeprefix('--').partition('=')[0]
 
 
 def make_cluster() -> cluster_lib.Cluster:

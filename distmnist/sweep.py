@@ -38,6 +38,7 @@ from distmnist.sweeps import (
   journal,
   local_backend,
   progress,
+  results,
   sweep_folder,
   trial_command,
   trial_loop,
@@ -96,6 +97,14 @@ _HALVING = flags.DEFINE_integer(
   'Successive halving by this factor N: all trials get a part of --train_steps '
   'or --epochs, the best 1 / N of them N times as much, and so on.',
   lower_bound=2,
+)
+_JUDGE = flags.DEFINE_enum(
+  'judge',
+  results.METRIC,
+  results.JUDGES,
+  'By what trials are compared. metric: the validation accuracy, or whatever '
+  'the problem names; images_per_sec: the speed of all workers together, for '
+  'which --train_secs=10 of train is long enough.',
 )
 _TRIAL_TIMEOUT_SECS = flags.DEFINE_float(
   'trial_timeout_secs',
@@ -194,6 +203,7 @@ def make_spec(words: list[str], train_flags: list[str]) -> spec_lib.Spec:
     random_seed=_RANDOM_SEED.value if _RANDOM.value else None,
     sampler=_SAMPLER.value,
     halving=_HALVING.value,
+    judge=_JUDGE.value,
   )
   spec.check_words()
   return spec

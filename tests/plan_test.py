@@ -8,7 +8,6 @@ from distmnist.cluster import cluster
 from distmnist.common import cli, registry
 from distmnist.common.names import STRATEGIES
 from distmnist.exchange import traffic as traffic_lib
-from distmnist.sweeps import autotune
 
 
 def run(capsys, set_flags, *words):
@@ -153,25 +152,6 @@ def find_bytes(tensor):
     if x.dtype == tf.int64 and tf.get_static_value(x)
   ]
   return number
-
-
-def test_it_suggests_what_launch_would_take(set_flags, monkeypatch):
-  seen = []
-  monkeypatch.setattr(
-    autotune, 'run', lambda *words: seen.append(words) or ([], None)
-  )
-  words = '--suggest', '--num_ps=2', '--autotune_secs=9', '--mbits=5'
-  set_flags(*words, '--model=cnn', '--epochs=2')
-  assert plan.main() == 0
-  ((of_launch, of_train),) = seen
-  assert of_launch == ['--num_ps=2']
-  assert sorted(of_train) == ['--epochs=2.0', '--model=cnn']
-
-
-def test_it_suggests_nothing_for_hosts_that_it_cannot_start(set_flags):
-  set_flags('--suggest', '--worker_hosts=a:1,b:1', '--ps_hosts=c:1')
-  with pytest.raises(cli.UsageError, match='--suggest starts the tasks itself'):
-    plan.main()
 
 
 _WORDS = """

@@ -202,6 +202,19 @@ def test_halving_continues_each_training_from_its_checkpoint(tmp_path):
   assert 'run/model.ckpt-40' in text and 'step 80/80' in text
 
 
+@pytest.mark.slow
+def test_trials_may_be_judged_by_their_speed_for_a_while(tmp_path):
+  words = ['batch_size=1,100', '--judge=images_per_sec']
+  done = sweeps.run(
+    *(tmp_path, *words, *REAL, '--train_secs=1'), module='distmnist.train'
+  )
+  assert done.returncode == 0, done.stderr
+  best, worst = sweeps.read_table(done)
+  assert (best['batch_size'], worst['batch_size']) == ('100', '1')
+  assert float(best['images_per_sec']) > float(worst['images_per_sec'])
+  assert 'best by images_per_sec: trial 02' in done.stderr
+
+
 def forget_third_trial(folder):
   """Leaves what was there when a kill came while it was proposed."""
   shutil.rmtree(folder / 'trials' / '03')

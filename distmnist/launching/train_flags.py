@@ -159,6 +159,8 @@ def _copy(flag):
 def check_combination(words, num_ps, num_workers):
   """Has train check whether its flags fit each other and the cluster.
 
+  Checks that need data, a GPU or a folder are left to the hosts.
+
   Args:
     words: list of str, the flags of train.
     num_ps, num_workers: int.
@@ -166,21 +168,11 @@ def check_combination(words, num_ps, num_workers):
   Raises:
     cli.UsageError: they do not fit.
   """
-  (mistake,) = find_mistakes([words], num_ps, num_workers)
-  if mistake:
-    raise cli.UsageError(mistake, 'train')
-
-
-def find_mistakes(combinations, num_ps, num_workers):
-  """Returns train's objection (str) to each list of flags, None if it fits.
-
-  Checks that need data, a GPU or a folder are left to the hosts.
-  """
   with tempfile.TemporaryDirectory(prefix='distmnist_check_') as folder:
     path = os.path.join(folder, 'check.json')
     asked = {'num_ps': num_ps, 'num_workers': num_workers}
     with open(path, 'w', encoding='utf-8') as file:
-      json.dump({**asked, 'flags': combinations, 'needs_data': False}, file)
+      json.dump({**asked, 'flags': [words], 'needs_data': False}, file)
     done = subprocess.run(
       [sys.executable, '-m', CHECK, path],
       capture_output=True,
@@ -191,9 +183,11 @@ def find_mistakes(combinations, num_ps, num_workers):
       _log.info(
         f'the flags of train are checked by the hosts alone: {lines[-1]}'
       )
-      return [None] * len(combinations)
+      return
     with open(f'{path}.checked', encoding='utf-8') as file:
-      return json.load(file)
+      (mistake,) = json.load(file)
+  if mistake:
+    raise cli.UsageError(mistake, 'train')
 
 
 def _get_source(module):

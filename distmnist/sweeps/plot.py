@@ -4,7 +4,7 @@ import collections
 import math
 
 from distmnist.common import files
-from distmnist.sweeps import ranking
+from distmnist.sweeps import ranking, results
 from distmnist.sweeps import trials as trials_lib
 from distmnist.sweeps.table import is_number
 
@@ -41,7 +41,7 @@ def _draw(figure, trials):
   figure.set_size_inches(0.8 + 3.2 * columns, 0.7 + 2.6 * rows)
   shown = [t for t in ranked if t.results and t.state not in trials_lib.LOST]
   lost = [t for t in ranked if t.state in trials_lib.LOST]
-  name, factor = by.replace('_', ' ', 1), 1
+  name, factor = results.describe(by), 1
   if by.endswith('_accuracy'):
     name, factor = f'{name}, %', 100
   title = f'{name}: {_describe(trials, shown, lost)}'

@@ -8,7 +8,14 @@ import sys
 from distmnist.common import cli
 from distmnist.common.names import SWEEP
 from distmnist.launching.screen import terminal
-from distmnist.sweeps import plot, ranking, search_space, table, tensorboard
+from distmnist.sweeps import (
+  plot,
+  ranking,
+  results,
+  search_space,
+  table,
+  tensorboard,
+)
 from distmnist.sweeps import trials as trials_lib
 
 _log = logging.getLogger(__name__)
@@ -59,9 +66,8 @@ class Progress:
     outcome, _, _ = trial.cause.partition(';')
     if trial.state == trials_lib.DONE:
       by = ranking.find_ranking([trial])
-      split, _, metric = by.partition('_')
-      value = format(trial.result[by], table.choose_spec(metric))
-      outcome = f'{split} {metric} {value}'
+      value = format(trial.result[by], table.choose_spec(by))
+      outcome = f'{results.describe(by)} {value}'
     _log.info(
       f'{schedule.count_ended(rung)} of '
       f'{len(schedule.find_members(rung)) + schedule.num_unknown}: '
@@ -109,7 +115,7 @@ class Progress:
       )
     best = ranking.rank(trials)[0]
     if best.state == trials_lib.DONE:
-      by = ranking.find_ranking(trials).replace('_', ' ', 1)
+      by = results.describe(ranking.find_ranking(trials))
       flags_of_best = shlex.join(search_space.to_flags(best.combination))
       _log.info(f'best by {by}: trial {best.name}, {flags_of_best}')
     _log.info(f'results in {written}')

@@ -1,8 +1,9 @@
 """Which trials are best.
 
 Trials are ranked by validation accuracy, or whatever metric judges the problem,
-if every trial that ended has it, else by that metric in the test; under
-halving, a trial that got further is better.
+if every trial that ended has it, else by that metric in the test; with
+--judge=images_per_sec by their speed; under halving, a trial that got further
+is better.
 """
 
 from distmnist.sweeps import results
@@ -13,6 +14,16 @@ def find_ranking(trials):
   """Returns what trials are compared by, such as 'test_accuracy' (str)."""
   by, _ = _find_metric(trials)
   return by
+
+
+def find_columns(trials):
+  """Returns the keys (list of str) that a table has of each result."""
+  by = find_ranking(trials)
+  if by == results.SPEED:
+    tests = {key for t in trials for key in t.result if key[:5] == 'test_'}
+    return [by, *sorted(tests)]
+  _, _, metric = by.partition('_')
+  return [f'validation_{metric}', f'test_{metric}']
 
 
 def _find_metric(trials):

@@ -1,13 +1,17 @@
 """The result of a trial, from its report, and the metric that judges it."""
 
+import re
 import sys
 
 from distmnist.common import cli
 
 # What a trial's result takes from train's report.json, besides the metric that
-# judges it: 'judged_by', and that metric's values in validation and test.
+# judges the problem: its values in validation and test.
 _REPORTED = 'final_cost', 'global_step', 'images_per_sec'
 _JUDGED_BY = '+accuracy'  # if a report does not say
+# The values of --judge.
+METRIC, SPEED = JUDGES = 'metric', 'images_per_sec'
+_METRIC_KEY = re.compile(r'(validation|test)_\w+')
 
 
 def is_number(value):
@@ -26,21 +30,24 @@ def is_result(value):
   metric = value.get('judged_by', _JUDGED_BY)
   if not isinstance(metric, str) or metric[:1] not in ('+', '-'):
     return False
-  validation, test = _name_metric(metric)
+  numbers = {key: n for key, n in value.items() if key != 'judged_by'}
   return (
-    value.keys() <= {'judged_by', validation, test, *_REPORTED}
-    and is_number(value.get(test))
+    all(k in _REPORTED or _METRIC_KEY.fullmatch(k) for k in numbers)
+    and is_number(value.get(_name_keys(metric)[-1]))
     and isinstance(value.get('global_step', 0), int | None)
-    and all(
-      number is None or is_number(number)
-      for name, number in value.items()
-      if name != 'judged_by'
-    )
+    and all(n is None or is_number(n) for n in numbers.values())
   )
 
 
-def _name_metric(judged_by):
-  return f'validation_{judged_by[1:]}', f'test_{judged_by[1:]}'
+def _name_keys(judged_by: str) -> list[str]:
+  """Returns what may compare trials, the one that each result has last."""
+  name = judged_by[1:]
+  return [name] if name == SPEED else [f'validation_{name}', f'test_{name}']
+
+
+def describe(key: str) -> str:
+  """Returns a key of a result as a person reads it: 'test accuracy'."""
+  return key if key in _REPORTED else key.replace('_', ' ', 1)
 
 
 def read_metric(results):
@@ -50,8 +57,9 @@ def read_metric(results):
     results: list of dict.
 
   Returns:
-    str, 'validation_' and the metric's name if all have it, else 'test_' and
-    its name; int, 1 if higher is better, -1 if lower is.
+    str, 'images_per_sec' under that --judge, else 'validation_' and the
+    metric's name if all have it, else 'test_' and its name; int, 1 if higher is
+    better, -1 if lower is.
 
   Raises:
     cli.RunError: they are not all judged by the same metric.
@@ -64,37 +72,45 @@ def read_metric(results):
       ' began; give another --sweep_dir, which runs all trials anew'
     )
   metric = judged_by[0] if judged_by else _JUDGED_BY
-  validation, test = _name_metric(metric)
-  has_all = results and all(r.get(validation) is not None for r in results)
-  return validation if has_all else test, 1 if metric[0] == '+' else -1
+  *first, last = _name_keys(metric)
+  for key in first if results else ():
+    if all(r.get(key) is not None for r in results):
+      return key, 1 if metric[0] == '+' else -1
+  return last, 1 if metric[0] == '+' else -1
 
 
 def choose_value(result: dict) -> tuple[str, float]:
   """Returns what one result is judged by, and its value: higher is better."""
   key, sign = read_metric([result])
-  name = key.replace('_', ' ', 1)
+  name = describe(key)
   return name if sign > 0 else f'-{name}', sign * result[key]
 
 
-def take(report):
-  """Returns a trial's result (dict), taken from a report.
+def take(report: dict, judge: str = METRIC) -> dict:
+  """Returns a trial's result, taken from a report.
+
+  Args:
+    report: train's report.json.
+    judge: a value of --judge.
 
   Raises:
-    ValueError: the report lacks the metric that is to judge it, or that is not
+    ValueError: the report lacks the number that is to judge it, or that is not
       finite.
   """
   metric = report.get('judged_by', _JUDGED_BY)
   name = metric[1:]
   result = {name: report.get(name) for name in _REPORTED}
-  result |= {'judged_by': metric} if metric != _JUDGED_BY else {}
+  judged_by = metric if judge == METRIC else f'+{judge}'
+  result |= {'judged_by': judged_by} if judged_by != _JUDGED_BY else {}
   for split in 'validation', 'test':
     found = report.get(f'{split}_metrics') or {}
     key = f'{split}_{name}'
     result[key] = found.get(name, report.get(key))
-    if name in found and found[name] is None:
+    if judge == METRIC and name in found and found[name] is None:
       raise ValueError(f'its {key} is not a finite number')
-  if result[key] is None:
-    raise ValueError(f'it has no {key}')
+  needed = _name_keys(judged_by)[-1]
+  if result[needed] is None:
+    raise ValueError(f'it has no {needed}')
   if not is_result(result):
     raise ValueError(f'not all are numbers: {result}')
   return result

@@ -7,7 +7,7 @@ import hashlib
 from distmnist.common import cli, command_line, stop_grace
 from distmnist.common.names import TRAIN
 from distmnist.launching import jobs, problem_file, train_flags
-from distmnist.sweeps import halving, search_space
+from distmnist.sweeps import halving, results, search_space
 
 # The sweep sets these itself, or they would leave nothing to compare.
 _OURS = (
@@ -29,8 +29,8 @@ class Spec:
     flags: those of all trials, with each --flagfile read.
     num_ps, num_workers: the cluster of each trial.
     module: dotted name, what a trial runs.
-    zip, random, random_seed, sampler, halving: the sweep's flags; the seed is
-      None without --random.
+    zip, random, random_seed, sampler, halving, judge: the sweep's flags; the
+      seed is None without --random.
   """
 
   words: list[str]
@@ -43,6 +43,7 @@ class Spec:
   random_seed: int | None = None
   sampler: str = 'random'
   halving: int | None = None
+  judge: str = results.METRIC
 
   @functools.cached_property
   def choices(self) -> dict[str, search_space.Values | search_space.Range]:

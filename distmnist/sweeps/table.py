@@ -3,7 +3,7 @@
 import csv
 
 from distmnist.common import files
-from distmnist.sweeps import ranking
+from distmnist.sweeps import ranking, results
 from distmnist.sweeps import trials as trials_lib
 
 _MAX_CAUSE = 60  # characters, in the table; results.csv has all of them
@@ -12,9 +12,8 @@ _MAX_CAUSE = 60  # characters, in the table; results.csv has all of them
 def make_rows(trials):
   """Returns [header, one row per trial, best first], each a list of str."""
   names = list(trials[0].combination)
-  _, _, metric = ranking.find_ranking(trials).partition('_')
-  judged = [f'validation_{metric}', f'test_{metric}']
-  shown = ['validation', 'test'] if metric == 'accuracy' else judged
+  judged = ranking.find_columns(trials)
+  shown = [key.removesuffix('_accuracy') for key in judged]
   rows = [
     ['trial', *names, *shown, 'cost', 'steps', 'secs'] + ['state', 'cause']
   ]
@@ -24,7 +23,7 @@ def make_rows(trials):
       [
         trial.name,
         *trial.combination.values(),
-        *(_format(result.get(name), choose_spec(metric)) for name in judged),
+        *(_format(result.get(key), choose_spec(key)) for key in judged),
         _format_cost(result.get('final_cost')),
         _format(result.get('global_step'), 'd'),
         _format(trial.secs or None, '.1f'),
@@ -35,9 +34,11 @@ def make_rows(trials):
   return rows
 
 
-def choose_spec(metric):
-  """Returns a metric's format spec: a loss may be far below 0.0001."""
-  return '.4f' if metric == 'accuracy' else '.4g'
+def choose_spec(key):
+  """Returns the format spec of a key: a loss may be far below 0.0001."""
+  if key == results.SPEED:
+    return '.0f'
+  return '.4f' if key.endswith('_accuracy') else '.4g'
 
 
 def _format(value, spec):

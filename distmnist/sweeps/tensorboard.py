@@ -54,9 +54,7 @@ class Writer:
       name: find_parser([trial.combination[name] for trial in trials])
       for name in trials[0].combination
     }
-    _, _, metric = ranking.find_ranking(trials).partition('_')
-    judged = f'validation_{metric}', f'test_{metric}'
-    self._metrics = *judged, 'final_cost', 'secs'
+    self._metrics = *ranking.find_columns(trials), 'final_cost', 'secs'
     if _find_events(folder):
       return
     experiment = self._api.Experiment(time_created_secs=time.time())

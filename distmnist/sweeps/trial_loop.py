@@ -57,7 +57,7 @@ class TrialLoop:
     """
     for trial in self._journal.trials:
       if trial.has_ended_unseen():
-        trial.take_report()
+        trial.take_report(self._command.spec.judge)
         self._journal.save(trial)
     self._progress.say_start(self._backend.num_parallel)
     if not (self._schedule.find_next() or self._schedule.num_unknown):
@@ -119,7 +119,8 @@ class TrialLoop:
       for name, code in runner.wait():
         trial, slot, size, start = running.pop(name)
         slots.append(slot)
-        trial.end(code, time.monotonic() - start, size)
+        secs = time.monotonic() - start
+        trial.end(code, secs, size, self._command.spec.judge)
         self._journal.save(trial)
         self._progress.note(trial, rung)
     if not running:
@@ -133,7 +134,7 @@ class TrialLoop:
       if code:
         trial.stop(secs)
       else:
-        trial.end(code, secs, size)
+        trial.end(code, secs, size, self._command.spec.judge)
       self._journal.save(trial)
 
   def _start(self, runner, trial, rung, slot):

@@ -124,17 +124,24 @@ class Trial:
     """
     return self.state == RUNNING and os.path.exists(self._report_path)
 
-  def end(self, code: int, secs: float, log_start: int) -> None:
+  def end(
+    self,
+    code: int,
+    secs: float,
+    log_start: int,
+    judge: str = results_lib.METRIC,
+  ) -> None:
     """Notes the end of a run.
 
     Args:
       code: the exit code, or -n after signal n.
       secs: how long the run took.
       log_start: where the log of this run begins, in bytes.
+      judge: a value of --judge.
     """
     self.secs = round(self.secs + secs, 2)
     if code == 0:
-      self.take_report()
+      self.take_report(judge)
       return
     self.state = STOPPED if code in _STOPPED_CODES else FAILED
     if self.state == FAILED:
@@ -150,11 +157,11 @@ class Trial:
   def _report_path(self) -> str:
     return os.path.join(self.logdir, 'report.json')
 
-  def take_report(self) -> None:
+  def take_report(self, judge: str = results_lib.METRIC) -> None:
     """Notes the result that the report of its run gives, or that none does."""
     try:
       report = files.read_json(self._report_path)
-      self.results.append(results_lib.take(report))
+      self.results.append(results_lib.take(report, judge))
       self.state = DONE
     except (AttributeError, OSError, ValueError) as error:
       self.state, self.cause = FAILED, f'it has left no report: {error}'

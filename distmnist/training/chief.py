@@ -16,6 +16,7 @@ from distmnist.training import (
   final_report,
   live_evaluation,
   run_folder,
+  schedule,
 )
 from distmnist.training.hooks import growth, validation
 from distmnist.transport import strategy
@@ -86,7 +87,9 @@ class Chief(strategy.CenterHook):
       saves: save_hook.SaveHook.
     """
     self._saves = saves
-    self._task, self._choice = task, choice
+    self._task, self._choice, self._others = task, choice, others
+    self._train_secs = schedule.secs_from_flags()
+    self._start, self._is_time_over = None, False
     self._folder, self._logdir = folder, folder.path
     self._first_step = run_folder.FirstStep(
       folder.path, folder.images, choice.problem
@@ -98,7 +101,7 @@ class Chief(strategy.CenterHook):
       self._evaluator = live_evaluation.make_evaluator(
         task, choice, validation_split
       )
-      self._validation = self._make_validation(steps, others)
+      self._validation = self._make_validation(steps)
     self._global_step = tf.train.get_global_step()
     self._final_step = None
     self._splits = _choose_splits(*judges)
@@ -128,8 +131,26 @@ class Chief(strategy.CenterHook):
     self._first_step.end()
     if self._validation:
       self._validation.after_run(run_context, run_values)
+    if self._train_secs:
+      self._end_if_time_is_over(run_context)
     self._saves.after_run(run_context, run_values)
     self._growth.look_if_due(run_context.session)
+
+  def _end_if_time_is_over(self, run_context):
+    now = time.monotonic()
+    # The first step sets up the graph on the devices.
+    self._start = self._start or now
+    if now - self._start >= self._train_secs and not self._is_time_over:
+      # A rule may need further steps until all agree to end.
+      self._is_time_over = True
+      _log.info(f'the {self._train_secs:g} s of --train_secs are over')
+      self._end_run(run_context)
+
+  def _end_run(self, run_context):
+    """Ends the loops of all workers; see validation.Validation."""
+    if run_context:
+      self._choice.strategy.request_stop(run_context)
+    self._others.stop_all()
 
   def read_last(self, session):
     """Fetches what `report` needs, once all is trained and saved."""
@@ -143,7 +164,7 @@ class Chief(strategy.CenterHook):
     self._live.take(session)
     self._task.stalls.busy('the end')
 
-  def _make_validation(self, steps, others):
+  def _make_validation(self, steps):
     problem = self._choice.problem
     summary_dir = self._logdir and layout.metrics_dir(
       self._logdir, 'validation'
@@ -154,11 +175,6 @@ class Chief(strategy.CenterHook):
       values = fetch(session)
       return values, problem.choose(self._evaluator.compute(values))
 
-    def end_run(run_context):
-      if run_context:
-        self._choice.strategy.request_stop(run_context)
-      others.stop_all()
-
     return validation.Validation(
       steps,
       evaluate,
@@ -166,7 +182,7 @@ class Chief(strategy.CenterHook):
       _EARLY_STOPPING_PATIENCE.value,
       _open_best(problem, self._folder),
       summary_dir,
-      end_run,
+      self._end_run,
       self._saves.save_early,
       self._task.history,
       self._task.metrics,

@@ -39,10 +39,20 @@ _EPOCHS = flags.DEFINE_float(
   '--epochs_over. The work is shared: a fast worker does more of it. A run '
   'that is started again makes those that are left; one that --resume begins '
   'with the checkpoint of another --logdir makes all of them. By default 1, if '
-  '--train_steps is not given.',
+  'neither --train_steps nor --train_secs is given.',
   lower_bound=0,
   upper_bound=1e9,
 )
+_TRAIN_SECS = flags.DEFINE_float(
+  'train_secs',
+  None,
+  'Seconds after the first step of worker 0 at which the training ends, as at '
+  'its last step; one that is started again has as long once more. With '
+  '--train_steps or --epochs as well, whichever comes first.',
+  lower_bound=0.1,
+)
+# The last step if only --train_secs is given: no cluster makes so many.
+_NO_LAST_STEP = 10**9
 _EPOCHS_OVER = flags.DEFINE_enum(
   'epochs_over',
   'shard',
@@ -130,6 +140,11 @@ class Plan:
     return self.dealing.begun_at(first_step).last_step
 
 
+def secs_from_flags() -> float | None:
+  """Returns --train_secs, None for no limit."""
+  return _TRAIN_SECS.value
+
+
 def make_plan(cluster, strategy, num_images, unit='images'):
   """Returns the Plan that the flags ask for.
 
@@ -171,7 +186,10 @@ def make_plan(cluster, strategy, num_images, unit='images'):
       '--n_push or --replicas_to_aggregate'
     )
   epochs, epoch_steps = _find_epochs(images_per_epoch, images_per_update)
-  ends = [n for n in (_TRAIN_STEPS.value, epoch_steps) if n is not None]
+  train_steps = _TRAIN_STEPS.value
+  if train_steps is None and epoch_steps is None:
+    train_steps = _NO_LAST_STEP
+  ends = [n for n in (train_steps, epoch_steps) if n is not None]
   return Plan(
     num_images=num_images,
     images_per_epoch=images_per_epoch,
@@ -187,17 +205,17 @@ def make_plan(cluster, strategy, num_images, unit='images'):
       pushes_per_step=strategy.pushes_per_step,
       has_own_streams=has_own_streams,
       steps_per_run=run_length.find_lease_unit(),
-      train_steps=_TRAIN_STEPS.value,
+      train_steps=train_steps,
       epoch_steps=epoch_steps,
     ),
   )
 
 
 def _find_epochs(images_per_epoch, images_per_update):
-  """Returns (passes asked for, their global steps); twice None if steps are."""
+  """Returns (passes asked for, their global steps); twice None if none are."""
   epochs = _EPOCHS.value
   if epochs is None:
-    if _TRAIN_STEPS.value is not None:
+    if (_TRAIN_STEPS.value, _TRAIN_SECS.value) != (None, None):
       return None, None
     epochs = 1
   # The number as typed, not the nearest float: 1.1 times 10 is 11.

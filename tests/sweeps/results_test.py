@@ -26,6 +26,18 @@ def test_it_has_the_metric_by_which_it_is_judged():
   assert results.read_metric([]) == ('test_accuracy', 1)
 
 
+def test_by_speed_no_metric_is_needed_but_kept():
+  report = {'images_per_sec': 500.0, 'test_accuracy': 0.5}
+  found = results.take(report, results.SPEED)
+  assert results.is_result(found)
+  assert results.read_metric([found]) == ('images_per_sec', 1)
+  assert results.choose_value(found) == ('images_per_sec', 500)
+  assert found['test_accuracy'] == 0.5
+  assert results.is_result(results.take({'images_per_sec': 1}, results.SPEED))
+  with pytest.raises(ValueError, match='it has no images_per_sec'):
+    results.take({'test_accuracy': 0.5}, results.SPEED)
+
+
 def test_trials_of_two_metrics_are_not_compared():
   auc = {'judged_by': '+auc', 'test_auc': 0.5}
   with pytest.raises(cli.RunError, match=r"by '\+accuracy' and .* '\+auc'"):
@@ -42,6 +54,8 @@ def test_trials_of_two_metrics_are_not_compared():
     {'test_accuracy': 0.5, 'final_cost': 10**400},
     {'test_accuracy': 0.5, 'global_step': 1.5},
     {'test_accuracy': 0.5, 'judged_by': '-mse'},
+    {'test_accuracy': 0.5, 'judged_by': '+images_per_sec'},
+    {'test_accuracy': 0.5, 'host': 1},
   ],
 )
 def test_what_no_table_can_show_is_no_result(value):

@@ -35,3 +35,13 @@ def test_a_huge_cost_is_short():
   found = make_trial(1, trials.DONE, 0.5)
   found.result['final_cost'] = 1.33e30
   assert table.make_rows([found])[1][-5] == '1.330e+30'
+
+
+def test_speeds_are_in_a_column_of_their_own():
+  found = [make_trial(i, trials.DONE, None) for i in (1, 2)]
+  for trial, speed in zip(found, (999.6, 54321.4), strict=True):
+    trial.result.update(judged_by='+images_per_sec', images_per_sec=speed)
+  header, best, worst = table.make_rows(found)
+  assert header[3:5] == ['images_per_sec', 'test']
+  assert best[0] == '02' and best[3:5] == ['54321', '0.5000']
+  assert worst[3] == '1000'

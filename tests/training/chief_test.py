@@ -40,14 +40,17 @@ class Others:
   """Stands for shutdown.Others: workers that are at their end."""
 
   def __init__(self, stats):
-    self.stats, self.waits = stats, []
+    self.stats, self.waits, self.num_stops = stats, [], 0
 
   def wait_at_end(self, timeout_secs, pause, get_on):
     self.waits.append(timeout_secs)
     return self.stats
 
   def stop_all(self):
-    pass
+    self.num_stops += 1
+
+  def is_save_wanted(self):
+    return False
 
 
 class Progress:
@@ -184,6 +187,27 @@ def test_the_report_is_of_the_center_if_the_best_has_been_removed(
   assert found['test_accuracy'] == pytest.approx(share)
 
 
+def test_when_its_time_is_over_all_are_told_once(
+  tf_session, set_flags, monkeypatch
+):
+  set_flags(*FEW, '--train_secs=3')
+  run = Run(tf_session)
+  now, stops = 100.0, []
+  monkeypatch.setattr(
+    chief_lib, 'time', types.SimpleNamespace(monotonic=lambda: now)
+  )
+  context = types.SimpleNamespace(
+    session=tf_session,
+    stop_requested=False,
+    request_stop=lambda: stops.append(now),
+  )
+  run.chief.after_create_session(tf_session, None)
+  for secs in 20, 2.5, 1, 1:  # The first step takes as long as it likes.
+    now += secs
+    run.chief.after_run(context, None)
+  assert (stops, run.others.num_stops) == ([123.5], 1)
+
+
 def test_after_a_signal_nobody_is_waited_for(tf_session, set_flags):
   set_flags(*FEW)
   run = Run(tf_session)
@@ -251,6 +275,17 @@ def test_early_stopping_keeps_and_reports_the_best(tasks, tmp_path):
     f'step {best_step}  test accuracy {report["test_accuracy"]:.4f}'
     in evaluated.output
   )
+
+
+@pytest.mark.slow
+def test_a_time_is_the_end_of_a_training_that_goes_on_if_asked(tasks, tmp_path):
+  flags = *SMALL, f'--logdir={tmp_path / "run"}', '--train_secs=0.2'
+  steps = []
+  for name in '1.log', '2.log':
+    task = tasks.run(tmp_path / name, *flags)
+    assert task.code == 0, task.output
+    steps.append(read_report(tmp_path / 'run')['global_step'])
+  assert 1 < steps[0] < steps[1]
 
 
 @pytest.mark.slow

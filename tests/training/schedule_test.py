@@ -39,6 +39,8 @@ def plan(num_images=1000, name='async_sgd', num_workers=3):
     # Whichever comes first.
     (['--train_steps=7', '--epochs=2'], 7),
     (['--train_steps=70', '--epochs=2'], 20),
+    (['--train_secs=3', '--epochs=2'], 20),
+    (['--train_secs=3'], 10**9),  # The chief ends it.
     (['--batch_size=300'], 4),
     (['--batch_size=1000'], 1),
   ],
