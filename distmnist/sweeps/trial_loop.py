@@ -3,12 +3,13 @@
 import contextlib
 import logging
 import math
+import os
 import signal
 import time
 
 from distmnist.common import cli, files, signals, stop_grace
-from distmnist.common.names import TRAIN
-from distmnist.sweeps import combination_check, runners, tensorboard
+from distmnist.common.names import CHECK, TRAIN
+from distmnist.sweeps import runners, search_space, tensorboard, trial_command
 from distmnist.sweeps import trials as trials_lib
 
 _log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class TrialLoop:
 
   def _run_all(self, runner):
     if self._command.spec.module == TRAIN:
-      combination_check.check(
+      check_combinations(
         runner, self._command, self._make_examples(), self._folder.path
       )
     if not runner.signals:
@@ -155,3 +156,55 @@ class TrialLoop:
       raise cli.RunError(
         f'trial {trial.name} cannot be written: {error}'
       ) from error
+
+
+def check_combinations(
+  runner: runners.Runner,
+  command: trial_command.TrialCommand,
+  trials: list[trials_lib.Trial],
+  folder: str,
+) -> None:
+  """Has train check each trial's flags, all of them in one process.
+
+  They are to fit each other, the data and the machine. Returns early if a
+  signal comes.
+
+  Args:
+    runner: that of the trials.
+    command: makes the flags of each.
+    trials: what to check.
+    folder: that of the sweep.
+
+  Raises:
+    cli.UsageError: names the first combination that cannot work.
+    cli.RunError: the check itself has failed.
+  """
+  path, log = (os.path.join(folder, f'check.{end}') for end in ('json', 'log'))
+  asked = {
+    'num_ps': command.spec.num_ps,
+    'num_workers': command.spec.num_workers,
+    'needs_data': True,
+    'flags': [command.make_train_flags(trial, 0) for trial in trials],
+  }
+  files.write_json(path, asked)
+  argv = ['python', '-m', CHECK, path]
+  start = runner.start(runners.Command('check', argv, log, command.env))
+  ended = runner.wait()
+  if not ended:
+    runner.stop(grace_secs=0)
+    return
+  ((_, code),) = ended
+  if code:
+    cause = trials_lib.find_cause(log, start, code)
+    raise cli.RunError(f'the trials cannot be checked: {cause}')
+  mistakes = files.read_json(f'{path}.checked')
+  for name in (path, log, f'{path}.checked'):
+    os.remove(name)
+  wrong = [pair for pair in zip(trials, mistakes, strict=True) if pair[1]]
+  if wrong:
+    trial, mistake = wrong[0]
+    more = f' ({len(wrong)} of {len(trials)} cannot work)' * (len(wrong) > 1)
+    raise cli.UsageError(
+      f'no trial was started: with '
+      f'{search_space.describe(trial.combination)}: {mistake}{more}'
+    )

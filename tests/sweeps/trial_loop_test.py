@@ -1,14 +1,18 @@
 """Trials on their way: they end, are stopped, or go on where they were."""
 
 import signal
+import types
 
 import pytest
 
+from distmnist.common import cli, files
+from distmnist.sweeps import trial_loop, trials
 from tests.support import background, sweeps
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('heed_signals')]
+pytestmark = pytest.mark.usefixtures('heed_signals')
 
 
+@pytest.mark.slow
 def test_what_has_ended_is_not_run_again(tmp_path):
   words = ['do=all:print=ran,report=0.5;all:print=ran,error=no;all:print=ran']
   first = sweeps.run(tmp_path, *words)
@@ -26,6 +30,7 @@ def test_what_has_ended_is_not_run_again(tmp_path):
   assert third.returncode == 1
 
 
+@pytest.mark.slow
 def test_a_signal_has_the_trials_save_and_leave(tmp_path):
   words = [
     'do=all:report=0.5,print=ran;all:print=ran,leave=a;all:leave=b;all:exit=1',
@@ -52,6 +57,7 @@ def test_a_signal_has_the_trials_save_and_leave(tmp_path):
   assert 'leaving on 15' in (logs / '02' / 'log').read_text()
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_killed_runs_what_is_missing(tmp_path):
   words = [
     'do=all:print=ran,report=0.5;all:print=ran,touch=on,wait=go,report=0.7;'
@@ -69,6 +75,7 @@ def test_a_sweep_that_was_killed_runs_what_is_missing(tmp_path):
   assert [row['trial'] for row in sweeps.read_table(done)] == ['02', '03', '01']
 
 
+@pytest.mark.slow
 def test_a_trial_that_never_ends_is_told_to_leave_and_stops_no_other(tmp_path):
   words = [
     'do=all:print=ran,leave=a,report=1;all:print=ran,deaf,write=half,forever;'
@@ -97,6 +104,7 @@ def test_a_trial_that_never_ends_is_told_to_leave_and_stops_no_other(tmp_path):
   assert 'all have ended' in sweeps.run(tmp_path, words[0], *words[2:]).stderr
 
 
+@pytest.mark.slow
 def test_halving_goes_on_within_a_rung_and_counts_no_failure(tmp_path):
   reports = (
     'all:print=ran,report=0.4;all:error=no;'
@@ -124,3 +132,71 @@ def test_halving_goes_on_within_a_rung_and_counts_no_failure(tmp_path):
   ]
   assert 'all have ended' in sweeps.run(tmp_path, *words).stderr
   assert sweeps.count_runs(tmp_path) == [3, 0, 1, 3]
+
+
+class FakeRunner:
+  """Ends with `code`, after it has written `mistakes`."""
+
+  def __init__(self, mistakes=None, code=0, log=''):
+    self.mistakes, self.code, self.log = mistakes, code, log
+    self.stopped = False
+
+  def start(self, command):
+    assert command.env == {'SENT': 'x'}
+    (path,) = command.argv[3:]
+    self.asked = files.read_json(path)
+    if self.mistakes is not None:
+      files.write_json(f'{path}.checked', self.mistakes)
+    with open(command.log, 'w') as file:
+      file.write(self.log)
+    return 0
+
+  def wait(self):
+    return [] if self.code is None else [('check', self.code)]
+
+  def stop(self, grace_secs):
+    self.stopped = True
+
+
+@pytest.fixture
+def check(tmp_path):
+  found = trials.make_trials([{'a': '1'}, {'a': '2'}], 'x')
+  command = types.SimpleNamespace(
+    spec=types.SimpleNamespace(num_ps=1, num_workers=2),
+    env={'SENT': 'x'},
+    make_train_flags=lambda trial, rung: [trial.name, str(rung)],
+  )
+  return lambda runner: trial_loop.check_combinations(
+    runner, command, found, str(tmp_path)
+  )
+
+
+def test_all_are_checked_at_once_and_nothing_is_left(check, tmp_path):
+  runner = FakeRunner(['', ''])
+  check(runner)
+  assert runner.asked == {
+    'num_ps': 1,
+    'num_workers': 2,
+    'needs_data': True,
+    'flags': [['01', '0'], ['02', '0']],
+  }
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_mistake_is_named(check):
+  with pytest.raises(cli.UsageError, match='started: with a=2: too big$'):
+    check(FakeRunner(['', 'too big']))
+  with pytest.raises(cli.UsageError, match=r'a=1: no \(2 of 2 cannot work\)$'):
+    check(FakeRunner(['no', 'too big']))
+
+
+def test_a_check_that_fails_says_why(check):
+  log = 'distmnist.check_flags: error: no memory\n'
+  with pytest.raises(cli.RunError, match='cannot be checked: no memory'):
+    check(FakeRunner(code=1, log=log))
+
+
+def test_a_signal_ends_it(check):
+  runner = FakeRunner(code=None)
+  check(runner)
+  assert runner.stopped
