@@ -19,6 +19,7 @@ counts as bad, so that the next one is not close to it, and a failed one not at
 all.
 """
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -34,8 +35,6 @@ from distmnist.sweeps import trials as trials_lib
 NAME = 'journal.log'
 _STUDY = 'sweep'
 _log = logging.getLogger(__name__)
-# Optuna's lock on its file that a kill has left is broken after so long.
-_LOCK_SECS = 5
 
 
 def check_ready() -> None:
@@ -109,7 +108,9 @@ class Journal:
 
   def _open_storage(self) -> None:
     journal = self._optuna.storages.journal
-    lock = journal.JournalFileSymlinkLock(self._path, _LOCK_SECS)
+    lock = journal.JournalFileSymlinkLock(self._path)
+    with contextlib.suppress(RuntimeError):  # There is none.
+      lock.release()  # A kill has left it: the folder is ours.
     self._storage = self._optuna.storages.JournalStorage(
       journal.JournalFileBackend(self._path, lock)
     )

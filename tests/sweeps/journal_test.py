@@ -137,6 +137,18 @@ def test_a_kill_between_two_lines_is_made_good(open_journal, tmp_path):
   assert trial.state.name == 'COMPLETE'
 
 
+def test_a_lock_that_a_kill_has_left_is_not_waited_for(open_journal, tmp_path):
+  open_journal().begin()
+  lock = optuna.storages.journal.JournalFileSymlinkLock(
+    str(tmp_path / journal.NAME)
+  )
+  lock.acquire()
+  kept = open_journal()
+  end(kept, kept.trials[0], 0.5)  # Optuna would wait for half a minute.
+  with pytest.raises(RuntimeError):
+    lock.release()
+
+
 @pytest.mark.parametrize('text', ['{\n', '[]\n', '{"op_code":4}\n', 'x\ny\n'])
 def test_a_file_that_no_sweep_has_written_is_one_line(
   open_journal, tmp_path, text
