@@ -16,6 +16,7 @@ that fails does not stop the others. Repeat the command to run what is missing.
 Each trial is one process; with --num_ps, --num_workers, --max_restarts or
 --launcher a `distmnist.launch`, which gets its flags from here; with
 --runner=spark --master=... a Spark task. All hosts share the --sweep_dir.
+It needs Optuna: pip install distmnist[sweep].
 """
 
 import logging

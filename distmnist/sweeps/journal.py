@@ -169,10 +169,24 @@ class Journal:
     )
     return self.trials[-1]
 
+  @contextlib.contextmanager
+  def _writing(self):
+    """Raises cli.RunError if the file cannot be written."""
+    try:
+      yield
+    except OSError as error:
+      raise cli.RunError(
+        f'{self._path} cannot be written: {error.strerror}; once it can, the '
+        'same command goes on'
+      ) from error
+
   def begin(self) -> None:
     """Marks the file as this sweep's for good."""
-    if self._study:
-      return
+    if not self._study:
+      with self._writing():
+        self._begin()
+
+  def _begin(self) -> None:
     self._open_storage()
     self._study = self._optuna.create_study(
       storage=self._storage,
@@ -189,12 +203,13 @@ class Journal:
     self._study.sampler = self._optuna.samplers.TPESampler(
       seed=self._spec.random_seed + len(self.trials), constant_liar=True
     )
-    asked = self._study.ask(self._make_space())
-    trial = self._add(
-      {n: c.format(asked.params[n]) for n, c in self._spec.choices.items()}
-    )
-    trial.optuna_number = asked.number
-    asked.set_user_attr('trial', trial.name)
+    with self._writing():
+      asked = self._study.ask(self._make_space())
+      trial = self._add(
+        {n: c.format(asked.params[n]) for n, c in self._spec.choices.items()}
+      )
+      trial.optuna_number = asked.number
+      asked.set_user_attr('trial', trial.name)
     return trial
 
   def _make_space(self) -> dict:
@@ -205,16 +220,17 @@ class Journal:
     """Writes how a trial stands, before the sweep goes on.
 
     Raises:
-      OSError: it cannot be written.
+      cli.RunError: it cannot be written.
     """
     known = self._find(trial)
-    if known is None or known.state.is_finished():
-      self._start_again(trial)
-    else:
-      self._storage.set_trial_user_attr(
-        known._trial_id, 'outcome', trial.outcome
-      )
-    self._tell(trial)
+    with self._writing():
+      if known is None or known.state.is_finished():
+        self._start_again(trial)
+      else:
+        self._storage.set_trial_user_attr(
+          known._trial_id, 'outcome', trial.outcome
+        )
+      self._tell(trial)
 
   def _find(self, trial: trials_lib.Trial):
     """Returns the latest Optuna trial (FrozenTrial) of a trial, or None."""

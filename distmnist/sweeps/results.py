@@ -1,6 +1,5 @@
 """The result of a trial, from its report, and the metric that judges it."""
 
-import re
 import sys
 
 from distmnist.common import cli
@@ -11,7 +10,7 @@ _REPORTED = 'final_cost', 'global_step', 'images_per_sec'
 _JUDGED_BY = '+accuracy'  # if a report does not say
 # The values of --judge.
 METRIC, SPEED = JUDGES = 'metric', 'images_per_sec'
-_METRIC_KEY = re.compile(r'(validation|test)_\w+')
+_SPLITS = 'validation_', 'test_'
 
 
 def is_number(value):
@@ -32,7 +31,7 @@ def is_result(value):
     return False
   numbers = {key: n for key, n in value.items() if key != 'judged_by'}
   return (
-    all(k in _REPORTED or _METRIC_KEY.fullmatch(k) for k in numbers)
+    all(k in _REPORTED or k.startswith(_SPLITS) for k in numbers)
     and is_number(value.get(_name_keys(metric)[-1]))
     and isinstance(value.get('global_step', 0), int | None)
     and all(n is None or is_number(n) for n in numbers.values())
@@ -72,11 +71,9 @@ def read_metric(results):
       ' began; give another --sweep_dir, which runs all trials anew'
     )
   metric = judged_by[0] if judged_by else _JUDGED_BY
-  *first, last = _name_keys(metric)
-  for key in first if results else ():
-    if all(r.get(key) is not None for r in results):
-      return key, 1 if metric[0] == '+' else -1
-  return last, 1 if metric[0] == '+' else -1
+  keys = _name_keys(metric)
+  has_all = results and all(r.get(keys[0]) is not None for r in results)
+  return keys[0 if has_all else -1], 1 if metric[0] == '+' else -1
 
 
 def choose_value(result: dict) -> tuple[str, float]:

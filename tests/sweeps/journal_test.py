@@ -1,6 +1,7 @@
 """The journal: a sweep goes on with what it says, and Optuna chooses by it."""
 
 import math
+import resource
 import sys
 
 import optuna
@@ -135,6 +136,21 @@ def test_a_kill_between_two_lines_is_made_good(open_journal, tmp_path):
     )
   (trial,) = read_study(tmp_path).trials
   assert trial.state.name == 'COMPLETE'
+
+
+def test_a_full_disk_is_one_line_and_no_loss(open_journal, tmp_path):
+  kept = open_journal(SPACE, random=9, **TPE)
+  kept.begin()
+  end(kept, kept.propose(), 0.5)
+  size = (tmp_path / journal.NAME).stat().st_size
+  old = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, old[1]))
+  try:
+    with pytest.raises(cli.RunError, match='journal.log cannot be written'):
+      kept.propose()
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+  assert open_journal(SPACE, random=9, **TPE).trials == kept.trials
 
 
 def test_a_lock_that_a_kill_has_left_is_not_waited_for(open_journal, tmp_path):
