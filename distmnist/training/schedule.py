@@ -38,8 +38,8 @@ _EPOCHS = flags.DEFINE_float(
   'Passes over the training images, in which each is read exactly once; see '
   '--epochs_over. The work is shared: a fast worker does more of it. A run '
   'that is started again makes those that are left; one that --resume begins '
-  'with the checkpoint of another --logdir makes all of them. By default 1, if '
-  'neither --train_steps nor --train_secs is given.',
+  'with the checkpoint of another --logdir makes all of them. By default 1 '
+  'without --train_steps and --train_secs.',
   lower_bound=0,
   upper_bound=1e9,
 )
