@@ -72,8 +72,9 @@ def fit(
       refused.
     on_line: called with each line, see training.run.
     **settings: flags, see distmnist.run. By default epochs=1 (unless there are
-      train_steps), batch_size=32 (the examples in one worker's batch), and the
-      optimizer and its learning rate are those of the compiled model.
+      train_steps or train_secs), batch_size=32 (the examples in one worker's
+      batch), and the optimizer and its learning rate are those of the compiled
+      model.
 
   Returns:
     (model, report): the same model, with the weights of the last step, or of

@@ -16,6 +16,7 @@ _WITHOUT_EFFECT = (
   'lr_schedule_unit',
   'startup_delay_steps',
   'steps_per_run',
+  'train_secs',
 )
 
 
@@ -24,7 +25,7 @@ def _make_refusal(flag):
     flag,
     lambda f: FLAGS[flag].value != FLAGS[flag].default,
     ' has no effect in a script with a loop of its own, which chooses what a '
-    'step reads: leave it out',
+    'step reads and when the training ends: leave it out',
   )
 
 

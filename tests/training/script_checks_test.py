@@ -11,7 +11,8 @@ _CLUSTER = cluster_lib.Cluster(('a:1',), ('b:1', 'c:1'), 'worker')
 
 
 @pytest.mark.parametrize(
-  'name, value', [('steps_per_run', 2), ('gradient_accumulation', 4)]
+  'name, value',
+  [('steps_per_run', 2), ('gradient_accumulation', 4), ('train_secs', 9)],
 )
 def test_a_flag_of_our_own_loop_is_refused(set_flags, name, value):
   refusals.refuse(script_checks.REFUSALS)
