@@ -17,7 +17,7 @@ import functools
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli, console
-from distmnist.lifecycle import restorable
+from distmnist.lifecycle import restoring
 from distmnist.logdir import checkpoints, saved_run
 from distmnist.problems import images
 from distmnist.serving import saved_model
@@ -87,8 +87,8 @@ def export(
   with problem_lib.open_graph(), tf.Session(config=config) as session:
     inputs, outputs = problem_spec.build(problem, spec)
     variables = _find_variables(outputs)
-    saved = averages.name_all(variables)
-    restorable.restore(path, session, tf.train.Saver(saved), saved)
+    restoring.Restorer(averages.name_all(variables)).restore(session, path)
+    key_map.fill(session)
     saver = tf.train.Saver(variables)
     key_map.fill_when_loaded()
     num_bytes = saved_model.write(export_dir, session, saver, inputs, outputs)

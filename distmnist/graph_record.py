@@ -25,7 +25,8 @@ class GraphRecord:
     copies: list of tf.Variable, local ones of the rule, which are set back when
       a session is lost; exchange/copies/local_copies.py.
     sliced_losses: list of nn/gradient_accumulation.SlicedLoss.
-    other_names: list of (name, callable); logdir/other_names.py.
+    other_names: {name of a variable: callable(names in a checkpoint) -> the
+      name there, or None}, asked if a checkpoint lacks the variable's own name.
     initial_values: list of (name, callable); transport/fed_initial_values.py.
     model_state: transport/model_state.ModelState, or None.
     exchanges: list of exchange/copies/periodic_exchange.Exchange.
@@ -53,7 +54,7 @@ class GraphRecord:
   optional: list = dataclasses.field(default_factory=list)
   copies: list = dataclasses.field(default_factory=list)
   sliced_losses: list = dataclasses.field(default_factory=list)
-  other_names: list = dataclasses.field(default_factory=list)
+  other_names: dict = dataclasses.field(default_factory=dict)
   initial_values: list = dataclasses.field(default_factory=list)
   model_state: Any = None
   exchanges: list = dataclasses.field(default_factory=list)

@@ -11,16 +11,11 @@ import logging
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import graph_record
 from distmnist.cluster import errors
 from distmnist.common import cli
-from distmnist.lifecycle import restorable
-from distmnist.logdir import (
-  checkpoint_reads,
-  checkpoints,
-  other_names,
-)
-from distmnist.tables import key_map, sparse_table, table_saver, touched_rows
+from distmnist.lifecycle import restoring
+from distmnist.logdir import checkpoint_reader, checkpoints
+from distmnist.tables import key_map, sparse_table, touched_rows
 from distmnist.transport import fed_initial_values, strategy
 
 _log = logging.getLogger(__name__)
@@ -44,22 +39,9 @@ class FirstValues:
     self._hooks = hooks
     self._member = strategy.find_member(hooks)
     self._initializers = tf.global_variables_initializer()
-    # What a checkpoint may lack, or have under another name.
-    self._optional = [
-      *graph_record.current().optional,
-      *other_names.choose(tf.global_variables()),
-    ]
-    self._needed = [
-      v
-      for v in tf.global_variables()
-      if not any(v is x for x in self._optional)
-    ]
-    self._saver_of_needed = None
     self._clear_touched = touched_rows.build_clear_all()
-    if self._optional and self._cluster.is_chief:
-      self._saver_of_needed = table_saver.TableSaver(
-        self._cluster.cpu_device, variables=self._needed
-      )
+    if self._cluster.is_chief:
+      self._restorer = restoring.Restorer(device=self._cluster.cpu_device)
 
   def set_in(self, scaffold, session):
     """Gives the variables their values; the init_fn of `scaffold`."""
@@ -90,10 +72,11 @@ class FirstValues:
       step = checkpoints.parse_step(path)
       self._task.history.write('restoring', step=step)
       try:
-        self._restore(scaffold, session, path)
-      except checkpoint_reads.DamageError as error:
+        lacking = self._restorer.restore(session, path)
+      except checkpoint_reader.DamageError as error:
         # It was whole when it was found: the next start finds what is wrong.
         raise cli.PassingError(str(error)) from error
+      session.run([v.initializer for v in lacking])
       self._task.history.write('restored', step=step)
       _log.info(f'restored {path}')
     else:
@@ -121,16 +104,3 @@ class FirstValues:
     config = self._task.session_config
     with tf.Session(server.target, session.graph, config) as first:
       first.run(self._initializers, given)
-
-  def _restore(self, scaffold, session, path):
-    """Restores `path`; what it may lack, and lacks, stays initialised."""
-    if not self._saver_of_needed or checkpoints.has_all(path, self._optional):
-      variables = tf.global_variables()
-      local = restorable.localize(path, session.graph, variables)
-      restorable.load(path, session, scaffold.saver, local)
-      return
-    self._initialize(session)
-    lost = other_names.choose_lost(path, self._optional)
-    local = restorable.localize(path, session.graph, self._needed + lost)
-    restorable.load(path, session, self._saver_of_needed, local)
-    other_names.load(session, local, self._optional)

@@ -13,7 +13,7 @@ import os
 import numpy as np
 
 from distmnist.common import files
-from distmnist.logdir import checkpoint_files, checkpoints, saving
+from distmnist.logdir import checkpoint_reader, checkpoints, saving
 from distmnist.storage import paths
 
 _log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class Best:
     Without its files nothing could be evaluated or exported at the end.
     """
     with contextlib.suppress(OSError):  # A store that does not answer.
-      if self.path and not checkpoint_files.is_there(self.path):
+      if self.path and not checkpoint_reader.is_there(self.path):
         _log.info(
           f'{self.path}, the best checkpoint, was removed by somebody: the '
           'evaluations up to now no longer count'
@@ -121,20 +121,17 @@ class Best:
         f'{files.advise(str(error.strerror))}'
       ) from error
 
-  def _read_metric(self, reader):
-    """Returns (step, int; metric, float, or None) of a checkpoint."""
-    name = _METRIC.format(self.metric)
-    value = float(reader.get_tensor(name)) if reader.has_tensor(name) else None
-    return int(reader.get_tensor('global_step')), value
-
   def _read(self):
     for path in checkpoints.list_checkpoints(self._folder):
       if damage := checkpoints.find_damage(path):
         _log.info(f'{path} was the best checkpoint, and is not whole: {damage}')
         continue
-      step, value = checkpoint_files.read(path, self._read_metric)
+      name = _METRIC.format(self.metric)
+      with checkpoint_reader.Reader(path) as reader:
+        step = int(reader.read('global_step'))
+        value = float(reader.read(name)) if name in reader.shapes else math.nan
       # There are two if the writer was killed: the better one is newer.
-      if value is not None and self._is_better(value):
+      if not math.isnan(value) and self._is_better(value):
         self.step, self.value, self.path = step, value, path
     self._worse_steps = _read_worse(self._folder, self.step)
 

@@ -1,4 +1,4 @@
-"""The checkpoints in the log directory."""
+"""The checkpoints in a folder: their files, which of them can be used."""
 
 import contextlib
 import logging
@@ -10,12 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
 from distmnist.common import cli
-from distmnist.logdir import (
-  checkpoint_files,
-  checkpoint_reads,
-  slice_reader,
-  variable_specs,
-)
+from distmnist.logdir import checkpoint_reader
 from distmnist.storage import paths, urls
 
 _log = logging.getLogger(__name__)
@@ -43,7 +38,7 @@ def find_latest(logdir):
   """Returns the path of the latest checkpoint, or None."""
   # Not tf.train.latest_checkpoint: it loses them if the folder was moved.
   found = list_checkpoints(logdir)
-  return next((p for p in found if checkpoint_files.is_there(p)), None)
+  return next((p for p in found if checkpoint_reader.is_there(p)), None)
 
 
 def list_checkpoints(logdir):
@@ -53,7 +48,7 @@ def list_checkpoints(logdir):
   be older than the folder, or lost. A checkpoint that lacks a file is listed,
   one that lacks all is not.
   """
-  there = checkpoint_reads.trying(
+  there = checkpoint_reader.trying(
     f'{prefix(logdir)}-*', lambda: paths.list_names(logdir)
   )
   names = [name[:-6] for name in there if name.endswith('.index')]
@@ -109,24 +104,21 @@ def find_fault(path, find_divergence=lambda path: None, on_slice=lambda: None):
 
 def _read_through(path, on_slice=lambda: None):
   """Returns (damage, first variable that is not finite), each str or None."""
-
-  def read_all(reader):
-    nonfinite = None
-    for name in sorted(reader.shapes):
-      # A table may be larger than this machine.
-      for part in reader.find_slices(name):
-        on_slice()
-        value = reader.read(name, part)
-        is_float = reader.dtypes[name].is_floating
-        if is_float and not (nonfinite or np.isfinite(value).all()):
-          nonfinite = name
-    is_whole = 'global_step' in reader.shapes
-    return None if is_whole else 'it has no global_step', nonfinite
-
+  nonfinite = None
   try:
-    return slice_reader.read(path, read_all)
-  except checkpoint_reads.DamageError as error:
-    return checkpoint_reads.explain(error), None
+    with checkpoint_reader.Reader(path) as reader:
+      for name in sorted(reader.shapes):
+        # A table may be larger than this machine.
+        for part in reader.find_slices(name):
+          on_slice()
+          value = reader.read(name, part)
+          is_float = reader.dtypes[name].is_floating
+          if is_float and not (nonfinite or np.isfinite(value).all()):
+            nonfinite = name
+  except checkpoint_reader.DamageError as error:
+    return error.reason, None
+  is_whole = 'global_step' in reader.shapes
+  return None if is_whole else 'it has no global_step', nonfinite
 
 
 _ADVICE = 'or begin anew with --resume=never, which moves them aside'
@@ -167,63 +159,29 @@ def parse_step(path):
   return int(match[1]) if match else None
 
 
-def read_step(path):
-  """Returns the global_step, int, of a checkpoint."""
-  return int(
-    checkpoint_files.read(path, lambda reader: reader.get_tensor('global_step'))
-  )
+def read_step(path: str) -> int:
+  """Returns the global_step of a checkpoint."""
+  with checkpoint_reader.Reader(path) as reader:
+    return int(reader.read('global_step'))
 
 
-def check_fits(path, variables, found=None):
-  """Checks a checkpoint against the variables to restore from it.
-
-  Whole variables are compared, so that the number of shards does not matter.
-
-  Args:
-    path: str, a checkpoint.
-    variables: list of tf.Variable; of a partitioned one, its shards. Or a dict
-      of name in the checkpoint -> tf.Variable, a whole one.
-    found: dict as by `forms.read`, what it has once its tables have grown; by
-      default what it has.
-
-  Raises:
-    cli.RunError: unreadable, or a variable is missing or has another shape or
-      dtype.
-  """
-  if found is None:
-    found = variable_specs.read(path)
-  for name, (shape, dtype) in variable_specs.find_all(variables).items():
-    if name not in found:
-      raise cli.RunError(
-        f'checkpoint {path} has no {name}: it comes from another model, '
-        'optimizer, --strategy or --ema_decay; give the flags of it, or '
-        'another --logdir'
-      )
-    has, (found_shape, found_dtype) = None, found[name]
-    if found_shape != shape:
-      has = f'with shape {found_shape}, but the model has {shape}'
-    elif found_dtype != dtype:
-      has = f'in {found_dtype.name}, but the model has {dtype.name}'
-    if has:
-      raise cli.RunError(
-        f'checkpoint {path} has {name} {has}: it comes from another model; '
-        'give the flags it was trained with, or another --logdir'
-      )
+def find_files(path: str) -> list[str]:
+  """Returns the paths of a checkpoint's files, the index last."""
+  folder, name = os.path.split(path)
+  names = [n for n in paths.list_names(folder) if n.startswith(f'{name}.')]
+  names.sort(key=lambda name: (is_index(name), name))
+  return [os.path.join(folder, n) for n in names]
 
 
-def read_shapes(path):
-  """Returns {name: shape, a list} of a checkpoint's variables, each whole.
-
-  Raises:
-    cli.RunError: unreadable.
-  """
-  return {name: shape for name, (shape, _) in variable_specs.read(path).items()}
+def remove(path: str) -> None:
+  """Removes a checkpoint, its index first; raises OSError."""
+  for name in reversed(find_files(path)):
+    paths.remove(name)
 
 
-def has_all(path, variables):
-  """Whether a checkpoint has all of `variables`, a list, by their names."""
-  found = checkpoint_files.read_shapes(path)
-  return all(name in found for name in variable_specs.find_all(variables))
+def is_index(name: str) -> bool:
+  """Whether a file of this name shows that the checkpoint exists."""
+  return name.endswith('.index')
 
 
 def fetch_whole(session, variables, first=()):

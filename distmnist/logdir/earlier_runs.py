@@ -10,7 +10,7 @@ import tempfile
 
 from distmnist.common import layout
 from distmnist.common.names import LAUNCH_ID
-from distmnist.logdir import checkpoint_files, checkpoints, logdirs
+from distmnist.logdir import checkpoints, logdirs
 from distmnist.storage import paths, urls
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def move_later(logdir, path):
   target = _make_folder(logdir, 'passed_over_')
   for each in later:
     # The index goes first: what a move cut short leaves is no checkpoint.
-    for name in reversed(checkpoint_files.find_files(each)):
+    for name in reversed(checkpoints.find_files(each)):
       paths.rename(name, os.path.join(target, os.path.basename(name)))
   _log.info(f'what was passed over is now in {target}')
 

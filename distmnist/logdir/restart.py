@@ -10,7 +10,7 @@ from distmnist.common import cli
 from distmnist.common.names import ATTEMPT
 from distmnist.logdir import (
   begin_file,
-  checkpoint_files,
+  checkpoint_reader,
   checkpoints,
   earlier_runs,
   logdirs,
@@ -193,7 +193,7 @@ class Restart:
       kind = cli.choose_error(error, cli.UsageError)
       raise kind(f'--resume={wanted}: {error.strerror}') from error
     path = self._find_usable(wanted) if is_folder else wanted
-    if not path or not checkpoint_files.is_there(path):
+    if not path or not checkpoint_reader.is_there(path):
       raise cli.UsageError(f'--resume={wanted}: {_NO_CHECKPOINT}')
     if not is_folder and (fault := self._find_fault(path)):
       raise cli.RunError(f'--resume={path} {fault[0]}: {fault[1]}')

@@ -8,7 +8,7 @@ import contextlib
 import os
 
 from distmnist.common import files
-from distmnist.logdir import checkpoint_files, checkpoints
+from distmnist.logdir import checkpoint_reader, checkpoints
 from distmnist.storage import urls
 
 
@@ -28,7 +28,7 @@ class KeptCheckpoints:
   def find_base(self, path):
     """Returns the path (str) of a partial checkpoint's base; None if whole."""
     if path not in self._bases:
-      self._bases[path] = checkpoint_files.find_base(path)
+      self._bases[path] = checkpoint_reader.find_base(path)
     return self._bases[path]
 
   def is_partial(self, path):
@@ -54,7 +54,7 @@ class KeptCheckpoints:
     for old in before:
       if old not in needed:
         with contextlib.suppress(OSError):
-          checkpoint_files.remove(old)
+          checkpoints.remove(old)
 
   def _note(self, paths):
     """Writes TensorFlow's list of checkpoints, `paths`, latest first."""

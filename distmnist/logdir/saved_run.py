@@ -18,7 +18,7 @@ from absl import flags
 
 from distmnist.common import cli, command_line, files, registry, store_check
 from distmnist.common.names import PROBLEMS
-from distmnist.logdir import checkpoint_files, checkpoints, logdirs, run_flags
+from distmnist.logdir import checkpoint_reader, checkpoints, logdirs, run_flags
 from distmnist.storage import paths, urls
 
 FLAGS = flags.FLAGS
@@ -223,7 +223,7 @@ def find_checkpoint(logdir, find_divergence=lambda path: None):
     path = checkpoints.path_of_step(logdir, int(which))
   else:
     path = urls.expand(which)
-  if path is None or not checkpoint_files.is_there(path):
+  if path is None or not checkpoint_reader.is_there(path):
     what = 'a checkpoint' if which is None else f'checkpoint {which}'
     where = f'in --logdir={logdir}'
     if _is_path(which):
@@ -257,7 +257,7 @@ def use_checkpoint(find, use):
       return use(path)
     except (cli.RunError, tf.errors.OpError, ValueError):
       is_named = _CHECKPOINT.value not in (None, 'best')
-      if is_named or checkpoint_files.is_there(path):
+      if is_named or checkpoint_reader.is_there(path):
         raise
     _log.info(f'{path} is gone: newer ones have taken its place')
 

@@ -16,7 +16,7 @@ from absl import flags
 
 from distmnist.cluster import errors
 from distmnist.common import cli, files
-from distmnist.logdir import checkpoint_files, checkpoints, retention
+from distmnist.logdir import checkpoint_reader, checkpoints, retention
 from distmnist.storage import copies, paths, scratch, urls
 
 KEEP_CHECKPOINTS = flags.DEFINE_integer(
@@ -70,7 +70,7 @@ class CheckpointWriter:
       may_be_partial: bool, whether a partial checkpoint with its base counts.
     """
     path = self.path_of_step(step)
-    if not checkpoint_files.is_there(path):
+    if not checkpoint_reader.is_there(path):
       return False
     if not may_be_partial and self._kept.find_base(path):
       return False
@@ -156,10 +156,10 @@ class CheckpointWriter:
     """Removes a partial checkpoint that a whole one is to replace."""
     self._check_owner()
     if self._kept.is_partial(path):
-      checkpoint_files.remove(path)
+      checkpoints.remove(path)
 
   def _move(self, unfinished, path):
-    names = sorted(os.listdir(unfinished), key=checkpoint_files.is_index)
+    names = sorted(os.listdir(unfinished), key=checkpoints.is_index)
     for name in names:
       files.sync(os.path.join(unfinished, name))
     self._make_way(path)
@@ -174,7 +174,7 @@ class CheckpointWriter:
     # This may take long: a process that loses the folder adds no index.
     self._make_way(path)
     copies.upload_folder(
-      unfinished, self._folder, checkpoint_files.is_index, self._check_owner
+      unfinished, self._folder, checkpoints.is_index, self._check_owner
     )
 
   def remove_unfinished(self):
@@ -196,7 +196,7 @@ def _following_base(saver, folder, may_be_partial):
   touched = getattr(saver, 'touched', None)
   if touched and touched.base:
     base = os.path.join(folder, touched.base)
-    if not (may_be_partial and checkpoint_files.is_there(base)):
+    if not (may_be_partial and checkpoint_reader.is_there(base)):
       touched.forget_base()
   try:
     yield bool(touched and touched.base)

@@ -24,7 +24,7 @@ import re
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.logdir import other_names
+from distmnist import graph_record
 from distmnist.nn import (
   formulas,
   gradient_accumulation,
@@ -243,7 +243,9 @@ class Optimizer(tf.train.Optimizer):
     for name, beta in self.formula.betas.items():
       with contextlib.nullcontext() if self._has_scope else tf.name_scope(None):
         power = self._create_non_slot_variable(beta, name, first)
-      other_names.add(power, functools.partial(find_other_power, name))
+      graph_record.current().other_names[power.op.name] = functools.partial(
+        find_other_power, name
+      )
     for variable in var_list:
       for slot in self.formula.slots:
         self._get_or_make_slot_with_initializer(

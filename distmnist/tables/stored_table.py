@@ -73,7 +73,7 @@ class StoredTables:
     """Returns the dict to feed, with the rows that the graph looks up.
 
     Args:
-      reader: slice_reader.SliceReader of a checkpoint that fits `specs`.
+      reader: checkpoint_reader.Reader of a checkpoint that fits `specs`.
       wanted: what `ask` has returned.
 
     Raises:
@@ -102,7 +102,7 @@ class _Table(sparse_table.Table):
     """Returns the rows that are looked up, int64 [n].
 
     Args:
-      reader: slice_reader.SliceReader.
+      reader: checkpoint_reader.Reader.
       asked: list of what was given to `look_up`, as arrays.
     """
     del reader

@@ -1,4 +1,4 @@
-"""Saves and restores tables in slices: no process holds a copy of a whole one.
+"""Saves tables in slices: no process holds a copy of a whole one.
 
 A Saver reads each variable whole, and TensorFlow then copies a table whose rows
 have been pulled, on its ps and once more on the chief. Here the chief takes
@@ -90,17 +90,12 @@ class TableSaver:
     )
 
   def _build_shard(self, shard, device):
-    """Returns (shard, op that saves, that makes room, that restores)."""
-    name, dtype = shard_slices.find_place(shard)[0], shard.dtype.base_dtype
+    """Returns (shard, op that saves the rows of a slice)."""
+    name, *_ = shard_slices.find_place(shard)
     with tf.device(shard.device):
       rows = tf.range(self._begin, self._end)
       # Not a read, which copies a table whose rows were pulled.
       value = shard.sparse_read(rows)
-      # Memory of its own, shared with no constant, without time to fill it.
-      room = tf.raw_ops.AssignVariableOp(
-        resource=shard.handle,
-        value=tf.raw_ops.Empty(shape=shard.shape.as_list(), dtype=dtype),
-      )
     with tf.device(device):
       save = tf.raw_ops.SaveV2(
         prefix=self._path,
@@ -108,15 +103,7 @@ class TableSaver:
         shape_and_slices=tf.reshape(self._place, [1]),
         tensors=[value],
       )
-      read = tf.raw_ops.RestoreV2(
-        prefix=self._path,
-        tensor_names=[name],
-        shape_and_slices=tf.reshape(self._place, [1]),
-        dtypes=[dtype],
-      )[0]
-    with tf.device(shard.device):
-      restore = sparse_table.set_rows(shard, rows, read)
-    return shard, save, room, restore
+    return shard, save
 
   def save(self, sess, save_path, global_step=None, **settings):
     """Writes a checkpoint, as a tf.train.Saver does; returns its path.
@@ -156,25 +143,15 @@ class TableSaver:
     return True
 
   def _save_slices(self, sess, shards, make_part):
-    for shard, save, _, _ in shards:
+    for shard, save in shards:
       for part in shard_slices.cut(shard, self._slice_bytes):
-        sess.run(save, self._feed(part) | {self._path: make_part()})
-
-  def restore(self, sess, save_path):
-    """Restores a checkpoint, as a tf.train.Saver does; a whole one."""
-    self.touched.forget_base()
-    self._rest.restore(sess, save_path)
-    for shard, _, room, restore in [*self._keys, *self._shards]:
-      sess.run(room)
-      for part in shard_slices.cut(shard, self._slice_bytes):
-        sess.run(restore, self._feed(part) | {self._path: save_path})
-
-  def _feed(self, part):
-    return {
-      self._begin: part.begin,
-      self._end: part.end,
-      self._place: part.place,
-    }
+        feed = {
+          self._begin: part.begin,
+          self._end: part.end,
+          self._place: part.place,
+          self._path: make_part(),
+        }
+        sess.run(save, feed)
 
 
 def find_shards():

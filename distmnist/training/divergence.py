@@ -16,9 +16,9 @@ import tensorflow.compat.v1 as tf
 from distmnist.common import cli
 from distmnist.data import split as split_lib
 from distmnist.data import streamed
-from distmnist.lifecycle import restorable
-from distmnist.logdir import slice_reader
-from distmnist.tables import sparse_table, stored_table
+from distmnist.lifecycle import restoring
+from distmnist.logdir import checkpoint_reader
+from distmnist.tables import key_map, sparse_table, stored_table
 from distmnist.training import evaluation
 from distmnist.training.problems import problem as problem_lib
 
@@ -79,13 +79,11 @@ class CostCheck:
       self._graph = self._build()
     with tf.Session(graph=self._graph, config=self._config) as session:
       session.run(self._others)
-      restorable.restore(
-        path, session, self._saver, self._expected, self._tables.new_rows
-      )
+      self._restorer.restore(session, path)
+      key_map.fill(session)
       wanted = self._tables.ask(session)
-      rows = slice_reader.read(
-        path, lambda reader: self._tables.read(reader, wanted)
-      )
+      with checkpoint_reader.Reader(path) as reader:
+        rows = self._tables.read(reader, wanted)
       cost = float(session.run(self._cost, rows))
     if math.isfinite(cost):
       return None
@@ -98,9 +96,7 @@ class CostCheck:
     with problem_lib.open_graph() as graph:
       with self._tables.scope():
         self._cost = _build_cost(problem, some)
-      variables = {v.op.name: v for v in tf.global_variables()}
-      self._saver = tf.train.Saver(list(variables.values()), allow_empty=True)
-      self._expected = {**variables, **self._tables.specs}
+      self._restorer = restoring.Restorer(stored=self._tables)
       # Lookup tables of words, and what a loss counts.
       self._others = tf.tables_initializer(), tf.local_variables_initializer()
     return graph

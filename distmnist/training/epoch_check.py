@@ -9,7 +9,7 @@ the table of its batches (batches/batch_table.py) tells how much was read.
 import math
 
 from distmnist.common import cli
-from distmnist.logdir import checkpoint_files
+from distmnist.logdir import checkpoint_reader
 from distmnist.nn import schedules
 from distmnist.training.batches import batch_table
 
@@ -30,9 +30,11 @@ def check(path, plan, is_of_other_run=False):
   counts = plan.epochs is not None and not is_of_other_run
   if not path or not (counts or schedules.counts_epochs()):
     return
-  table, step = checkpoint_files.read(path, _read_table)
-  if table is None:
-    return
+  with checkpoint_reader.Reader(path) as reader:
+    if batch_table.NAME not in reader.shapes:
+      return
+    table = reader.read(batch_table.NAME)
+    step = int(reader.read('global_step'))
   dealing = plan.dealing
   step = batch_table.count_steps(table, step)
   if not batch_table.has_mixed_steps(table, step, dealing):
@@ -57,10 +59,3 @@ def check(path, plan, is_of_other_run=False):
     f'--epochs={float(plan.epochs):g}: {why}: give --train_steps instead; '
     f'{so_far}'
   )
-
-
-def _read_table(reader):
-  """Returns (the table of batches, or None; the global step, int)."""
-  has_table = reader.has_tensor(batch_table.NAME)
-  table = reader.get_tensor(batch_table.NAME) if has_table else None
-  return table, int(reader.get_tensor('global_step'))

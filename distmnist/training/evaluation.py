@@ -5,7 +5,7 @@ import contextlib
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import input_pipeline
-from distmnist.lifecycle import restorable
+from distmnist.lifecycle import restoring
 from distmnist.logdir import checkpoints
 from distmnist.tables import key_map, row_reuse, shard_slices, table_saver
 from distmnist.training import averages
@@ -47,7 +47,7 @@ class Evaluator:
         self._sums = problem_lib.build_sums(problem, y, outputs)
       self._variables = tf.global_variables()
       self._saved = averages.name_all(self._variables)
-      self._saver = tf.train.Saver(self._saved)
+      self._restorer = restoring.Restorer(self._saved)
       # Lookup tables of words, and the counters of metrics.
       others = tf.tables_initializer(), tf.local_variables_initializer()
     self._session = self._make_session(graph, config)
@@ -83,7 +83,8 @@ class Evaluator:
     Raises:
       cli.RunError: the checkpoint is unreadable or belongs to another model.
     """
-    restorable.restore(path, self._session, self._saver, self._saved)
+    self._restorer.restore(self._session, path)
+    key_map.fill(self._session)
     return self._compute()
 
   def _compute(self):

@@ -16,7 +16,7 @@ from distmnist.cluster import stop_request
 from distmnist.common import cli, console, owner, store_check
 from distmnist.common.names import CHIEF
 from distmnist.logdir import (
-  checkpoint_files,
+  checkpoint_reader,
   checkpoints,
   logdirs,
   report_text,
@@ -193,7 +193,7 @@ def describe_new(evaluator, path, split_name, metrics=None):
     try:
       return describe(evaluator, path, split_name, metrics)
     except (cli.RunError, tf.errors.OpError, ValueError):
-      if not checkpoint_files.is_there(path):
+      if not checkpoint_reader.is_there(path):
         break
       if is_last_try:
         raise

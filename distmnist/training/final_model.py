@@ -4,7 +4,7 @@ import logging
 import os
 
 from distmnist.common import cli
-from distmnist.logdir import checkpoint_files, checkpoints
+from distmnist.logdir import checkpoint_reader, checkpoints
 from distmnist.storage import copies
 from distmnist.training import averages
 
@@ -36,13 +36,8 @@ def write(problem, logdir, live, path=None):
   if not path:
     values = live.values
   else:
-    values = checkpoint_files.read(
-      path,
-      lambda reader: {
-        name: reader.get_tensor(name)
-        for name in reader.get_variable_to_shape_map()
-      },
-    )
+    with checkpoint_reader.Reader(path) as reader:
+      values = {name: reader.read(name) for name in reader.shapes}
   file = os.path.join(logdir, _FILE)
   try:
     with copies.drafting(file) as draft:

@@ -8,7 +8,7 @@ from absl import flags
 
 from distmnist.common import cli
 from distmnist.exchange.steps import run_length
-from distmnist.logdir import checkpoint_files
+from distmnist.logdir import checkpoint_reader
 from distmnist.training.batches import batch_table
 
 _BATCH_SIZE = flags.DEFINE_integer(
@@ -129,14 +129,13 @@ class Plan:
       cli.RunError: it cannot be read.
     """
 
-    def find_first_step(reader):
+    first_step = 0
+    with checkpoint_reader.Reader(path) as reader:
       if is_of_other_run:
-        return int(reader.get_tensor('global_step'))
-      if not reader.has_tensor(batch_table.NAME):
-        return 0
-      return batch_table.find_first_step(reader.get_tensor(batch_table.NAME))
-
-    first_step = checkpoint_files.read(path, find_first_step)
+        first_step = int(reader.read('global_step'))
+      elif batch_table.NAME in reader.shapes:
+        table = reader.read(batch_table.NAME)
+        first_step = batch_table.find_first_step(table)
     return self.dealing.begun_at(first_step).last_step
 
 

@@ -41,8 +41,8 @@ class Start:
     console.print_logs(self.lines.append)
     restart = types.SimpleNamespace(find=lambda: path, go_on=self._go_on)
     self._values = first_values.FirstValues(task, restart, None, [self.told])
+    self.saver_of_all = tf.train.Saver()
     self._scaffold = types.SimpleNamespace(
-      saver=tf.train.Saver(),
       ready_for_local_init_op=tf.report_uninitialized_variables(),
     )
 
@@ -79,7 +79,7 @@ def test_what_a_checkpoint_lacks_keeps_its_first_value(
     before = Start()
     before.set_in(session)
     session.run([before.needed.assign(9.0), before.optional.assign(6.0)])
-    saver = tf.train.Saver() if has_all else before.saver_of_needed
+    saver = before.saver_of_all if has_all else before.saver_of_needed
     path = saver.save(session, f'{tmp_path}/model.ckpt', 40)
   start = Start(path)
   assert start.set_in(tf_session) == [9, 6 if has_all else 5]

@@ -1,10 +1,9 @@
-"""checkpoints: which there are, whether they are whole, what fits a graph."""
+"""checkpoints: which there are, and whether they are whole."""
 
 import functools
 import glob
 import os
 import pathlib
-import re
 import shutil
 import tempfile
 
@@ -13,7 +12,6 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
 from distmnist.logdir import checkpoints
-from distmnist.transport import sharding
 
 
 @functools.cache
@@ -74,92 +72,6 @@ def test_the_best_checkpoint_is_not_the_latest(tmp_path):
   save(best, step=2)
   assert checkpoints.find_latest(str(tmp_path)) is None
   assert checkpoints.read_step(checkpoints.find_latest(best)) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('shape', [[7, 2], [3, 9]])
-def test_the_number_of_shards_does_not_matter(tmp_path, shape):
-  def build(num_ps):
-    with sharding.sharded(num_ps):
-      w = tf.get_variable('w', shape)
-    # With slots, as an optimizer has them.
-    gradients = [tf.zeros(part.shape) for part in tf.global_variables()]
-    tf.train.AdamOptimizer().apply_gradients(
-      zip(gradients, tf.global_variables(), strict=True)
-    )
-    return tf.convert_to_tensor(w)
-
-  saved = {}
-  for num_ps in (1, 2, 3, 7):
-    with tf.Graph().as_default(), tf.Session() as session:
-      w = build(num_ps)
-      session.run(tf.global_variables_initializer())
-      path = tf.train.Saver().save(session, str(tmp_path / f'{num_ps}'))
-      saved[num_ps] = path, session.run(w).tolist()
-  for num_ps in saved:
-    with tf.Graph().as_default(), tf.Session() as session:
-      w, saver = build(num_ps), tf.train.Saver()
-      for num_saved, (path, expected) in saved.items():
-        checkpoints.check_fits(path, tf.global_variables())
-        saver.restore(session, path)
-        assert session.run(w).tolist() == expected, (num_saved, num_ps)
-
-
-def test_a_variable_that_is_missing_is_named(tmp_path, tf_session):
-  path = save(str(tmp_path), w=[2])
-  tf.get_variable('w', [2])
-  tf.get_variable('w/Momentum', [2])
-  with pytest.raises(cli.RunError) as caught:
-    checkpoints.check_fits(path, tf.global_variables())
-  assert str(caught.value) == (
-    f'checkpoint {path} has no w/Momentum: it comes from another model, '
-    'optimizer, --strategy or --ema_decay; give the flags of it, or '
-    'another --logdir'
-  )
-
-
-def test_another_shape_is_named_whole(tmp_path, tf_session):
-  path = save(str(tmp_path), w=[5, 2])
-  with sharding.sharded(2):
-    tf.get_variable('w', [6, 2])
-  with pytest.raises(cli.RunError) as caught:
-    checkpoints.check_fits(path, tf.global_variables())
-  assert str(caught.value) == (
-    f'checkpoint {path} has w with shape [5, 2], but the model has [6, 2]: it '
-    'comes from another model; give the flags it was trained with, or another '
-    '--logdir'
-  )
-
-
-def test_another_dtype_is_named(tmp_path, tf_session):
-  path = save(str(tmp_path), w=[5])
-  w = tf.get_variable('w', [5], tf.float64)
-  for variables in [w], {'w': w}:
-    with pytest.raises(cli.RunError) as caught:
-      checkpoints.check_fits(path, variables)
-    assert str(caught.value) == (
-      f'checkpoint {path} has w in float32, but the model has float64: it '
-      'comes from another model; give the flags it was trained with, or '
-      'another --logdir'
-    )
-
-
-def test_a_checkpoint_may_hold_more_than_is_asked_for(tmp_path, tf_session):
-  path = save(str(tmp_path), w=[2], unused=[3])
-  tf.get_variable('w', [2])
-  checkpoints.check_fits(path, tf.global_variables())
-  with pytest.raises(cli.RunError, match='has no x: '):
-    checkpoints.check_fits(path, [tf.get_variable('x', [2])])
-
-
-def test_a_file_that_is_no_checkpoint_cannot_be_read(tmp_path):
-  path = save(str(tmp_path), w=[2])
-  (tmp_path / (os.path.basename(path) + '.index')).write_bytes(b'rubbish' * 50)
-  for name in (path, str(tmp_path / 'nowhere')):
-    with pytest.raises(
-      cli.RunError, match=f'^checkpoint {re.escape(name)} cannot be read: .'
-    ):
-      checkpoints.check_fits(name, [])
 
 
 def copy_of(path, folder):

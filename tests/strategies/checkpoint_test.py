@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster
-from distmnist.logdir import checkpoints
+from distmnist.lifecycle import restoring
 from tests.strategies import battery_test
 
 RULES = [name for name in battery_test.RULES if name != 'ring_allreduce']
@@ -71,7 +71,7 @@ def test_a_checkpoint_of_any_number_of_ps_loads_on_any_other(
   set_flags(*FLAGS.get(name, []))
   optimizer = OPTIMIZERS.get(name, 'adam')
   made, saved = {}, {}
-  # That shards fit each other is tested in logdir/checkpoints_test.py.
+  # That shards fit each other is tested in lifecycle/restoring_test.py.
   for num_ps in (1, 2, 3) if name == 'easgd' else (1, 3):
     with tf.Graph().as_default():
       made[num_ps] = session, saver, _ = build(name, optimizer, num_ps)
@@ -80,7 +80,8 @@ def test_a_checkpoint_of_any_number_of_ps_loads_on_any_other(
       )
   for num_saved, num_found in itertools.permutations(saved, 2):
     session, saver, variables = made[num_found]
-    checkpoints.check_fits(saved[num_saved], variables)
+    with session.graph.as_default():
+      restoring.Restorer(variables).check(saved[num_saved])
     saver.restore(session, saved[num_saved])
     again = saver.save(
       session,

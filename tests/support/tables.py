@@ -5,6 +5,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.data import seeds
+from distmnist.lifecycle import restoring
 from distmnist.logdir import checkpoints
 from distmnist.nn import layers, optimizers, sparse_updates
 from distmnist.strategies import (
@@ -227,9 +228,10 @@ def save_on_two_ps_and_restore_on_three(make_cluster, build, read, path):
     cluster = make_cluster(num_ps, 1)
     with tf.Graph().as_default():
       model, saver = build(cluster.worker(0))
+      restorer = restoring.Restorer(slice_bytes=300)
       with tf.Session(cluster.servers[0].target) as session:
         if found:
-          saver.restore(session, path)
+          restorer.restore(session, path)
           key_map.fill(session)
         else:
           session.run(tf.global_variables_initializer())

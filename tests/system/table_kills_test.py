@@ -6,7 +6,7 @@ an asynchronous rule its saves go on beside the steps.
 
 import pytest
 
-from distmnist.logdir import checkpoint_files, checkpoints
+from distmnist.logdir import checkpoint_reader, checkpoints
 from tests.support.runner import import_benchmark
 from tests.system.every_image_with_kills_test import kill
 
@@ -96,7 +96,7 @@ def test_a_kill_amid_a_save_breaks_nothing(
 def test_a_run_comes_back_from_rows_that_were_touched(tmp_path):
   def find_base():
     path = checkpoints.find_latest(str(run.logdir))
-    return path and checkpoint_files.find_base(path)
+    return path and checkpoint_reader.find_base(path)
 
   run = start(tmp_path, 'async_sgd', 3000, ['--save_tables=touched'])
   try:

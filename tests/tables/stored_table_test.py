@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
-from distmnist.logdir import slice_reader
+from distmnist.logdir import checkpoint_reader
 from distmnist.nn import layers
 from distmnist.tables import (
   key_hash,
@@ -65,16 +65,14 @@ def read(path, build):
     tf.train.Saver(variables).restore(session, path)
     wanted = stored.ask(session)
 
-    def take(reader):
+    with checkpoint_reader.Reader(path) as reader:
       for name, spec in stored.specs.items():
         assert (reader.shapes[name], reader.dtypes[name]) == (
           spec.shape.as_list(),
           spec.dtype,
         )
       assert len(reader.find_slices('a/rows')) > 1
-      return stored.read(reader, wanted)
-
-    rows = slice_reader.read(path, take)
+      rows = stored.read(reader, wanted)
     return session.run(outputs, rows)
 
 

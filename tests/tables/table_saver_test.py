@@ -5,6 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
+from distmnist.lifecycle import restoring
 from distmnist.logdir import checkpoints
 from distmnist.strategies import async_sgd
 from distmnist.tables import key_map, table_saver
@@ -58,16 +59,17 @@ def test_slices_are_the_checkpoint_that_a_saver_writes(tmp_path, optimizer):
 
 
 @pytest.mark.slow
-def test_it_restores_what_a_saver_has_written(tmp_path):
+def test_what_a_saver_has_written_is_restored_in_slices(tmp_path):
   with tf.Graph().as_default():
-    model, saver = build(cluster_lib.Cluster())
+    model, _ = build(cluster_lib.Cluster())
+    restorer = restoring.Restorer(slice_bytes=300)
     with tf.Session() as session:
       session.run(tf.global_variables_initializer())
       session.run(model.update.train_op, model.feed(0))
       path = tf.train.Saver().save(session, f'{tmp_path}/model')
       expected = read_all(session)
     with tf.Session() as session:
-      saver.restore(session, path)
+      restorer.restore(session, path)
       assert_same(read_all(session), expected)
 
 
@@ -92,6 +94,7 @@ def test_a_row_that_is_made_during_a_save_has_values_or_no_key(
       build=tables.build_by_keys,
     )
     saver = table_saver.TableSaver('/cpu:0', slice_bytes)
+    restorer = restoring.Restorer(slice_bytes=slice_bytes)
     with tf.Session() as session:
       session.run(tf.global_variables_initializer())
       key_map.fill(session)
@@ -107,7 +110,7 @@ def test_a_row_that_is_made_during_a_save_has_values_or_no_key(
       saver.save(session, f'{tmp_path}/model')
       session.run = run
       num_made = len(model.read(session)['a/keys'])
-      saver.restore(session, f'{tmp_path}/model')
+      restorer.restore(session, f'{tmp_path}/model')
       found = model.read(session)
   # More are made with each slice.
   assert 0 < len(found['a/keys']) < num_made
@@ -123,5 +126,5 @@ def test_without_tables_it_is_a_saver(tmp_path):
       session.run(v.initializer)
       path = saver.save(session, f'{tmp_path}/model')
       session.run(v.assign(3.0))
-      saver.restore(session, path)
+      tf.train.Saver().restore(session, path)
       assert session.run(v) == 2

@@ -8,9 +8,8 @@ import time
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.logdir import checkpoint_files, saving, whole_copy
 from distmnist.logdir import history as history_lib
-from distmnist.tables import shard_slices, touched_rows
+from distmnist.logdir import saving
 from distmnist.training.hooks import save_thread
 
 _log = logging.getLogger(__name__)
@@ -141,7 +140,6 @@ class SaveHook(tf.train.SessionRunHook):
     # If it is amid an update, the first step completes that.
     if not (self._writer and self._is_amid_update(session)):
       self._try_to_save(lambda: self._save(session), saving.PassingSaveError)
-    checkpoint_files.drop_copies()  # Of what was restored.
 
   def _is_amid_update(self, session):
     step = int(session.run(self._global_step))
@@ -263,9 +261,6 @@ def _make_writer(logdir, owner):
     return None
   variables = tf.global_variables()
   saving.check_space(logdir, variables)
-  if touched_rows.get_all():
-    needed = sum(map(shard_slices.count_bytes, variables))
-    whole_copy.check_room('--save_tables=touched', needed)
   writer = saving.CheckpointWriter(
     logdir, saving.KEEP_CHECKPOINTS.value, owner.check
   )

@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli, console, files, partial_names
-from distmnist.logdir import checkpoint_files, checkpoints, saving
+from distmnist.logdir import checkpoint_reader, checkpoints, saving
 from distmnist.training.hooks import save_hook
 
 
@@ -391,7 +391,7 @@ def read_hash(folder, base):
 def find_bases(chief):
   """Returns {step: that of the base or None} of the checkpoints."""
   paths = checkpoints.list_checkpoints(str(chief.folder))
-  bases = [checkpoint_files.find_base(path) for path in paths]
+  bases = [checkpoint_reader.find_base(path) for path in paths]
   step = checkpoints.parse_step
   return {
     step(path): base and step(base)
@@ -437,6 +437,6 @@ def test_after_a_failed_save_the_next_is_whole(partial_chief, disk):
 
 
 def test_without_its_base_the_next_is_whole(partial_chief):
-  checkpoint_files.remove(f'{partial_chief.folder}/model.ckpt-0')
+  checkpoints.remove(f'{partial_chief.folder}/model.ckpt-0')
   partial_chief.run_to(10)
   assert find_bases(partial_chief) == {10: None}

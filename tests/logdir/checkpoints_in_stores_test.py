@@ -1,12 +1,10 @@
-"""checkpoint_files: a checkpoint here or in a store, read, listed, removed."""
-
-import os
+"""A checkpoint here or in a store: written, listed, read, removed."""
 
 import numpy as np
 import pytest
 
 from distmnist.common import cli
-from distmnist.logdir import checkpoint_files, checkpoints, saving
+from distmnist.logdir import checkpoint_reader, checkpoints, saving
 from distmnist.storage import paths, retries
 from tests.support import partial
 
@@ -28,42 +26,40 @@ def impatient(monkeypatch):
 def test_what_is_saved_is_there_is_read_and_is_removed(folder):
   saving.CheckpointWriter(folder, 2).save_values(VALUES, 7)
   path = f'{folder}/model.ckpt-7'
-  assert checkpoint_files.is_there(path)
+  assert checkpoint_reader.is_there(path)
   assert checkpoints.list_checkpoints(folder) == [path]
   assert checkpoints.find_damage(path) is None
-  reader = checkpoint_files.open_reader(path)
-  np.testing.assert_array_equal(reader.get_tensor('w'), VALUES['w'])
-  found = checkpoint_files.find_files(path)
+  with checkpoint_reader.Reader(path) as reader:
+    np.testing.assert_array_equal(reader.read('w'), VALUES['w'])
+  found = checkpoints.find_files(path)
   assert found == [f'{path}.data-00000-of-00001', f'{path}.index']
-  checkpoint_files.remove(path)
+  checkpoints.remove(path)
   assert paths.list_names(folder) == ['checkpoint']
 
 
 def test_a_partial_one_is_read_as_a_whole_one(folder):
   path, whole = partial.make_both(folder)
-  assert checkpoint_files.find_base(path) == f'{folder}/model.ckpt-2'
-  assert checkpoint_files.find_base(f'{folder}/model.ckpt-2') is None
+  assert checkpoint_reader.find_base(path) == f'{folder}/model.ckpt-2'
+  assert checkpoint_reader.find_base(f'{folder}/model.ckpt-2') is None
   assert checkpoints.find_damage(path) is None
   assert checkpoints.read_step(path) == 7
-  reader = checkpoint_files.open_reader(path)
-  for name in reader.get_variable_to_shape_map():
-    np.testing.assert_array_equal(reader.get_tensor(name), whole[name])
-  where = checkpoint_files.localize(path)
-  checkpoint_files.drop_copies()
-  assert not os.path.exists(f'{where}.index')
+  with checkpoint_reader.Reader(path) as reader:
+    assert reader.shapes.keys() == whole.keys()
+    for name, value in whole.items():
+      np.testing.assert_array_equal(reader.read(name), value)
 
 
 def test_a_partial_one_is_of_no_use_without_its_base(folder):
   path, _ = partial.make_both(folder)
   base = f'{folder}/model.ckpt-2'
-  checkpoint_files.remove(base)
+  checkpoints.remove(base)
   why = (
     f'{base} is not there, and model.ckpt-7 has only the rows touched since '
     'then'
   )
   assert checkpoints.find_fault(path) == (checkpoints.NOT_WHOLE, why)
   with pytest.raises(cli.RunError, match='has only the rows touched since'):
-    checkpoint_files.localize(path)
+    checkpoint_reader.Reader(path)
 
 
 def test_only_the_last_are_kept(folder):

@@ -1,4 +1,4 @@
-"""checkpoint_reads: what is damage, and what is only tried again."""
+"""checkpoint_reader: slices, touched rows; damage, and what is tried again."""
 
 import errno
 import os
@@ -6,14 +6,15 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
-from distmnist.logdir import checkpoint_reads, checkpoints, restart
+from distmnist.logdir import checkpoint_reader, checkpoints, restart, saving
 from distmnist.storage import retries
-from tests.logdir.checkpoints_test import save
-from tests.support import programs
+from tests.logdir.checkpoints_test import save, truncate
+from tests.support import partial, programs
 from tests.support.runner import import_benchmark
 
 
@@ -21,7 +22,7 @@ from tests.support.runner import import_benchmark
 def waits(monkeypatch):
   """The pauses (list of float) that were made between tries."""
   found = []
-  monkeypatch.setattr(checkpoint_reads.time, 'sleep', found.append)
+  monkeypatch.setattr(checkpoint_reader.time, 'sleep', found.append)
   return found
 
 
@@ -44,11 +45,11 @@ class Sick:
 @pytest.fixture
 def make_sick(monkeypatch):
   """Returns make_sick(path, errors): the reads of that one raise these."""
-  real = checkpoint_reads.open_reader
+  real = checkpoint_reader.open_reader
 
   def make(path, errors):
     monkeypatch.setattr(
-      checkpoint_reads,
+      checkpoint_reader,
       'open_reader',
       lambda p: Sick(real(p), errors if p == path else []),
     )
@@ -133,17 +134,6 @@ def test_damage_is_known_at_once(tmp_path, make_sick, waits, error):
   assert waits == []
 
 
-def test_a_lost_ps_is_no_failed_read(waits):
-  for kind in tf.errors.UnavailableError, tf.errors.AbortedError:
-
-    def restore(kind=kind):
-      raise kind(None, None, 'failed to connect to all addresses')
-
-    with pytest.raises(kind):
-      checkpoint_reads.trying('x', restore, in_session=True)
-  assert waits == []
-
-
 def test_a_folder_that_cannot_be_listed_has_not_lost_its_checkpoints(
   tmp_path, monkeypatch, waits
 ):
@@ -202,12 +192,12 @@ def test_a_training_resumes_from_the_newest_though_a_read_has_failed(
 
 OPEN = """
 import sys, threading
-from distmnist.logdir import checkpoint_reads
+from distmnist.logdir import checkpoint_reader
 def echo():
   for line in sys.stdin:
     print(line, end='', flush=True)
 threading.Thread(target=echo, daemon=True).start()
-reader = checkpoint_reads.open_reader(sys.argv[1])
+reader = checkpoint_reader.open_reader(sys.argv[1])
 print(sorted(reader.get_variable_to_shape_map()), flush=True)
 """
 
@@ -237,3 +227,115 @@ def test_a_task_goes_on_while_a_disk_does_not_give_it_a_checkpoint(tmp_path):
       files.mend()
       assert 'global_step' in process.stdout.readline()
       process.stdin.close()
+
+
+def test_each_slice_is_read_as_it_was_saved(tmp_path):
+  rng = np.random.default_rng(0)
+  table = rng.normal(size=[700, 3]).astype('f')
+  many = {f'some/long/name_{i}': np.float32(i) for i in range(40)}
+  with tf.Graph().as_default(), tf.Session() as session:
+    cut = tf.fixed_size_partitioner(5)
+    for name in 'a/table', 'table':
+      tf.get_variable(name, table.shape, partitioner=cut)
+    tf.get_variable('whole', initializer=table)
+    for name, value in many.items():
+      tf.get_variable(name, initializer=value)
+    session.run(tf.global_variables_initializer())
+    for variable in tf.global_variables():
+      if place := variable._get_save_slice_info():
+        [first, _], [rows, _] = place.var_offset, place.var_shape
+        variable.load(table[first : first + rows], session)
+    path = tf.train.Saver().save(session, str(tmp_path / 'model.ckpt'))
+  with checkpoint_reader.Reader(path) as reader:
+    assert reader.shapes.keys() == {*many, 'a/table', 'table', 'whole'}
+    for name in 'a/table', 'table':
+      slices = reader.find_slices(name)
+      assert [(x.first, x.size) for x in slices] == [
+        (140 * i, 140) for i in range(5)
+      ]
+      read = [reader.read(name, x) for x in slices]
+      np.testing.assert_array_equal(np.concatenate(read), table)
+    [whole] = reader.find_slices('whole')
+    assert (whole.first, whole.size) == (0, 700)
+    np.testing.assert_array_equal(reader.read('whole', whole), table)
+    for name in 'table', 'whole':
+      found = reader.read_rows(name, 130, 20)
+      np.testing.assert_array_equal(found, table[130:150])
+    for name, value in many.items():
+      [part] = reader.find_slices(name)
+      assert reader.read(name, part) == value
+
+
+@pytest.mark.parametrize('sizes', [[10], [1] * 10, [4, 5, 1]])
+def test_rows_that_were_touched_replace_those_of_the_base(tmp_path, sizes):
+  path, whole = partial.make_both(str(tmp_path))
+  with checkpoint_reader.Reader(path) as reader:
+    assert reader.shapes == {n: list(np.shape(v)) for n, v in whole.items()}
+    for name, value in whole.items():
+      np.testing.assert_array_equal(reader.read(name), value)
+      parts = [reader.read(name, x) for x in reader.find_slices(name)]
+      np.testing.assert_array_equal(parts, [value])
+    first = 0
+    for size in sizes:
+      np.testing.assert_array_equal(
+        reader.read_rows('a/rows', first, size),
+        whole['a/rows'][first : first + size],
+      )
+      first += size
+
+
+def find_error(path):
+  with (
+    pytest.raises(checkpoint_reader.DamageError) as caught,
+    checkpoint_reader.Reader(path) as reader,
+  ):
+    for name in reader.shapes:
+      reader.read(name)
+  return str(caught.value)
+
+
+def test_a_base_that_is_gone_or_damaged_or_another_is_named(tmp_path):
+  path, _ = partial.make_both(str(tmp_path))
+  base = f'{tmp_path}/model.ckpt-2'
+  truncate(f'{base}.data-00000-of-00001')
+  assert f'{base} is not whole, and model.ckpt-7 has' in find_error(path)
+  values = partial.make_values(2) | {'a/rows': partial.TABLE + 1}
+  saving.CheckpointWriter(str(tmp_path), 5).save_values(values, 2)
+  assert f'{base} was written anew, and model.ckpt-7 has' in find_error(path)
+  truncate(f'{base}.index')
+  assert f'{base} is not whole, and model.ckpt-7 has' in find_error(path)
+  checkpoints.remove(base)
+  assert f'{base} is not there, and model.ckpt-7 has' in find_error(path)
+
+
+def test_a_damaged_partial_one_is_no_fault_of_its_base(tmp_path):
+  path, _ = partial.make_both(str(tmp_path))
+  truncate(tmp_path / 'model.ckpt-7.data-00000-of-00001')
+  assert 'model.ckpt-2' not in find_error(path)
+
+
+def test_rows_that_are_missing_are_found(tmp_path, monkeypatch):
+  monkeypatch.delitem(partial.ROWS, (0, 6))
+  path, _ = partial.make_both(str(tmp_path))
+  assert find_error(path).endswith('it lacks rows of a/rows')
+
+
+def test_a_slice_that_cannot_be_read_once_is_read_again(
+  tmp_path, waits, monkeypatch
+):
+  path, whole = partial.make_both(str(tmp_path))
+  failures = []
+  with checkpoint_reader.Reader(path) as reader:
+    part = checkpoint_reader.Slice(2, 4, '10 3 2,4:-')
+    run = checkpoint_reader._SliceOps.run
+
+    def run_once_failed(*args):
+      if not failures:
+        failures.append(args)
+        raise make_error('UnknownError', 'Input/output error')
+      return run(*args)
+
+    monkeypatch.setattr(checkpoint_reader._SliceOps, 'run', run_once_failed)
+    found = reader.read('a/rows', part)
+  np.testing.assert_array_equal(found, whole['a/rows'][2:6])
+  assert waits == [0.5]
