@@ -136,10 +136,21 @@ class Restorer:
     with checkpoint_reader.Reader(path) as reader:
       self._prepare(path, reader)
 
-  def restore(self, session: tf.Session, path: str) -> list[tf.Variable]:
+  def restore(
+    self,
+    session: tf.Session,
+    path: str,
+    say: Callable[[str], None] = _log.info,
+  ) -> list[tf.Variable]:
     """Gives the variables the values of a checkpoint.
 
     The maps of keys are to be filled afterwards; see key_map.fill.
+
+    Args:
+      session: of the graph.
+      path: the checkpoint.
+      say: is given a line on a checkpoint that is partial, or that has smaller
+        tables.
 
     Returns:
       Those that the checkpoint lacks, and may lack.
@@ -152,9 +163,11 @@ class Restorer:
     """
     with checkpoint_reader.Reader(path) as reader:
       names, read = self._prepare(path, reader)
+      if reader.base:
+        say(f'{path} has the rows touched since {reader.base}: reading both')
       for growth in sorted(set(read.growths.values())):
         before, after = (new_rows.NUM_BUCKETS * n for n in growth[1:])
-        _log.info(
+        say(
           f'the table {growth.table!r} gets {after:,} rows instead of the '
           f'{before:,} in {path}'
         )

@@ -77,6 +77,7 @@ class Reader:
   Attributes:
     shapes: {name: list of int}, those of whole variables.
     dtypes: {name: tf.DType}.
+    base: str, the path of its base; None if it is whole.
   """
 
   def __init__(self, path: str):
@@ -92,7 +93,9 @@ class Reader:
     self.shapes = {n: found[n] for n in found if partial_names.is_plain(n)}
     self.dtypes = {n: self._own.dtypes[n] for n in self.shapes}
     self._ranges = partial_names.find_ranges(found)
+    self.base = None
     if base := partial_names.find_base(found):
+      self.base = os.path.join(os.path.dirname(path), base)
       self._base = self._open_base(base)
       for name in self._ranges:
         self._check_ranges(name)
@@ -106,7 +109,7 @@ class Reader:
     self._slices.close()
 
   def _open_base(self, name: str) -> '_Files':
-    path = os.path.join(os.path.dirname(self._own.path), name)
+    path = self.base
     expected = self._own.read(partial_names.name_base(name)).decode()
     if not is_there(path):
       raise self._blame(path, 'is not there')

@@ -4,22 +4,28 @@ A checkpoint is written in a folder beside the others, then synced, and gets its
 name last. So anything with the name of a checkpoint is whole, and a save that
 fails or is cut off touches no earlier one. A checkpoint for a store is written
 on this machine and then uploaded, its index last.
+
+The latest checkpoints stay, and what these need: a partial one
+(common/partial_names.py) is of no use without its base, so that one stays as
+long as it does.
 """
 
 import contextlib
 import glob
 import os
 import shutil
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.cluster import errors
-from distmnist.common import cli, files
-from distmnist.logdir import checkpoint_reader, checkpoints, retention
+from distmnist.common import cli, files, partial_names
+from distmnist.logdir import checkpoint_reader, checkpoints
 from distmnist.storage import copies, paths, scratch, urls
 
-KEEP_CHECKPOINTS = flags.DEFINE_integer(
+_KEEP_CHECKPOINTS = flags.DEFINE_integer(
   'keep_checkpoints',
   5,
   'How many of the latest checkpoints are kept, besides the best and, with '
@@ -27,6 +33,8 @@ KEEP_CHECKPOINTS = flags.DEFINE_integer(
   lower_bound=1,
 )
 _UNFINISHED = '.unfinished_'
+# The types of the ops that write files.
+_WRITES = 'SaveV2', 'MergeV2Checkpoints'
 
 
 class SaveError(cli.RunError):
@@ -42,52 +50,98 @@ def choose_error(cause):
   return cli.choose_error(cause, SaveError, PassingSaveError)
 
 
+class Saver(Protocol):
+  """What writes the values of a session, such as tables/table_saver.py's.
+
+  Attributes:
+    base: str, the file's name of the whole checkpoint on which it would put the
+      next one, with the rows touched since then; None: that is whole, too.
+  """
+
+  base: str | None
+
+  def forget_base(self) -> None:
+    """Makes the next checkpoint a whole one."""
+
+  def save(self, session: tf.Session, path: str) -> str | None:
+    """Writes the checkpoint `path`; returns its base, None if it is whole."""
+
+
+def make(
+  logdir: str, check_owner: Callable[[], None], variables: list
+) -> 'CheckpointWriter':
+  """Returns the writer of a chief, which owns `logdir`.
+
+  What interrupted saves have left there is removed.
+
+  Args:
+    variables: list of tf.Variable, what a checkpoint holds.
+
+  Raises:
+    cli.PassingError: there is no room for a checkpoint.
+  """
+  check_space(logdir, variables)
+  writer = CheckpointWriter(logdir, _KEEP_CHECKPOINTS.value, check_owner)
+  writer.remove_unfinished()
+  return writer
+
+
 class CheckpointWriter:
   """Adds checkpoints to a folder and drops the oldest of them."""
 
-  def __init__(self, folder, max_to_keep, check_owner=lambda: None):
+  def __init__(
+    self,
+    folder: str,
+    max_to_keep: int,
+    check_owner: Callable[[], None] = lambda: None,
+  ):
     """
     Args:
-      folder: str; made with the first checkpoint.
-      max_to_keep: int, how many stay there.
-      check_owner: callable, raises a cli.RunError if another process writes
-        there now; called before a checkpoint gets its name.
+      folder: made with the first checkpoint.
+      max_to_keep: how many stay there, besides what they need.
+      check_owner: raises a cli.RunError if another process writes there now;
+        called before a checkpoint gets its name.
     """
-    self._folder = folder
-    self._kept = retention.KeptCheckpoints(folder, max_to_keep)
+    self._folder, self._max_to_keep = folder, max_to_keep
     self._check_owner = check_owner
-    self._known_paths = set()
+    self._known_paths: set[str] = set()
+    # That of each checkpoint that was asked for or written here.
+    self._bases: dict[str, str | None] = {}
 
-  def path_of_step(self, step):
-    """Returns the path (str) of a step's checkpoint, which need not exist."""
+  def path_of_step(self, step: int) -> str:
+    """Returns the path of a step's checkpoint, which need not exist."""
     return checkpoints.path_of_step(self._folder, step)
 
-  def is_saved(self, step, may_be_partial=True):
+  def is_saved(self, step: int, may_be_partial: bool = True) -> bool:
     """Whether the folder has this step whole; if so, it stays as it is.
 
     Args:
-      step: int.
-      may_be_partial: bool, whether a partial checkpoint with its base counts.
+      may_be_partial: whether a partial checkpoint with its base counts.
     """
     path = self.path_of_step(step)
     if not checkpoint_reader.is_there(path):
       return False
-    if not may_be_partial and self._kept.find_base(path):
+    if not may_be_partial and self._find_base(path):
       return False
     if path not in self._known_paths and checkpoints.find_damage(path):
       return False
     self._known_paths.add(path)
     return True
 
-  def save(self, saver, session, step, may_be_partial=True):
-    """Writes what `session` holds, as `saver` (tf.train.Saver) does.
+  def _find_base(self, path: str) -> str | None:
+    """Returns the path of a partial checkpoint's base; None if it is whole."""
+    if path not in self._bases:
+      self._bases[path] = checkpoint_reader.find_base(path)
+    return self._bases[path]
 
-    Args:
-      saver: tf.train.Saver, or a table_saver.TableSaver, which may leave out
-        what has not changed since an earlier checkpoint.
-      session: tf.Session.
-      step: int.
-      may_be_partial: bool, whether it may do so.
+  def save(
+    self,
+    saver: Saver,
+    session: tf.Session,
+    step: int,
+    may_be_partial: bool = True,
+  ) -> None:
+    """Writes what `session` holds as the checkpoint of `step`.
 
     Raises:
       SaveError: the disk is full, or the folder cannot be written any more.
@@ -95,27 +149,32 @@ class CheckpointWriter:
       tf.errors.OpError: a ps is gone.
     """
 
-    def write(prefix):
-      saver.save(
-        session, prefix, step, write_meta_graph=False, write_state=False
-      )
+    def write(path):
+      base = saver.base and os.path.join(self._folder, saver.base)
+      if base and not (may_be_partial and checkpoint_reader.is_there(base)):
+        saver.forget_base()
+      return saver.save(session, path)
 
-    with _following_base(saver, self._folder, may_be_partial) as has_base:
-      self._write(write, step, has_base)
+    try:
+      self._write(write, step)
+    except BaseException:
+      saver.forget_base()  # It may not be there.
+      raise
 
-  def save_values(self, values, step):
+  def save_values(self, values: dict[str, Any], step: int) -> None:
     """Writes {name: array}, whole variables, as the checkpoint of `step`.
 
     Raises:
       SaveError, cli.RunError: as `save` does.
     """
 
-    def write(prefix):
-      _write_values(values, f'{prefix}-{step}')
+    def write(path):
+      _write_values(values, path)
+      return partial_names.find_base(values)
 
     self._write(write, step)
 
-  def _write(self, write, step, may_be_partial=True):
+  def _write(self, write: Callable[[str], str | None], step: int) -> None:
     path = self.path_of_step(step)
     is_remote = urls.is_remote(self._folder)
     # A name of our own: nobody else removes or completes it.
@@ -125,12 +184,18 @@ class CheckpointWriter:
     )
     try:
       os.makedirs(unfinished)
-      write(checkpoints.prefix(unfinished))
-      self._publish(unfinished, path, may_be_partial)
+      base = write(checkpoints.path_of_step(unfinished, step))
+      if is_remote:
+        self._put(unfinished, path)
+      else:
+        self._move(unfinished, path)
+      self._known_paths.add(path)
+      self._bases[path] = base and os.path.join(self._folder, base)
+      self._drop_oldest(path)
     except (tf.errors.OpError, OSError, ValueError) as error:
       if isinstance(error, tf.errors.OpError):
         # A ps that dies during the write also fails the op that writes.
-        is_write = error.op is None or error.op.type == 'SaveV2'
+        is_write = error.op is None or error.op.type in _WRITES
         if errors.is_loss(error) or not is_write:
           raise
         reason = errors.explain(error)
@@ -143,19 +208,10 @@ class CheckpointWriter:
     finally:
       shutil.rmtree(unfinished, ignore_errors=True)
 
-  def _publish(self, unfinished, path, may_be_partial):
-    """Gives the files their names, lists them, and drops the oldest."""
-    if urls.is_remote(self._folder):
-      self._put(unfinished, path)
-    else:
-      self._move(unfinished, path)
-    self._known_paths.add(path)
-    self._kept.add(path, may_be_partial)
-
   def _make_way(self, path):
     """Removes a partial checkpoint that a whole one is to replace."""
     self._check_owner()
-    if self._kept.is_partial(path):
+    if self._bases.get(path):
       checkpoints.remove(path)
 
   def _move(self, unfinished, path):
@@ -177,6 +233,30 @@ class CheckpointWriter:
       unfinished, self._folder, checkpoints.is_index, self._check_owner
     )
 
+  def _drop_oldest(self, path: str) -> None:
+    """Lists a new checkpoint, and drops those that it replaces."""
+    before = [
+      p for p in checkpoints.list_checkpoints(self._folder) if p != path
+    ]
+    latest = [path, *before[: self._max_to_keep - 1]]
+    needed = {*latest, *map(self._find_base, latest)}
+    self._list([p for p in [path, *before] if p in needed])
+    for old in before:
+      if old not in needed:
+        with contextlib.suppress(OSError):
+          checkpoints.remove(old)
+
+  def _list(self, paths: list[str]) -> None:
+    """Writes TensorFlow's list of checkpoints, `paths`, latest first."""
+    # Names alone: the folder may be moved.
+    names = [os.path.basename(path) for path in paths]
+    lines = [f'model_checkpoint_path: "{names[0]}"']
+    lines += [f'all_model_checkpoint_paths: "{n}"' for n in reversed(names)]
+    with files.replacing(os.path.join(self._folder, 'checkpoint')) as file:
+      file.write('\n'.join(lines) + '\n')
+    if not urls.is_remote(self._folder):
+      files.sync(self._folder)
+
   def remove_unfinished(self):
     """Removes what interrupted saves have left.
 
@@ -185,25 +265,6 @@ class CheckpointWriter:
     if not urls.is_remote(self._folder):
       _remove_unfinished(self._folder)
     _remove_without_index(self._folder)
-
-
-@contextlib.contextmanager
-def _following_base(saver, folder, may_be_partial):
-  """The context of a save; `saver` forgets a base on which it cannot build.
-
-  Yields whether it has a base.
-  """
-  touched = getattr(saver, 'touched', None)
-  if touched and touched.base:
-    base = os.path.join(folder, touched.base)
-    if not (may_be_partial and checkpoint_reader.is_there(base)):
-      touched.forget_base()
-  try:
-    yield bool(touched and touched.base)
-  except BaseException:
-    if touched:
-      touched.forget_base()
-    raise
 
 
 def _write_values(values, path):

@@ -1,19 +1,33 @@
-"""Saves tables in slices: no process holds a copy of a whole one.
+"""Writes the values of a session as a checkpoint, and its tables in slices.
 
-A Saver reads each variable whole, and TensorFlow then copies a table whose rows
-have been pulled, on its ps and once more on the chief. Here the chief takes
-some rows of one shard at a time, which the ps gathers, and writes them as a
-separate part of the checkpoint; at the end the parts get one index. What is
-written is what a Saver writes: variables under their names, for any reader and
-any number of ps.
+A tf.train.Saver reads each variable whole, and TensorFlow then copies a table
+whose rows have been pulled, on its ps and once more on the chief. Here the
+chief takes some rows of one shard at a time, which the ps gathers, and writes
+them as a separate part of the checkpoint; at the end the parts get one index.
+What is written is what a tf.train.Saver writes: variables under their names,
+for any reader and any number of ps.
 
 Where rows are made in a step (key_shard.py), keys are written before all else:
 a row made in the meantime then has values in the checkpoint but no key, rather
 than a key but no values. No row changes its key meanwhile (row_reuse.py).
 
-With --save_tables=touched most checkpoints have only the rows touched since a
-whole one; see touched_saver.py.
+With --save_tables=touched most checkpoints are partial
+(common/partial_names.py): they have the rows touched since the last whole one,
+the base, and so a checkpoint is at most two. One is whole again if
+
+  there is no base in this session of the chief
+  as many as MOST_PARTIAL partial ones have followed it
+  more than MOST_TOUCHED of the rows were touched in the last one
+  another chief has cleared the marks meanwhile (touched_rows.py)
+  the one before it has failed
 """
+
+import os
+import pathlib
+import random
+import weakref
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -23,35 +37,63 @@ from distmnist.tables import (
   row_reuse,
   shard_slices,
   sparse_table,
-  touched_saver,
+  touched_rows,
 )
+
+# How many partial checkpoints follow a base, and the share of rows above which
+# no more do.
+MOST_PARTIAL = 10
+MOST_TOUCHED = 0.5
+
+
+class _Base(NamedTuple):
+  """The whole checkpoint on which partial ones are put."""
+
+  name: str
+  hash: str
+  session: weakref.ref
+  chief: int
+
+
+class _Shard(NamedTuple):
+  """A shard, and the op that saves the rows of a slice.
+
+  Attributes:
+    variable: tf.Variable.
+    name: str, of the whole variable.
+    save: saves all rows of a slice.
+    save_touched: (op that saves those that were touched, their number, who has
+      cleared the marks of the others); () if it has no marks.
+  """
+
+  variable: tf.Variable
+  name: str
+  save: tf.Operation
+  save_touched: tuple
 
 
 class TableSaver:
-  """Like a tf.train.Saver of all variables, but takes tables in slices.
+  """Saves all global variables, tables in slices; see saving.Saver.
 
   The optimizer's variables beside a table are taken as the table is; a table
   with no shard larger than a slice is treated like any other variable.
 
   Attributes:
     goes_beside: bool, whether steps may run while it saves.
-    touched: touched_saver.TouchedSaver, which knows the next save's base.
   """
 
   def __init__(
     self,
-    device,
-    slice_bytes=partial_names.SLICE_BYTES,
-    may_mix=False,
-    variables=None,
+    device: str,
+    slice_bytes: int = partial_names.SLICE_BYTES,
+    may_mix: bool = False,
   ):
     """
     Args:
-      device: str, the CPU of the process that writes and reads files.
-      may_mix: bool, whether the rows of a checkpoint may be of several steps,
-        as they are for each worker of an asynchronous rule.
-      slice_bytes: int, the most in a slice; a row is never cut.
-      variables: list of tf.Variable, with all tables; None: all there are.
+      device: the CPU of the process that writes files.
+      slice_bytes: the most in a slice; a row is never cut.
+      may_mix: whether the rows of a checkpoint may be of several steps, as they
+        are for each worker of an asynchronous rule.
     """
     keys = key_map.get_all_keys()
     shards = [
@@ -60,101 +102,210 @@ class TableSaver:
       if not key_map.is_keys(v)
     ]
     names = {v.op.name for v in [*keys, *shards]}
-    saved = tf.global_variables() if variables is None else variables
-    rest = [v for v in saved if v.op.name not in names]
+    rest = [v for v in tf.global_variables() if v.op.name not in names]
     self._rest = tf.train.Saver(rest, allow_empty=True)
-    self._slice_bytes = slice_bytes
-    self._keys, self._shards = [], []
+    self._device, self._slice_bytes = device, slice_bytes
+    self._keys: list[_Shard] = []
+    self._shards: list[_Shard] = []
+    self._clear: list[tf.Operation] = []
+    self._base: _Base | None = None
+    self._num_partial = 0
     self.goes_beside = may_mix and bool(shards)
-    with tf.name_scope('table_saver'):
-      if names:
-        self._build(keys, shards, device)
-      self.touched = touched_saver.TouchedSaver(shards, device, slice_bytes)
+    if names:
+      with tf.name_scope('table_saver'):
+        self._build(keys, shards)
 
-  def build(self):
+  def build(self) -> None:
     """Does nothing: tf.train.Scaffold calls it."""
 
-  def _build(self, keys, shards, device):
+  def _build(self, keys: list, shards: list) -> None:
     self._path = tf.placeholder(tf.string, [], 'path')
     self._parts = tf.placeholder(tf.string, [None], 'parts')
-    self._begin = tf.placeholder(tf.int64, [], 'begin')
-    self._end = tf.placeholder(tf.int64, [], 'end')
-    self._place = tf.placeholder(tf.string, [], 'place')
-    with tf.device(device):
+    # The rows of a shard: the first, the end, and where the first one is in the
+    # whole variable.
+    self._range = tf.placeholder(tf.int64, [3], 'range')
+    self._names = tf.placeholder(tf.string, [None], 'names')
+    self._places = tf.placeholder(tf.string, [None], 'places')
+    self._hash = tf.placeholder(tf.string, [], 'hash')
+    self._chief = tf.placeholder(tf.int64, [], 'chief')
+    with tf.device(self._device):
       self._merge = tf.raw_ops.MergeV2Checkpoints(
         checkpoint_prefixes=self._parts, destination_prefix=self._path
       )
-    self._keys, self._shards = (
-      [self._build_shard(shard, device) for shard in group]
-      for group in (keys, shards)
-    )
+      self._save_base = self._build_save([self._hash])
+    self._keys = [self._build_shard(shard) for shard in keys]
+    self._shards = [self._build_shard(shard) for shard in shards]
+    if any(shard.save_touched for shard in self._shards):
+      marks = touched_rows.get_all()
+      self._clear = [each.build_clear(self._chief) for each in marks]
 
-  def _build_shard(self, shard, device):
-    """Returns (shard, op that saves the rows of a slice)."""
-    name, *_ = shard_slices.find_place(shard)
-    with tf.device(shard.device):
-      rows = tf.range(self._begin, self._end)
-      # Not a read, which copies a table whose rows were pulled.
-      value = shard.sparse_read(rows)
-    with tf.device(device):
-      save = tf.raw_ops.SaveV2(
+  def _build_save(self, tensors: list[tf.Tensor]) -> tf.Operation:
+    with tf.device(self._device):
+      return tf.raw_ops.SaveV2(
         prefix=self._path,
-        tensor_names=[name],
-        shape_and_slices=tf.reshape(self._place, [1]),
-        tensors=[value],
+        tensor_names=self._names,
+        shape_and_slices=self._places,
+        tensors=tensors,
       )
-    return shard, save
 
-  def save(self, sess, save_path, global_step=None, **settings):
-    """Writes a checkpoint, as a tf.train.Saver does; returns its path.
+  def _build_shard(self, shard: tf.Variable) -> _Shard:
+    begin, end, first = tf.unstack(self._range)
+    with tf.device(shard.device):
+      # Not a read, which copies a table whose rows were pulled.
+      values = shard.sparse_read(tf.range(begin, end))
+    save, save_touched = self._build_save([values]), ()
+    if marks := touched_rows.find(shard):
+      rows, cleared_by = marks.build_find(begin, end)
+      with tf.device(shard.device):
+        # After the marks, so that a marked row has its new values.
+        values = shard.sparse_read(rows)
+        positions = rows + (first - begin)
+      saved = self._build_save([positions, values])
+      save_touched = saved, tf.size(rows), cleared_by
+    name, *_ = shard_slices.find_place(shard)
+    return _Shard(shard, name, save, save_touched)
 
-    It is partial if `touched` has a base; the caller sees to it that this base
-    is there, and that it is forgotten if a checkpoint gets lost.
+  @property
+  def base(self) -> str | None:
+    """The file's name of the base of the next save; None if that is whole."""
+    return self._base and self._base.name
+
+  def forget_base(self) -> None:
+    """Makes the next save a whole one."""
+    self._base = None
+
+  def save(self, session: tf.Session, path: str) -> str | None:
+    """Writes a checkpoint.
+
+    The caller sees to it that its base is there, and that it is forgotten if a
+    checkpoint gets lost.
+
+    Returns:
+      The file's name of its base; None if it is whole.
     """
     if not (self._keys or self._shards):
-      return self._rest.save(sess, save_path, global_step, **settings)
-    path = save_path if global_step is None else f'{save_path}-{global_step}'
-    with row_reuse.held(sess):
-      is_partial = self.touched.may_leave_rows(sess)
-      if not (is_partial and self._save(sess, path, settings, True)):
-        self.touched.begin_whole(sess)
-        self._save(sess, path, settings, False)
-        self.touched.end_whole(sess, path)
-    return path
+      self._save_rest(session, path)
+      return None
+    with row_reuse.held(session):
+      base = self._base
+      if self._may_leave_rows(session) and self._save_partial(session, path):
+        return base.name
+      self._save_whole(session, path)
+      return None
 
-  def _save(self, sess, path, settings, is_partial):
-    """Returns whether the checkpoint is written; see TouchedSaver.save."""
-    parts = []
+  def _may_leave_rows(self, session: tf.Session) -> bool:
+    base = self._base
+    if base is None or base.session() is not session:
+      return False
+    return self._num_partial < MOST_PARTIAL
 
-    def make_part():
-      parts.append(f'{path}.part_{len(parts)}')
-      return parts[-1]
+  def _save_whole(self, session: tf.Session, path: str) -> None:
+    self._base, chief = None, random.SystemRandom().getrandbits(62) + 1
+    # Before any row is read, so that no touched row is missed by the next one.
+    session.run(self._clear, {self._chief: chief})
+    parts = _Parts(path)
+    self._save_slices(session, self._keys, parts)
+    self._save_rest(session, parts.add())
+    self._save_slices(session, self._shards, parts)
+    self._merge_parts(session, parts)
+    if self._clear:
+      index = pathlib.Path(f'{path}.index').read_bytes()
+      self._base = _Base(
+        os.path.basename(path),
+        partial_names.compute_hash(index),
+        weakref.ref(session),
+        chief,
+      )
+      self._num_partial = 0
 
-    self._save_slices(sess, self._keys, make_part)
-    self._rest.save(sess, make_part(), **settings | {'write_meta_graph': False})
-    shards = self._shards
-    if is_partial:
-      if not self.touched.save(sess, make_part):
-        return False
-      touched = {v.op.name for v in self.touched.shards}
-      shards = [shard for shard in shards if shard[0].op.name not in touched]
-    self._save_slices(sess, shards, make_part)
-    sess.run(self._merge, {self._path: path, self._parts: parts})
+  def _save_partial(self, session: tf.Session, path: str) -> bool:
+    """Saves the rows touched since the base, and all else.
+
+    Returns:
+      Whether these are all of them. If not, the base is forgotten.
+    """
+    base, num_touched, num_rows = self._base, 0, 0
+    parts = _Parts(path)
+    self._save_slices(session, self._keys, parts)
+    self._save_rest(session, parts.add())
+    marked = [shard for shard in self._shards if shard.save_touched]
+    for shard in marked:
+      num_rows += int(shard.variable.shape[0])
+      for part in shard_slices.cut(shard.variable, self._slice_bytes):
+        rows = part.first, part.first + part.end - part.begin
+        _, num, chief = session.run(
+          shard.save_touched,
+          {
+            self._path: parts.add(),
+            self._range: (part.begin, part.end, part.first),
+            self._names: partial_names.name_touched(shard.name, *rows),
+            self._places: ['', ''],
+          },
+        )
+        num_touched += num
+        if chief != base.chief:
+          self._base = None
+          return False
+    session.run(
+      self._save_base,
+      {
+        self._path: parts.add(),
+        self._names: [partial_names.name_base(base.name)],
+        self._places: [''],
+        self._hash: base.hash,
+      },
+    )
+    others = [shard for shard in self._shards if not shard.save_touched]
+    self._save_slices(session, others, parts)
+    self._merge_parts(session, parts)
+    self._num_partial += 1
+    if num_touched > MOST_TOUCHED * num_rows:
+      self._base = None
     return True
 
-  def _save_slices(self, sess, shards, make_part):
-    for shard, save in shards:
-      for part in shard_slices.cut(shard, self._slice_bytes):
-        feed = {
-          self._begin: part.begin,
-          self._end: part.end,
-          self._place: part.place,
-          self._path: make_part(),
-        }
-        sess.run(save, feed)
+  def _save_rest(self, session: tf.Session, path: str) -> None:
+    self._rest.save(session, path, write_meta_graph=False, write_state=False)
+
+  def _save_slices(
+    self, session: tf.Session, shards: Iterable[_Shard], parts: '_Parts'
+  ) -> None:
+    for shard in shards:
+      for part in shard_slices.cut(shard.variable, self._slice_bytes):
+        session.run(
+          shard.save,
+          {
+            self._path: parts.add(),
+            self._range: (part.begin, part.end, part.first),
+            self._names: [shard.name],
+            self._places: [part.place],
+          },
+        )
+
+  def _merge_parts(self, session: tf.Session, parts: '_Parts') -> None:
+    session.run(
+      self._merge, {self._path: parts.target, self._parts: parts.paths}
+    )
 
 
-def find_shards():
+class _Parts:
+  """The parts of a checkpoint, which are at last merged to one.
+
+  Attributes:
+    target: str, the path of the checkpoint.
+    paths: list of str.
+  """
+
+  def __init__(self, target: str):
+    self.target = target
+    self.paths: list[str] = []
+
+  def add(self) -> str:
+    """Returns the path of the next part."""
+    self.paths.append(f'{self.target}.part_{len(self.paths)}')
+    return self.paths[-1]
+
+
+def find_shards() -> list[tf.Variable]:
   """Returns the shards of tables and of what an optimizer keeps beside them."""
   shapes = dict(
     shard_slices.find_place(v)[:2]

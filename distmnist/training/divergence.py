@@ -79,7 +79,7 @@ class CostCheck:
       self._graph = self._build()
     with tf.Session(graph=self._graph, config=self._config) as session:
       session.run(self._others)
-      self._restorer.restore(session, path)
+      self._restorer.restore(session, path, say=lambda line: None)
       key_map.fill(session)
       wanted = self._tables.ask(session)
       with checkpoint_reader.Reader(path) as reader:

@@ -51,7 +51,8 @@ class Run:
     return self
 
   def save(self, path):
-    return self._saver.save(self._session, str(path))
+    self._saver.save(self._session, str(path))
+    return str(path)
 
   def restore(self, path):
     self._restorer.restore(self._session, path)

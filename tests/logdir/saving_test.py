@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.common import cli, files
 from distmnist.lifecycle import restoring
 from distmnist.logdir import checkpoints, saving
+from distmnist.tables import table_saver
 from tests.logdir.checkpoints_test import truncate
 
 
@@ -27,7 +28,7 @@ def session(tf_session):
 def save(session, folder, *steps, keep=5):
   """Saves `session` as these steps, as one life of a chief does."""
   writer = saving.CheckpointWriter(str(folder), keep)
-  saver = tf.train.Saver()
+  saver = table_saver.TableSaver('/cpu:0')
   for step in steps:
     writer.save(saver, session, step)
   return writer
@@ -111,7 +112,7 @@ def test_who_lost_the_folder_saves_nothing(session, tmp_path):
 
   writer = saving.CheckpointWriter(str(tmp_path), 5, refuse)
   with pytest.raises(cli.LostError, match='another has it'):
-    writer.save(tf.train.Saver(), session, 6)
+    writer.save(table_saver.TableSaver('/cpu:0'), session, 6)
   assert list_names(tmp_path) == files_of(5)
 
 
@@ -159,9 +160,9 @@ def test_a_folder_that_cannot_be_made_is_named(session, tmp_path):
 def test_a_ps_that_dies_while_the_chief_saves_is_no_full_disk(
   session, tmp_path, error_class, text
 ):
-  class Saver(tf.train.Saver):
-    def save(self, session, prefix, step, **kwargs):
-      with open(f'{prefix}-{step}.index', 'w') as file:
+  class Saver(table_saver.TableSaver):
+    def save(self, session, path):
+      with open(f'{path}.index', 'w') as file:
         file.write('half of it')
       [op] = [
         op
@@ -172,7 +173,7 @@ def test_a_ps_that_dies_while_the_chief_saves_is_no_full_disk(
 
   writer = saving.CheckpointWriter(str(tmp_path), 5)
   with pytest.raises(error_class):
-    writer.save(Saver(), session, 1)
+    writer.save(Saver('/cpu:0'), session, 1)
   assert list_names(tmp_path) == []
 
 

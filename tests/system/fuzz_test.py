@@ -22,6 +22,7 @@ from distmnist.common import cli
 from distmnist.data import idx
 from distmnist.launching import gpus, jobs
 from distmnist.logdir import checkpoints, run_flags, saving
+from distmnist.tables import table_saver
 from tests.data.idx_test import IMAGES, LABELS, pack
 
 fuzz = settings(
@@ -347,7 +348,7 @@ def run_folder(tmp_path_factory):
     tf.get_variable('w', [20, 3])
     step = tf.train.get_or_create_global_step()
     session.run(tf.global_variables_initializer())
-    saver = tf.train.Saver()
+    saver = table_saver.TableSaver('/cpu:0')
     writer = saving.CheckpointWriter(str(folder), 5)
     for number in (3, 9):
       session.run(step.assign(number))

@@ -49,7 +49,8 @@ def save(folder, build, wanted=()):
       if variable.dtype.base_dtype == tf.float32:
         variable.load(rng.normal(size=variable.shape), session)
     give_keys(session, wanted)
-    path = saver.save(session, str(folder / 'model.ckpt'), 1)
+    path = str(folder / 'model.ckpt-1')
+    saver.save(session, path)
     key_map.fill(session)
     return path, session.run(outputs)
 

@@ -17,6 +17,7 @@ from distmnist.common.names import MODELS
 from distmnist.logdir import history
 from distmnist.logdir import report as report_lib
 from distmnist.strategies import async_sgd
+from distmnist.tables import table_saver
 from distmnist.training import chief as chief_lib
 from distmnist.training.hooks import end_hook, save_hook
 from distmnist.training.problems import problem as problem_lib
@@ -95,7 +96,7 @@ class Run:
     judges = validation, problem_data.load_test_split(problem)
     steps = types.SimpleNamespace(last={'global_step': 40})
     kept = types.SimpleNamespace(
-      saver=tf.train.Saver(), is_whole=lambda session: True
+      saver=table_saver.TableSaver('/cpu:0'), is_whole=lambda session: True
     )
     saves = save_hook.make(task, folder, steps, kept, self.others)
     self.chief = chief_lib.Chief(

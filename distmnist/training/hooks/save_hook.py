@@ -3,14 +3,15 @@
 import contextlib
 import logging
 import math
+import threading
 import time
+from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.logdir import history as history_lib
 from distmnist.logdir import saving
-from distmnist.training.hooks import save_thread
 
 _log = logging.getLogger(__name__)
 
@@ -43,11 +44,15 @@ def make(task, folder, steps, center, others):
     folder: run_folder.RunFolder, which the chief has claimed.
     steps, center, others: see SaveHook.
   """
+  writer = None
+  if folder.path:
+    variables = tf.global_variables()
+    writer = saving.make(folder.path, folder.owner.check, variables)
   saves = SaveHook(
     steps,
     tf.train.get_global_step(),
     center,
-    _make_writer(folder.path, folder.owner),
+    writer,
     _SAVE_SECS.value,
     _SAVE_STEPS.value,
     others,
@@ -92,8 +97,8 @@ class SaveHook(tf.train.SessionRunHook):
       steps: fused_steps.Steps, with the `global_step` after each.
       global_step: int64 scalar variable.
       center: worker_loop.RuleState, or any object with its `is_whole` and a
-        `saver`: tf.train.Saver, or any object with its `save` and
-        `goes_beside`: bool, whether a save may include steps made meanwhile.
+        `saver`, a table_saver.TableSaver; its `goes_beside` is whether a save
+        may include steps made meanwhile.
       writer: saving.CheckpointWriter, or None: then there is nothing to save,
         and what asks for a save is told so.
       save_secs: float, seconds from one checkpoint to the next.
@@ -117,8 +122,7 @@ class SaveHook(tf.train.SessionRunHook):
     self._next_try = 0.0
     self._num_failures = 0
     self._saved_step = self._step = None
-    self._thread = save_thread.SaveThread()
-    self._goes_beside = getattr(center.saver, 'goes_beside', False)
+    self._thread = _SaveThread()
 
   def find_unsaved(self):
     """Returns what would be lost if this process ended now (str), or None.
@@ -171,7 +175,7 @@ class SaveHook(tf.train.SessionRunHook):
     every, saved_step = self._save_steps, self._saved_step or 0
     has_passed = self._step // every > saved_step // every
     is_due = has_passed or now - self._time > self._save_secs
-    if self._goes_beside and is_due and not is_wanted:
+    if self._center.saver.goes_beside and is_due and not is_wanted:
       save = self._prepare(session)
 
       def save_beside():
@@ -255,14 +259,44 @@ class SaveHook(tf.train.SessionRunHook):
     return save
 
 
-def _make_writer(logdir, owner):
-  """Returns the saving.CheckpointWriter, or None without a --logdir."""
-  if not logdir:
-    return None
-  variables = tf.global_variables()
-  saving.check_space(logdir, variables)
-  writer = saving.CheckpointWriter(
-    logdir, saving.KEEP_CHECKPOINTS.value, owner.check
-  )
-  writer.remove_unfinished()
-  return writer
+class _SaveThread:
+  """A save beside the steps, one at a time; `finish` raises its errors."""
+
+  def __init__(self):
+    self._thread: threading.Thread | None = None
+    self._error: BaseException | None = None
+
+  @property
+  def is_running(self) -> bool:
+    """Whether a save is in progress."""
+    return self._thread is not None and self._thread.is_alive()
+
+  @property
+  def is_begun(self) -> bool:
+    """Whether a save was begun and not yet passed to `finish`."""
+    return self._thread is not None
+
+  def begin(self, save: Callable[[], None]) -> None:
+    """Calls `save` in a thread.
+
+    The thread ends with the process: what it has written by then has no final
+    name and is not a checkpoint.
+    """
+    self._thread = threading.Thread(
+      target=self._run, args=(save,), name='save', daemon=True
+    )
+    self._thread.start()
+
+  def _run(self, save: Callable[[], None]) -> None:
+    try:
+      save()
+    except BaseException as error:
+      self._error = error
+
+  def finish(self) -> None:
+    """Waits for the save that was begun; raises what it raised."""
+    thread, self._thread = self._thread, None
+    thread.join()
+    error, self._error = self._error, None
+    if error:
+      raise error

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli, console, files, partial_names
 from distmnist.logdir import checkpoint_reader, checkpoints, saving
+from distmnist.tables import table_saver
 from distmnist.training.hooks import save_hook
 
 
@@ -32,21 +33,20 @@ def find_save_threads():
   return [t for t in threading.enumerate() if t.name == 'save']
 
 
-class SlowSaver(tf.train.Saver):
+class SlowSaver(table_saver.TableSaver):
   """Saves beside the steps, but only while `may_save` is set."""
 
-  goes_beside = True
-
   def __init__(self):
-    super().__init__()
+    super().__init__('/cpu:0')
+    self.goes_beside = True
     self.may_save = threading.Event()
     self.may_save.set()
     self.threads = []
 
-  def save(self, *words, **settings):
+  def save(self, session, path):
     self.threads.append(threading.current_thread())
     assert self.may_save.wait(60)
-    return super().save(*words, **settings)
+    return super().save(session, path)
 
   def wait(self):
     """Waits for the save that is under way."""
@@ -65,7 +65,8 @@ class Chief:
     self.others, self.lines = Others(), []
     self.has_signal = False
     self.center = types.SimpleNamespace(
-      saver=saver or tf.train.Saver(), is_whole=lambda session: True
+      saver=saver or table_saver.TableSaver('/cpu:0'),
+      is_whole=lambda session: True,
     )
     console.print_logs(self.lines.append)
     self.hook = save_hook.SaveHook(
@@ -355,32 +356,33 @@ def test_a_center_taken_over_amid_an_update_is_saved_after_it(
   assert chief.saved == [0, 5]
 
 
-class PartialSaver(tf.train.Saver):
-  """Leaves out a variable while it has a base, as a saver of tables does."""
+class PartialSaver(table_saver.TableSaver):
+  """Leaves out a variable while it has a base, as with touched rows."""
+
+  base = None
 
   def __init__(self):
-    super().__init__()
-    self.touched, self.base = self, None
+    super().__init__('/cpu:0')
 
   def forget_base(self):
     self.base = None
 
-  def save(self, session, prefix, step, **settings):
-    path = f'{prefix}-{step}'
+  def save(self, session, path):
     if not self.base:
-      super().save(session, prefix, step, **settings)
+      super().save(session, path)
       self.base = os.path.basename(path)
-      return
+      return None
     save = tf.raw_ops.SaveV2(
       prefix=path,
       tensor_names=[partial_names.name_base(self.base), 'global_step'],
       shape_and_slices=['', ''],
       tensors=[
-        read_hash(os.path.dirname(os.path.dirname(prefix)), self.base),
-        tf.constant(step, tf.int64),
+        read_hash(os.path.dirname(os.path.dirname(path)), self.base),
+        tf.train.get_global_step(),
       ],
     )
     session.run(save)
+    return self.base
 
 
 def read_hash(folder, base):
@@ -440,3 +442,19 @@ def test_without_its_base_the_next_is_whole(partial_chief):
   checkpoints.remove(f'{partial_chief.folder}/model.ckpt-0')
   partial_chief.run_to(10)
   assert find_bases(partial_chief) == {10: None}
+
+
+def test_a_ps_that_waits_is_told_of_no_save_that_has_failed(
+  session, tmp_path, now, disk
+):
+  saver = SlowSaver()
+  chief = Chief(session, tmp_path, now, 10, saver)
+  disk.is_full = True
+  chief.run_to(10)
+  saver.wait()
+  chief.others.is_wanted = True
+  chief.run_to(11)
+  assert chief.others.confirmed == [] and len(chief.lines) == 1
+  disk.is_full = False
+  chief.run_to(12, secs=3.0)
+  assert chief.others.confirmed == [12]

@@ -1,4 +1,4 @@
-"""retention: the latest checkpoints stay, and the bases of those among them."""
+"""saving: the latest checkpoints stay, and the bases of those among them."""
 
 import pytest
 import tensorflow.compat.v1 as tf

@@ -12,7 +12,7 @@ from distmnist.lifecycle import restoring
 from distmnist.logdir import checkpoint_reader
 from distmnist.nn import layers
 from distmnist.strategies import async_sgd
-from distmnist.tables import key_map, table_saver, touched_rows, touched_saver
+from distmnist.tables import key_map, table_saver, touched_rows
 from tests.support import tables
 from tests.tables.table_saver_test import assert_same, read_all
 
@@ -72,12 +72,11 @@ def test_a_partial_checkpoint_and_its_base_are_a_whole_one(
     restorer = make_restorer()
     with tf.Session() as session:
       start(session, model)
-      base = saver.save(session, f'{tmp_path}/model.ckpt', 0)
-      assert find_base(base) is None
+      assert saver.save(session, f'{tmp_path}/model.ckpt-0') is None
       for step in (1, 2):
         session.run(model.update.train_op, model.feed(step))
-        path = saver.save(session, f'{tmp_path}/model.ckpt', step)
-        assert find_base(path) == 'model.ckpt-0'
+        path = f'{tmp_path}/model.ckpt-{step}'
+        assert saver.save(session, path) == 'model.ckpt-0' == find_base(path)
         assert_same(read_checkpoint(path), read_all(session))
       expected = read_all(session)
       session.run(model.update.train_op, model.feed(3))
@@ -91,9 +90,10 @@ def test_it_has_the_touched_rows_of_tables_and_nothing_more(tmp_path):
     model, saver = build(cluster_lib.Cluster())
     with tf.Session() as session:
       start(session, model)
-      saver.save(session, f'{tmp_path}/model.ckpt', 0)
+      saver.save(session, f'{tmp_path}/model.ckpt-0')
       session.run(model.update.train_op, model.feed(1))
-      path = saver.save(session, f'{tmp_path}/model.ckpt', 1)
+      path = f'{tmp_path}/model.ckpt-1'
+      saver.save(session, path)
       touched = {
         t.rows.op.name: session.run(
           t.build_find(tf.constant(0, tf.int64), tf.constant(120, tf.int64))[0]
@@ -132,10 +132,10 @@ def test_what_two_ps_have_saved_is_restored_on_three(make_cluster, tmp_path):
         else:
           start(session, model)
           session.run(model.update.train_op, model.feed(0))
-          saver.save(session, f'{tmp_path}/model.ckpt', 0)
+          saver.save(session, f'{tmp_path}/model.ckpt-0')
           session.run(model.update.train_op, model.feed(1))
-          path = saver.save(session, f'{tmp_path}/model.ckpt', 1)
-          assert find_base(path)
+          path = f'{tmp_path}/model.ckpt-1'
+          assert saver.save(session, path) == find_base(path) == 'model.ckpt-0'
         found.append(read_all(session))
   assert_same(found[1], found[0])
 
@@ -159,7 +159,8 @@ def test_one_ps_may_have_more_than_a_slice_of_a_table_and_another_less(
       start(session, model)
       for step in (0, 1):
         session.run(model.update.train_op, model.feed(step))
-        path = saver.save(session, f'{tmp_path}/model.ckpt', step)
+        path = f'{tmp_path}/model.ckpt-{step}'
+        saver.save(session, path)
       assert find_base(path) == 'model.ckpt-0'
       assert_same(read_checkpoint(path), read_all(session))
 
@@ -168,7 +169,7 @@ class Steps:
   """Saves after each of several steps, and tells which were whole."""
 
   def __init__(self, folder, session, model, saver):
-    self._folder, self._model, self._saver = folder, model, saver
+    self._folder, self._model, self.saver = folder, model, saver
     self.session, self._step = session, 0
     start(session, model)
 
@@ -177,14 +178,16 @@ class Steps:
     feed = self._model.feed(self._step % tables.STEPS)
     self.session.run(self._model.update.train_op, feed)
     self._step += 1
-    prefix = f'{self._folder}/model.ckpt'
-    return find_base(self._saver.save(self.session, prefix, self._step))
+    path = f'{self._folder}/model.ckpt-{self._step}'
+    base = self.saver.save(self.session, path)
+    assert find_base(path) == base
+    return base
 
 
 @pytest.fixture
 def saves(tmp_path, monkeypatch):
   # Few of the rows of the tests' tables are untouched.
-  monkeypatch.setattr(touched_saver, 'MOST_TOUCHED', 1.0)
+  monkeypatch.setattr(table_saver, 'MOST_TOUCHED', 1.0)
   with tf.Graph().as_default():
     model, saver = build(cluster_lib.Cluster(), 'sgd')
     with tf.Session() as session:
@@ -193,27 +196,27 @@ def saves(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_after_some_partial_ones_the_next_is_whole(saves, monkeypatch):
-  monkeypatch.setattr(touched_saver, 'MOST_PARTIAL', 2)
+  monkeypatch.setattr(table_saver, 'MOST_PARTIAL', 2)
   bases = [saves.save() for _ in range(5)]
   assert bases == [None, 'model.ckpt-1', 'model.ckpt-1', None, 'model.ckpt-4']
 
 
 @pytest.mark.slow
 def test_where_most_rows_were_touched_the_next_is_whole(saves, monkeypatch):
-  monkeypatch.setattr(touched_saver, 'MOST_TOUCHED', 0.1)
+  monkeypatch.setattr(table_saver, 'MOST_TOUCHED', 0.1)
   assert [saves.save() for _ in range(3)] == [None, 'model.ckpt-1', None]
 
 
 @pytest.mark.slow
 def test_it_is_whole_once_there_is_no_base_that_the_marks_follow(
-  saves,
+  saves, tmp_path
 ):
   assert [saves.save(), saves.save()] == [None, 'model.ckpt-1']
-  saves._saver.touched.forget_base()
+  saves.saver.forget_base()
   assert [saves.save(), saves.save()] == [None, 'model.ckpt-3']
   # Another chief clears the marks.
-  other = touched_saver.TouchedSaver(table_saver.find_shards(), '/cpu:0', 300)
-  other.begin_whole(saves.session)
+  other = table_saver.TableSaver('/cpu:0', 300)
+  other.save(saves.session, f'{tmp_path}/of_another')
   assert [saves.save(), saves.save()] == [None, 'model.ckpt-5']
   with tf.Session() as session:
     start(session, saves._model)
@@ -225,7 +228,7 @@ def test_it_is_whole_once_there_is_no_base_that_the_marks_follow(
 def test_what_is_pushed_while_a_base_is_written_is_in_the_next(saves, tmp_path):
   saves.save()
   session, run = saves.session, saves.session.run
-  saves._saver.touched.forget_base()
+  saves.saver.forget_base()
 
   def run_and_push(*args):
     run(saves._model.update.train_op, saves._model.feed(len(pushed) % 4))
@@ -233,11 +236,11 @@ def test_what_is_pushed_while_a_base_is_written_is_in_the_next(saves, tmp_path):
     return run(*args)
 
   pushed, session.run = [], run_and_push
-  saves._saver.save(session, f'{tmp_path}/model.ckpt', 2)
+  saves.saver.save(session, f'{tmp_path}/model.ckpt-2')
   session.run = run
   assert len(pushed) > 10
-  path = saves._saver.save(session, f'{tmp_path}/model.ckpt', 3)
-  assert find_base(path) == 'model.ckpt-2'
+  path = f'{tmp_path}/model.ckpt-3'
+  assert saves.saver.save(session, path) == 'model.ckpt-2'
   assert_same(read_checkpoint(path), read_all(session))
 
 
@@ -246,8 +249,7 @@ def test_without_marks_every_save_is_whole(set_flags, tmp_path):
   set_flags('--save_tables=all')
   with tf.Graph().as_default():
     model, saver = build(cluster_lib.Cluster(), 'sgd')
-    assert saver.touched.shards == []
     with tf.Session() as session:
       steps = Steps(tmp_path, session, model, saver)
       assert [steps.save(), steps.save()] == [None, None]
-      assert saver.touched.base is None
+      assert saver.base is None
