@@ -111,7 +111,7 @@ class Reader:
   def _open_base(self, name: str) -> '_Files':
     path = self.base
     expected = self._own.read(partial_names.name_base(name)).decode()
-    if not is_there(path):
+    if not trying(path, lambda: is_there(path)):
       raise self._blame(path, 'is not there')
     try:
       base = _Files(path, self._slices)

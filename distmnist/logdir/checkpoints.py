@@ -111,14 +111,21 @@ def _read_through(path, on_slice=lambda: None):
         # A table may be larger than this machine.
         for part in reader.find_slices(name):
           on_slice()
-          value = reader.read(name, part)
-          is_float = reader.dtypes[name].is_floating
-          if is_float and not (nonfinite or np.isfinite(value).all()):
-            nonfinite = name
+          # Each is gone before the next one is read.
+          if not _is_finite(reader, name, part):
+            nonfinite = nonfinite or name
   except checkpoint_reader.DamageError as error:
     return error.reason, None
   is_whole = 'global_step' in reader.shapes
   return None if is_whole else 'it has no global_step', nonfinite
+
+
+def _is_finite(
+  reader: checkpoint_reader.Reader, name: str, part: checkpoint_reader.Slice
+) -> bool:
+  """Reads a slice; returns whether it has no float that is not finite."""
+  value = reader.read(name, part)
+  return not reader.dtypes[name].is_floating or bool(np.isfinite(value).all())
 
 
 _ADVICE = 'or begin anew with --resume=never, which moves them aside'

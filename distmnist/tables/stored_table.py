@@ -13,6 +13,8 @@ import tensorflow.compat.v1 as tf
 from distmnist.common import partial_names
 from distmnist.tables import key_hash, key_map, new_rows, sparse_table
 
+_KEYS_AT_ONCE = 2**17
+
 
 class StoredTables:
   """The large tables of the model that is built in `scope`.
@@ -134,8 +136,11 @@ class _KeyTable(_Table):
       keys = reader.read(name, part)
       if part.first == 0:
         key_map.check_mark(keys[new_rows.COMMON_ROW], self.start.kind, table)
-      here = np.flatnonzero(np.isin(keys, distinct))
-      own[np.searchsorted(distinct, keys[here])] = part.first + here
+      # A search among all keys of a slice takes several times their memory.
+      for begin in range(0, len(keys), _KEYS_AT_ONCE):
+        some = keys[begin : begin + _KEYS_AT_ONCE]
+        here = np.flatnonzero(np.isin(some, distinct))
+        own[np.searchsorted(distinct, some[here])] = part.first + begin + here
     return np.where(own[places] < 0, found, own[places])
 
 

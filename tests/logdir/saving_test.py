@@ -4,6 +4,7 @@ import errno
 import resource
 import shutil
 import signal
+import types
 
 import numpy as np
 import pytest
@@ -173,6 +174,25 @@ def test_a_ps_that_dies_while_the_chief_saves_is_no_full_disk(
 
   writer = saving.CheckpointWriter(str(tmp_path), 5)
   with pytest.raises(error_class):
+    writer.save(Saver('/cpu:0'), session, 1)
+  assert list_names(tmp_path) == []
+
+
+@pytest.mark.parametrize('kind', ['SaveV2', 'MergeV2Checkpoints'])
+def test_a_disk_that_gets_full_in_any_op_that_writes_is_a_failed_save(
+  session, tmp_path, kind
+):
+  op = types.SimpleNamespace(type=kind)
+
+  class Saver(table_saver.TableSaver):
+    def save(self, session, path):
+      error = tf.errors.ResourceExhaustedError(
+        None, op, f'{path}.index; No space left on device'
+      )
+      raise error
+
+  writer = saving.CheckpointWriter(str(tmp_path), 5)
+  with pytest.raises(saving.PassingSaveError, match='No space left on device'):
     writer.save(Saver('/cpu:0'), session, 1)
   assert list_names(tmp_path) == []
 

@@ -11,8 +11,8 @@ import pytest
 from distmnist.common import partial_names, ports
 from tests.support.paths import PYTHONPATH
 
-# 128 MB on the ps, and as much for Adagrad.
-ROWS, WIDTH = 2_000_000, 16
+# 256 MB on the ps, and as much for Adagrad.
+ROWS, WIDTH = 4_000_000, 16
 PROBLEM = f"""
 import numpy as np
 import tensorflow.compat.v1 as tf
