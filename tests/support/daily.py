@@ -286,7 +286,7 @@ DAILY = {
   },
   'system/resume_memory_test.py': {
     'test_a_chief_that_resumes_takes_a_slice_more_than_one_that_begins': (
-      '2000000',
+      '4000000',
     ),
   },
   'system/ring_losses_test.py': {
