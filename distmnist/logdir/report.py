@@ -11,7 +11,7 @@ import threading
 from typing import ClassVar
 
 from distmnist.common import cli, files, names
-from distmnist.watching import metrics_file
+from distmnist.watching import metrics_line
 
 # What a report has for each life, for each worker and for all together.
 SUMMED = (
@@ -249,7 +249,7 @@ def write(report, path):
   """
   try:
     with files.replacing(path) as file:
-      json.dump(metrics_file.clean(report), file, indent=2, allow_nan=False)
+      json.dump(metrics_line.clean(report), file, indent=2, allow_nan=False)
       file.write('\n')
   except OSError as error:
     kept = 'and nothing of it kept, without a --logdir'

@@ -18,7 +18,7 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from distmnist.common import cli, files
-from distmnist.watching import metrics_file
+from distmnist.watching import metrics_line
 
 # {name of an output: array [n, ...]}.
 Results = Mapping[str, np.ndarray]
@@ -86,7 +86,7 @@ def _write_jsonl(
   for i, place in enumerate(places):
     row = dict(zip(_TAKEN, place, strict=True))
     row |= {n: _as_json(array[i]) for n, array in results.items()}
-    out.write(json.dumps(metrics_file.clean(row)) + '\n')
+    out.write(json.dumps(metrics_line.clean(row)) + '\n')
 
 
 def _write_csv(

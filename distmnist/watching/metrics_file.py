@@ -22,10 +22,11 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, BinaryIO
+from collections.abc import Iterator
+from typing import BinaryIO
 
 from distmnist.common import files, layout
+from distmnist.watching import metrics_line
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ class Writer:
     return line
 
   def _clean(self, line: dict) -> dict:
-    return clean(self._own | line, _shorten)
+    return metrics_line.clean(self._own | line, metrics_line.shorten)
 
   def _append(self, line: dict) -> None:
     if not os.path.isdir(self._logdir):
@@ -114,7 +115,7 @@ class Writer:
       lines.insert(0, self._start)
       self._state.begin(follows=os.path.exists(self.path))
     os.makedirs(os.path.dirname(self.path), exist_ok=True)
-    size = _append_whole(self.path, _format(lines))
+    size = _append_whole(self.path, metrics_line.format_lines(lines))
     self._inode = os.stat(self.path).st_ino
     for new in lines:
       self._state.note(new)
@@ -154,7 +155,7 @@ class _State:
     self._is_ours = False
     self._counts.clear()
     self._texts = {
-      ('evaluation', line['split']): _format([line])
+      ('evaluation', line['split']): metrics_line.format_lines([line])
       for line in (_read_file(self._path) if follows else ())
       if line['kind'] == 'evaluation'
     }
@@ -176,7 +177,7 @@ class _State:
         return
       if key[0] == 'started':
         texts.pop(('ended', key[1]), None)
-    texts[key] = _format([line])
+    texts[key] = metrics_line.format_lines([line])
 
   def write(self) -> None:
     """Replaces the file, unless a later life has done so.
@@ -200,11 +201,6 @@ class _State:
     with contextlib.suppress(FileNotFoundError):  # Another life was faster.
       os.replace(draft, self._path)
     self._is_ours = True
-
-
-def _format(lines: Iterable[dict]) -> bytes:
-  """Returns the bytes of a file with these lines."""
-  return ''.join(f'{json.dumps(line)}\n' for line in lines).encode()
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -286,35 +282,13 @@ def _add_staleness(earlier: bytes, text: bytes) -> bytes:
   """Returns the line `text` with the counts of the one before added."""
   if b'"staleness": {"' not in earlier:
     return text
-  before, line = _parse(earlier), _parse(text)
+  before, line = metrics_line.parse(earlier), metrics_line.parse(text)
   if not (before and line and before['life'] == line['life']):
     return earlier + text
   counts = dict(before['staleness'])
   for value, count in line.get('staleness', {}).items():
     counts[value] = counts.get(value, 0) + count
   return (json.dumps(line | {'staleness': counts}) + '\n').encode()
-
-
-def clean(value: Any, shorten: Callable[[float], float] = float) -> Any:
-  """Returns `value` as JSON has it, with None for floats that are not finite.
-
-  Args:
-    value: a nest of dicts, lists and tuples.
-    shorten: callable, of a finite float.
-  """
-  if isinstance(value, dict):
-    return {str(name): clean(x, shorten) for name, x in value.items()}
-  if isinstance(value, (list, tuple)):
-    return [clean(x, shorten) for x in value]
-  if hasattr(value, 'item'):  # From NumPy.
-    value = value.item()
-  if not isinstance(value, float):
-    return value
-  return shorten(value) if math.isfinite(value) else None
-
-
-def _shorten(value: float) -> float:
-  return round(value, 3) if abs(value) >= 1e6 else float(f'{value:.7g}')
 
 
 def read_state(logdir: str) -> tuple[list[dict], dict[str, float]]:
@@ -335,16 +309,16 @@ def read_state(logdir: str) -> tuple[list[dict], dict[str, float]]:
 
 def _read_file(path: str) -> list[dict]:
   with contextlib.suppress(OSError), open(path, 'rb') as file:
-    return [line for text in file if (line := _parse(text))]
+    return [line for text in file if (line := metrics_line.parse(text))]
   return []
 
 
 def _read_end(path: str) -> list[dict]:
   """Returns what the end of a file says: of one that was copied alone, say."""
   with open(path, 'rb') as file:
-    first = _parse(file.readline())
+    first = metrics_line.parse(file.readline())
     file.seek(max(0, os.fstat(file.fileno()).st_size - _END_BYTES))
-    lines = [line for text in file if (line := _parse(text))]
+    lines = [line for text in file if (line := metrics_line.parse(text))]
   is_one_life = first and lines and first['life'] == lines[-1]['life']
   return [first, *lines] if is_one_life and first not in lines else lines
 
@@ -373,7 +347,7 @@ def iterate(logdir: str, num_samples: float = math.inf) -> Iterator[dict]:
 def _iterate_file(path: str, num_samples: float) -> Iterator[dict]:
   with contextlib.suppress(OSError), open(path, 'rb') as file:
     for text in _choose(file, num_samples):
-      if text.endswith(b'\n') and (line := _parse(text)):
+      if text.endswith(b'\n') and (line := metrics_line.parse(text)):
         yield line
 
 
@@ -407,110 +381,6 @@ def _choose(file: BinaryIO, num_samples: float) -> Iterator[bytes]:
 def read_first_time(path: str) -> float | None:
   """Returns the time of the first line at `path`, or None."""
   with contextlib.suppress(OSError), open(path, 'rb') as file:
-    if line := _parse(file.readline()):
+    if line := metrics_line.parse(file.readline()):
       return line['time']
   return None
-
-
-_TASK = re.compile(r'launcher|(ps|worker|evaluator) \d{1,7}')
-# What a launcher tells of, which may be a part of it, too.
-_PART = re.compile(r'(?!(ps|worker|evaluator)\b)\w[\w ]*|' + _TASK.pattern)
-# By the year 5138, so that any calendar has it.
-_MAX_TIME = 1e11
-
-
-def _is_number(value: Any) -> bool:
-  return isinstance(value, (int, float)) and math.isfinite(value)
-
-
-def _is_text(value: Any) -> bool:
-  return isinstance(value, str)
-
-
-def _are_texts(value: Any) -> bool:
-  return isinstance(value, list) and all(map(_is_text, value))
-
-
-def _are_parts(value: Any) -> bool:
-  return _are_texts(value) and all(map(_PART.fullmatch, value))
-
-
-def _are_numbers(value: Any) -> bool:
-  """Whether it is a dict of numbers, or of None for those not finite."""
-  return isinstance(value, dict) and all(
-    number is None or _is_number(number) for number in value.values()
-  )
-
-
-def _is_histogram(value: Any) -> bool:
-  return _are_numbers(value) and all(
-    name.isdecimal() and isinstance(number, int)
-    for name, number in value.items()
-  )
-
-
-def _is_process(value: Any) -> bool:
-  return isinstance(value, dict) and isinstance(value.get('pid'), int)
-
-
-# The fields that something is computed from, and what each has to be unless it
-# is None. Others may say what they like.
-_FIELDS = {
-  'time': lambda value: _is_number(value) and 0 <= value < _MAX_TIME,
-  'task': lambda value: _is_text(value) and bool(_TASK.fullmatch(value)),
-  'about': lambda value: _is_text(value) and bool(_PART.fullmatch(value)),
-  'tasks': _are_parts,
-  'waiting': _are_texts,
-  'flags': _are_texts,
-  'process': _is_process,
-  'staleness': _is_histogram,
-  'metrics': _are_numbers,
-  **dict.fromkeys(
-    ('kind', 'life', 'state', 'text', 'unit', 'launch', 'event', 'split'),
-    _is_text,
-  ),
-  **dict.fromkeys(
-    (
-      *('attempt', 'code', 'cost', 'cpu_cores', 'cpu_secs', 'every_secs'),
-      *('examples', 'last_step', 'local_steps', 'rss_bytes', 'step'),
-      *('bytes_pulled', 'bytes_pushed', 'received_bytes', 'sent_bytes'),
-      *('examples_per_sec', 'received_bytes_per_sec', 'sent_bytes_per_sec'),
-      'staleness_mean',
-    ),
-    _is_number,
-  ),
-}
-# What each line has to have, and each of a kind, or event, besides.
-_NEEDED = 'time', 'task', 'life', 'kind'
-_NEEDED_BY = {
-  'sample': ('state',),
-  'end': ('ok', 'text'),
-  'event': ('event',),
-  'evaluation': ('split', 'metrics', 'step'),
-  'started': ('about',),
-  'ended': ('about', 'code'),
-}
-
-
-def _parse(text: bytes) -> dict | None:
-  """Returns the dict of one line, or None if it is not one of ours.
-
-  The folder is shared: another version, another tool or another user may have
-  written there, and what reads the lines relies on their fields.
-  """
-  try:
-    line = json.loads(text)
-    needed = [
-      *_NEEDED,
-      *_NEEDED_BY.get(line['kind'], ()),
-      *_NEEDED_BY.get(line.get('event'), ()),
-    ]
-    if any(line.get(name) is None for name in needed):
-      return None
-    for name, value in line.items():
-      is_right = _FIELDS.get(name)
-      if is_right and value is not None and not is_right(value):
-        return None
-    return line
-  except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-    return None

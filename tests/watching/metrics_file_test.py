@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 import os
 
 import pytest
@@ -114,53 +113,6 @@ def test_the_first_time_is_that_of_the_first_line(tmp_path):
   path = metrics_file.path_of(str(tmp_path), 'ps 0')
   first = metrics_file.read_first_time(path)
   assert first == read_lines(tmp_path)[0]['time']
-
-
-GOOD = {'task': 'worker 1', 'kind': 'sample', 'life': 'a', 'time': 1.5}
-GOOD |= {'state': 'training', 'step': 3, 'cost': None, 'staleness': {'0': 4}}
-
-
-def write_line(folder, **fields):
-  folder = folder / 'metrics' / 'worker_1'
-  folder.mkdir(parents=True, exist_ok=True)
-  with open(folder / 'metrics.jsonl', 'a') as file:
-    file.write(json.dumps(GOOD | fields) + '\n')
-
-
-@pytest.mark.parametrize(
-  'fields',
-  [
-    *({'task': x} for x in ('worker x', 'ps', '', 3, None, ['ps 0'], 'gpu 1')),
-    *({'time': x} for x in (math.nan, math.inf, 1e300, -1, '1', None, [1])),
-    *({'life': x} for x in ([], {}, 3, None)),
-    *({'kind': x} for x in ([], 3, None, 'evaluation', 'end', 'event')),
-    *({'staleness': x} for x in ({'x': 1}, {'0': 'x'}, [1], 3, {'0': 0.5})),
-    *({'step': x} for x in ('x', [1], math.nan)),
-    *({'kind': 'event', 'event': x} for x in ('ended', 'started', [], 3)),
-    {'kind': 'event', 'event': 'started', 'about': 'worker x'},
-    {'kind': 'start', 'process': [1]},
-    {'kind': 'start', 'process': {'machine': 'x'}},
-    {'kind': 'start', 'every_secs': 'often'},
-    {'kind': 'start', 'attempt': 'third'},
-    {'task': 'launcher', 'kind': 'start', 'tasks': ['worker x']},
-    {'task': 'launcher', 'kind': 'start', 'tasks': 3},
-    {'waiting': [[1]]},
-    {'metrics': {'accuracy': 'good'}},
-    {'metrics': [1]},
-  ],
-)
-def test_an_odd_line_is_left_out(tmp_path, fields):
-  write_line(tmp_path)
-  write_line(tmp_path, **fields)
-  write_line(tmp_path, note=[{'whatever': 1}])
-  assert len(metrics_file.read(str(tmp_path))) == 2
-
-
-def test_deep_nests_are_left_out_as_well(tmp_path):
-  write_line(tmp_path)
-  with open(tmp_path / 'metrics' / 'worker_1' / 'metrics.jsonl', 'a') as file:
-    file.write('[' * 100_000 + '\n')
-  assert len(metrics_file.read(str(tmp_path))) == 1
 
 
 def test_no_file_grows_for_ever(tmp_path, monkeypatch):
