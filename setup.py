@@ -81,12 +81,12 @@ setuptools.setup(
       'torch>=2,<3',
       'matplotlib>=3.7,<4',
     ],  # the peers in benchmarks/peers
+    'data': ['pyarrow>=16,<27'],  # CSV and Parquet files
     'docs': DOCS,
     'gcs': ['gcsfs>=2024.6,<2027'],  # gs://
     'gpu': ['tensorflow[and-cuda]>=2.16,<2.22'],
     'hdfs': ['fsspec>=2024.6,<2027', 'pyarrow>=16,<27'],  # hdfs://
     'kubernetes': ['pyyaml>=6,<7'],  # writes the manifests of launch
-    'parquet': ['pyarrow>=16,<27'],
     'plots': ['jinja2>=3.1,<4', 'matplotlib>=3.7,<4'],  # and report.html
     'ray': ['ray>=2.60,<3'],  # --launcher=ray
     's3': ['s3fs>=2024.10,<2027'],  # s3://

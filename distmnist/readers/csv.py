@@ -1,32 +1,44 @@
-"""CSV files; each line is read from its place in the file.
+"""CSV files, read once into an Arrow file, and from there by row.
 
 from distmnist.readers import csv
 
 def load(split):
-  return csv.Reader(f'data/{split}-*.csv', x=['age', 'income'], y='bought')
+  return csv.Reader(f'data/{split}-*.csv.gz', x=['age', 'income'], y='bought')
+
+Needs pyarrow: pip install 'distmnist[data]'.
 """
 
 import codecs
+import contextlib
 import csv
 import functools
-import mmap
+import io
+import itertools
 import os
 import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distmnist.readers import columns, paths, records
+from distmnist.readers import arrow_file, columns, data_cache, paths
+
+if TYPE_CHECKING:
+  import pyarrow as pa
 
 # How many first lines tell the type of a column.
 _NUM_TOLD = 1000
+# Adjacent lines, which stay together when the blocks are shuffled.
+_BLOCK_SIZE = 256
 _TYPES = np.int64, np.float32
 _WHOLE_NUMBER = re.compile(r'\s*[+-]?\d+\s*')
 _NAMED_TYPES = {'int64': np.int64, 'float32': np.float32, 'text': object}
 # Bytes that are no UTF-8 stay what they are, from the file to the graph.
 ENCODING = 'utf-8', 'surrogateescape'
-# A file is searched for the ends of its lines in parts of this size.
-_CHUNK_BYTES = 1 << 24
-_GZIP = b'\x1f\x8b'
+# A file is read in parts of this size, each of whole lines.
+_PART_BYTES = 1 << 24
+_COMPRESSED = b'\x1f\x8b', b'\x28\xb5\x2f\xfd'  # How gzip and zstd begin.
+_FORMAT = 1  # Of what is kept in the cache.
 
 
 class Reader:
@@ -37,27 +49,34 @@ class Reader:
   span several lines.
 
   Attributes:
-    num_examples: int.
-    block_sizes: int64 array, the number of adjacent lines in each block.
     window: int, how many blocks are mixed.
   """
 
   def __init__(
-    self, pattern, x, y, window=64, delimiter=',', names=None, missing=None
+    self,
+    pattern: Any,
+    x: Any,
+    y: Any,
+    window: int = 64,
+    delimiter: str = ',',
+    names: list[str] | None = None,
+    missing: float | None = None,
   ):
-    """Finds the places of all lines.
+    """Checks the files' headers; the lines are read when they are needed.
 
     Args:
-      pattern: str such as 'data/train-*.csv', or a list of them.
+      pattern: str such as 'data/train-*.csv', or a list of them; files whose
+        names end in .gz, .zst or .bz2 are unpacked.
       x, y: the columns; see columns.select.
-      window: int, how many blocks of up to 256 lines are mixed.
-      delimiter: str, the character between two fields.
-      names: list of str, the columns of files without a header; None if the
-        first line has them.
-      missing: number, what an empty field counts as in a column of numbers;
-        with None, a column that has empty fields is text.
+      window: how many blocks of up to 256 lines are mixed.
+      delimiter: the character between two fields.
+      names: the columns of files without a header; None if the first line has
+        them.
+      missing: what an empty field counts as in a column of numbers; with None,
+        a column that has empty fields is text.
 
     Raises:
+      ImportError: pyarrow is not installed.
       ValueError: there is no such file, a column is missing, two files differ
         in their columns, or the delimiter is not one character.
       OSError: a file cannot be read.
@@ -72,26 +91,24 @@ class Reader:
       missing = int(missing)  # -1.0 also fits a column of whole numbers.
     self._missing = '' if missing is None else str(missing)
     self._given_types = {}
-    self._delimiter, num_before = delimiter, int(names is None)
+    self._delimiter, self._has_header = delimiter, names is None
+    firsts = {path: _read_first_line(path) for path in self._paths}
     # One without a byte has no header, and no line either.
-    filled = [*filter(os.path.getsize, self._paths)] or self._paths
-    self._header = names or read_header(filled[0], delimiter)
-    for path in filled:
-      header = names or read_header(path, delimiter)
+    filled = [path for path in self._paths if firsts[path]] or self._paths[:1]
+    headers = {
+      path: names or read_header(path, firsts[path], delimiter)
+      for path in filled
+    }
+    self._header = headers[filled[0]]
+    for path, header in headers.items():
       columns.check(self._xy, header, path)
       if header != self._header:
         raise ValueError(
           f'{path} has different columns from {filled[0]}, or in another order'
         )
-    self._records = records.Records(
-      self._paths,
-      [find_lines(path, num_before) for path in self._paths],
-    )
-    self.num_examples = self._records.num_records
-    self.block_sizes = self._records.block_sizes
     self.window = window
 
-  def with_types(self, types):
+  def with_types(self, types: dict[str, str]) -> 'Reader':
     """Gives types that the first lines do not show, if all prices are whole.
 
     Args:
@@ -113,27 +130,56 @@ class Reader:
     self._given_types = {name: _NAMED_TYPES[t] for name, t in types.items()}
     return self
 
-  def read(self, indices):
-    """Returns (x, y) of the examples with these numbers.
+  @property
+  def num_examples(self) -> int:
+    return self._rows.num_rows
+
+  @property
+  def block_sizes(self) -> np.ndarray:
+    """int64 array, the number of adjacent lines in each block."""
+    cut = [
+      min(_BLOCK_SIZE, size - start)
+      for size in self._rows.part_sizes.tolist()
+      for start in range(0, size, _BLOCK_SIZE)
+    ]
+    return np.array(cut, np.int64)
+
+  def read(self, indices: np.ndarray) -> tuple[Any, Any]:
+    """Returns (x, y) of the examples with these numbers, int64.
 
     Raises:
-      OSError, ValueError: a file is gone or has changed, or a line is wrong.
+      OSError, ValueError: when first called: a file is gone, or a line is
+        wrong.
+      cli.RunError: the cache cannot be used.
     """
-    rows = self._read_rows(indices)
-    found = {
-      name: self._convert(name, type_, rows, indices)
-      for name, type_ in self._types.items()
-    }
-    return columns.select(self._xy, found)
+    return columns.select(self._xy, self._rows.read(indices))
 
-  def identify(self):
+  def identify(self) -> bytes:
     """Returns bytes that tell these examples from others."""
     return paths.identify(self._paths)
 
   @functools.cached_property
-  def _types(self):
-    """{name: dtype} of the requested columns."""
-    rows = self._read_rows(np.arange(min(_NUM_TOLD, self.num_examples)))
+  def _rows(self) -> arrow_file.Rows:
+    versions = [paths.find_version(path) for path in self._paths]
+    types = {name: np.dtype(t).name for name, t in self._types.items()}
+    settings = self._delimiter, self._header, self._has_header, self._missing
+    file = data_cache.fetch(
+      paths.describe(self._paths),
+      ('csv', _FORMAT, versions, types, settings),
+      lambda file: arrow_file.write(file, self._list_batches()),
+    )
+    with file:
+      return arrow_file.Rows(file, len(self._paths))
+
+  @functools.cached_property
+  def _types(self) -> dict[str, type]:
+    """The types of the requested columns."""
+    lines = itertools.chain.from_iterable(
+      self._split_lines(path, first, part)
+      for path in self._paths
+      for first, part in self._list_parts(path)
+    )
+    rows = [fields for _, fields in itertools.islice(lines, _NUM_TOLD)]
     path = self._paths[0]
     told = {
       name: _tell_type(path, self._header, name, rows, self._missing)
@@ -142,45 +188,142 @@ class Reader:
     }
     return told | self._given_types
 
-  def _read_rows(self, indices):
-    """Returns the fields (list of str) of each line."""
-    rows = []
-    for number, line in zip(indices, self._records.read(indices), strict=True):
+  def _list_batches(self) -> Iterator[tuple[int, 'pa.RecordBatch']]:
+    """Yields (number of the file, its next rows)."""
+    for number, path in enumerate(self._paths):
+      known = paths.KnownFile(path, os.path.getsize(path))
+      for first, part in self._list_parts(path):
+        batch = self._parse(part) or self._parse_by_line(path, first, part)
+        if batch.num_rows:
+          yield number, batch
+      with paths.opened(path) as file:
+        known.check(file)
+
+  def _list_parts(self, path: str) -> Iterator[tuple[int, bytes]]:
+    """Yields (number of the first line, whole lines) without the header."""
+    for first, part in _list_parts(path, _PART_BYTES):
+      if first == 1 and self._has_header:
+        first, part = 2, part[part.find(b'\n') + 1 or len(part) :]
+      yield first, part
+
+  def _parse(self, part: bytes) -> 'pa.RecordBatch | None':
+    """Returns the rows of whole lines, or None: Python is to parse them.
+
+    Arrow is some ten times as fast, but says no line's number, lets a text span
+    several lines, and takes fewer ways to write a number.
+    """
+    pa, arrow_csv = arrow_file.load_pyarrow(), arrow_file.load_pyarrow('csv')
+    kinds = {np.int64: pa.int64(), np.float32: pa.float64()}
+    used = {str(self._header.index(name)): name for name in self._types}
+    try:
+      table = arrow_csv.read_csv(
+        pa.BufferReader(part),
+        arrow_csv.ReadOptions(
+          column_names=[str(i) for i in range(len(self._header))],
+          block_size=len(part) + 1,
+        ),
+        arrow_csv.ParseOptions(delimiter=self._delimiter),
+        arrow_csv.ConvertOptions(
+          column_types={
+            key: kinds.get(self._types[name], pa.large_binary())
+            for key, name in used.items()
+          },
+          include_columns=list(used),
+          null_values=[''],
+          strings_can_be_null=False,
+        ),
+      )
+      if table.num_rows != _count_lines(part, self._delimiter):
+        return None
+      arrays = [
+        self._finish(table.column(key).combine_chunks(), self._types[name])
+        for key, name in used.items()
+      ]
+    except (ValueError, csv.Error):  # pa.ArrowInvalid is a ValueError.
+      return None
+    return pa.record_batch(arrays, [*self._types])
+
+  def _finish(self, values: 'pa.Array', type_: type) -> 'pa.Array':
+    """Fills the missing values; rounds to float32.
+
+    Raises:
+      ValueError: there is no value for them, or a number is too large.
+    """
+    pa = arrow_file.load_pyarrow()
+    if values.null_count:
+      parse = int if type_ is np.int64 else float
+      values = values.fill_null(parse(self._missing))
+    if type_ is not np.float32:
+      return values
+    with np.errstate(over='ignore'):
+      found = values.to_numpy().astype(np.float32)
+    if np.isinf(found).any():  # Was it written so?
+      raise ValueError('infinite')
+    return pa.array(found)
+
+  def _parse_by_line(
+    self, path: str, first: int, part: bytes
+  ) -> 'pa.RecordBatch':
+    """Returns the rows of whole lines; `first` is the number of the first.
+
+    Raises:
+      ValueError: names the line that is wrong.
+    """
+    pa = arrow_file.load_pyarrow()
+    lines = [*self._split_lines(path, first, part)]
+    arrays = [
+      self._convert(path, name, type_, lines)
+      for name, type_ in self._types.items()
+    ]
+    return pa.record_batch(arrays, [*self._types])
+
+  def _split_lines(
+    self, path: str, first: int, part: bytes
+  ) -> Iterator[tuple[int, list[str]]]:
+    """Yields (number, fields) of each line that is not blank.
+
+    Raises:
+      ValueError: a line has other fields than the header.
+    """
+    for number, line in enumerate(io.BytesIO(part), first):
+      line = line.removesuffix(b'\n')
+      if line in (b'', b'\r'):
+        continue
       try:
         fields = split_line(line, self._delimiter)
       except csv.Error as error:
-        raise ValueError(f'{self._locate(number)}: {error}') from error
+        raise ValueError(f'{path}:{number}: {error}') from error
       if len(fields) != len(self._header):
         raise ValueError(
-          f'{self._locate(number)} has {len(fields)} fields: expected '
+          f'{path}:{number} has {len(fields)} fields: expected '
           f'{len(self._header)}, each in one line'
         )
-      rows.append(fields)
-    return rows
+      yield number, fields
 
-  def _convert(self, name, type_, rows, indices):
+  def _convert(
+    self, path: str, name: str, type_: type, lines: list
+  ) -> 'pa.Array':
+    pa = arrow_file.load_pyarrow()
     column = self._header.index(name)
-    texts = [row[column] for row in rows]
+    texts = [fields[column] for _, fields in lines]
     if type_ is object:
-      return np.array([t.encode(*ENCODING) for t in texts], object)
+      return pa.array([t.encode(*ENCODING) for t in texts], pa.large_binary())
     try:
-      return _to_numbers(texts, type_, self._missing)
+      return pa.array(_to_numbers(texts, type_, self._missing))
     except (ValueError, OverflowError):
-      for number, text in zip(indices, texts, strict=True):
+      for (number, _), text in zip(lines, texts, strict=True):
         if not _is_of_type([text], type_, self._missing):
           raise ValueError(
-            f'{self._locate(number)}: {name} is {text!r}: expected '
+            f'{path}:{number}: {name} is {text!r}: expected '
             f'{np.dtype(type_).name}, as in the first lines or in with_types()'
           ) from None
       raise
 
-  def _locate(self, number):
-    path, _, offset = self._records.locate(number)
-    return f'{path}:{find_line_number(path, offset)}'
 
-
-def _tell_type(path, header, name, rows, missing):
-  """Returns the dtype of the column `name` of these rows.
+def _tell_type(
+  path: str, header: list[str], name: str, rows: list, missing: str
+) -> type:
+  """Returns the type of the column `name` of these rows.
 
   Raises:
     ValueError: they are whole numbers that only float32, rounded, could hold.
@@ -199,7 +342,7 @@ def _tell_type(path, header, name, rows, missing):
   return found
 
 
-def _is_of_type(texts, type_, missing):
+def _is_of_type(texts: list[str], type_: type, missing: str) -> bool:
   try:
     _to_numbers(texts, type_, missing)
   except (ValueError, OverflowError):
@@ -207,8 +350,8 @@ def _is_of_type(texts, type_, missing):
   return True
 
 
-def _to_numbers(texts, type_, missing):
-  if '_' in ''.join(texts):  # In each batch: one look at all.
+def _to_numbers(texts: list[str], type_: type, missing: str) -> np.ndarray:
+  if '_' in ''.join(texts):
     raise ValueError('to Python, 12_3 and 1_23 are one number')
   with np.errstate(over='ignore'):
     found = np.array([text or missing for text in texts]).astype(type_)
@@ -219,15 +362,8 @@ def _to_numbers(texts, type_, missing):
   return found
 
 
-def split_line(line, delimiter):
-  """Returns the fields of a line.
-
-  Args:
-    line: bytes.
-    delimiter: str, one character.
-
-  Returns:
-    list of str; text.encode(*ENCODING) gives the bytes of the line.
+def split_line(line: bytes, delimiter: str) -> list[str]:
+  """Returns the fields of a line; field.encode(*ENCODING) gives its bytes.
 
   Raises:
     csv.Error: it has no whole fields.
@@ -243,15 +379,41 @@ def split_line(line, delimiter):
   return fields
 
 
-def read_header(path, delimiter):
-  """Returns the names (list of str) of the columns; [] if the file is empty.
+def _count_lines(part: bytes, delimiter: str) -> int:
+  """Returns how many rows whole lines have if each has one; -1 if not.
 
   Raises:
-    ValueError: the first line is not a line of text.
+    csv.Error: a quoted text does not end in the last line.
   """
-  with open(path, 'rb') as file:
-    line = file.readline().removeprefix(codecs.BOM_UTF8)
-  _check_is_text(path, line)
+  if part.count(b'\r') != part.count(b'\r\n'):  # Arrow ends a line there.
+    return -1
+  lines = part.count(b'\n') + (part[-1:] not in (b'\n', b''))
+  if b'\n\n' in part or b'\n\r' in part or part[:1] in (b'\r', b'\n'):
+    lines -= sum(line in (b'\n', b'\r\n', b'\r') for line in io.BytesIO(part))
+  split_line(part.rstrip(b'\r\n').rpartition(b'\n')[2], delimiter)
+  return lines
+
+
+def _read_first_line(path: str) -> bytes:
+  """Returns the first line of a file, b'' if it is empty.
+
+  Raises:
+    ValueError: it is compressed, and its name does not say so.
+  """
+  _, part = next(_list_parts(path, 1 << 16), (1, b''))
+  if part.startswith(_COMPRESSED):
+    raise ValueError(
+      f'{path} is compressed: expected a name that ends in .gz or .zst'
+    )
+  return part.partition(b'\n')[0]
+
+
+def read_header(path: str, line: bytes, delimiter: str) -> list[str]:
+  """Returns the names of the columns in a first line; [] if it is empty.
+
+  Raises:
+    ValueError: it is not a line of text.
+  """
   try:
     line.decode()
     return split_line(line, delimiter) if line else []
@@ -263,51 +425,44 @@ def read_header(path, delimiter):
     raise ValueError(f'{path}:1: {error}') from error
 
 
-def find_lines(path, num_before):
-  """Returns (offsets, lengths) of the lines that are not blank.
+def _list_parts(path: str, num_bytes: int) -> Iterator[tuple[int, bytes]]:
+  """Yields (number of the first line, from 1, whole lines) of a file.
 
   Args:
-    path: str.
-    num_before: int, how many lines at the beginning do not count, 0 or 1.
+    path: a file, unpacked if its name says that it is compressed.
+    num_bytes: how many are read at a time.
+  """
+  rest, first, num_read = b'', 1, 0
+  with _unpacked(path) as stream:
+    while part := stream.read(num_bytes):
+      if not num_read:  # Excel's mark.
+        part = part.removeprefix(codecs.BOM_UTF8)
+      num_read += len(part)
+      end = part.rfind(b'\n') + 1
+      if end:
+        whole = rest + part[:end]
+        yield first, whole
+        first += whole.count(b'\n')
+        rest = part[end:]
+      else:
+        rest += part
+  if rest:
+    yield first, rest
+
+
+@contextlib.contextmanager
+def _unpacked(path: str) -> Iterator[Any]:
+  """Yields a stream of a file's bytes, unpacked as its name says.
 
   Raises:
-    ValueError: the file is compressed.
+    OSError: it cannot be read.
+    ValueError: it cannot be unpacked.
   """
-  if not os.path.getsize(path):
-    return np.zeros([2, 0], np.int64)
-  with (
-    open(path, 'rb') as file,
-    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
-  ):
-    _check_is_text(path, text[: len(_GZIP)])
-    ends = [np.zeros(0, np.int64)]
-    for start in range(0, len(text), _CHUNK_BYTES):
-      chunk = np.frombuffer(text[start : start + _CHUNK_BYTES], np.uint8)
-      ends.append(np.flatnonzero(chunk == ord('\n')) + start)
-    ends = np.concatenate(ends)
-    if text[len(text) - 1] != ord('\n'):
-      ends = np.append(ends, len(text))
-    first = len(codecs.BOM_UTF8) * (text[:3] == codecs.BOM_UTF8)
-    offsets = np.append(first, ends[:-1] + 1)[num_before:]
-    ends = ends[num_before:]
-    lengths = ends - offsets
-    keep = lengths > 0
-    for i in np.flatnonzero(lengths == 1).tolist():
-      keep[i] = text[offsets[i]] != ord('\r')
-  return offsets[keep], lengths[keep]
-
-
-def find_line_number(path, offset):
-  """Returns the number (int) of the line at `offset`, from 1, as editors do."""
-  number = 1
-  with open(path, 'rb') as file:
-    while part := file.read(min(offset, _CHUNK_BYTES)):
-      number += part.count(b'\n')
-      offset -= len(part)
-  return number
-
-
-def _check_is_text(path, start):
-  """Raises ValueError if a file that begins with `start` is compressed."""
-  if start.startswith(_GZIP):
-    raise ValueError(f'{path} is compressed: expected CSV files that are not')
+  try:
+    with arrow_file.load_pyarrow().input_stream(path) as stream:
+      yield stream
+  except OSError as error:
+    if error.errno:
+      error.filename = error.filename or path
+      raise
+    raise ValueError(f'{path} cannot be unpacked: {error}') from error

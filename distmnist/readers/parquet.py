@@ -1,4 +1,4 @@
-"""Parquet files, read row group by row group.
+"""Parquet files, read once into an Arrow file, and from there by row.
 
   from distmnist.readers import parquet
 
@@ -6,18 +6,21 @@
     return parquet.Reader(f'data/{split}-*.parquet', x=['age', 'income'],
                           y='bought')
 
-A row group is decoded as a whole, and the groups of a window are kept: write
-groups of a few thousand rows. Needs pyarrow: pip install 'distmnist[parquet]'.
+Needs pyarrow: pip install 'distmnist[data]'.
 """
 
-import collections
+import functools
 import os
 import re
-import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distmnist.readers import columns, paths, records
+from distmnist.readers import arrow_file, columns, data_cache, paths
+
+if TYPE_CHECKING:
+  import pyarrow as pa
 
 # Types of arrow that a graph has, and lists of them.
 _TYPES = {'bool', 'text', 'halffloat', 'float', 'double'}
@@ -25,6 +28,9 @@ _TYPES |= {f'{sign}int{bits}' for sign in ('', 'u') for bits in (8, 16, 32, 64)}
 _LIST = 'a list of '
 # These become bytes, whatever their offsets are.
 _BYTES = re.compile('(large_|fixed_size_)?(string|binary)')
+# A row group is decoded in parts of about this size.
+_PART_BYTES = 1 << 24
+_FORMAT = 1  # Of what is kept in the cache.
 
 
 class Reader:
@@ -36,14 +42,14 @@ class Reader:
     window: int, how many blocks are mixed.
   """
 
-  def __init__(self, pattern, x, y, window=8):
-    """Finds the row groups.
+  def __init__(self, pattern: Any, x: Any, y: Any, window: int = 8):
+    """Finds the row groups; the rows are read when they are needed.
 
     Args:
       pattern: str such as 'data/train-*.parquet', or a list of them.
       x, y: the columns; see columns.select. A column of lists of one length is
         [n, length], one of text is bytes.
-      window: int, how many row groups are mixed, and kept in memory.
+      window: how many row groups are mixed.
 
     Raises:
       ImportError: pyarrow is not installed.
@@ -53,46 +59,44 @@ class Reader:
     self._xy = x, y
     self._types = {}  # name: (type, the file that has it).
     self._paths = paths.find(pattern)
-    self._files = {
-      path: records.KnownFile(path, os.path.getsize(path))
-      for path in self._paths
+    self._known = {
+      path: paths.KnownFile(path, os.path.getsize(path)) for path in self._paths
     }
     self._groups = [g for path in self._paths for g in self._list_groups(path)]
-    sizes = [size for _, _, size in self._groups]
-    self._firsts = np.cumsum([0, *sizes])
+    sizes = [size for _, _, size, _ in self._groups]
     self.block_sizes = np.array(sizes, np.int64)
-    self.num_examples = int(self._firsts[-1])
+    self.num_examples = sum(sizes)
     self.window = window
-    self._kept = collections.OrderedDict()
-    self._lock = threading.Lock()
 
-  def read(self, indices):
-    """Returns (x, y) of the examples with these numbers.
+  def read(self, indices: np.ndarray) -> tuple[Any, Any]:
+    """Returns (x, y) of the examples with these numbers, int64.
 
     Raises:
-      OSError, ValueError: a file is gone or has changed, or has rows without a
-        value or lists of another length.
+      OSError, ValueError: when first called: a file is gone or has changed, or
+        has rows without a value or lists of another length.
+      cli.RunError: the cache cannot be used.
     """
-    owners = np.searchsorted(self._firsts, indices, 'right') - 1
-    found = {}
-    for owner in np.unique(owners).tolist():
-      chosen = owners == owner
-      rows = indices[chosen] - self._firsts[owner]
-      for name, values in self._find_group(owner).items():
-        if name not in found:
-          shape = len(indices), *values.shape[1:]
-          found[name] = np.empty(shape, values.dtype)
-        self._check_shape(owner, name, values, found[name])
-        found[name][chosen] = values[rows]
-    return columns.select(self._xy, found)
+    return columns.select(self._xy, self._rows.read(indices))
 
-  def identify(self):
+  def identify(self) -> bytes:
     """Returns bytes that tell these examples from others."""
     return paths.identify(self._paths)
 
-  def _list_groups(self, path):
-    """Yields (path, number, rows) of the row groups of a file."""
-    parquet = _import_parquet()
+  @functools.cached_property
+  def _rows(self) -> arrow_file.Rows:
+    versions = [paths.find_version(path) for path in self._paths]
+    names = columns.names(self._xy)
+    file = data_cache.fetch(
+      paths.describe(self._paths),
+      ('parquet', _FORMAT, versions, self.block_sizes.tolist(), names),
+      lambda file: arrow_file.write(file, self._list_batches()),
+    )
+    with file:
+      return arrow_file.Rows(file, len(self._groups))
+
+  def _list_groups(self, path: str) -> Iterator[tuple[str, int, int, int]]:
+    """Yields (path, number, rows, bytes) of the row groups of a file."""
+    parquet = arrow_file.load_pyarrow('parquet')
     try:
       file = parquet.ParquetFile(path)
     except ValueError as error:  # pyarrow.ArrowInvalid is one.
@@ -102,14 +106,14 @@ class Reader:
       if file.metadata.num_rows:  # pandas gives no type to a column of nothing.
         self._check_types(path, file.schema_arrow)
       for number in range(file.num_row_groups):
-        if size := file.metadata.row_group(number).num_rows:
-          yield path, number, size
+        group = file.metadata.row_group(number)
+        if group.num_rows:
+          yield path, number, group.num_rows, group.total_byte_size
 
-  def _check_types(self, path, schema):
+  def _check_types(self, path: str, schema: 'pa.Schema') -> None:
     """Raises ValueError if a column has a type that no graph has.
 
-    Or another one than in other files: NumPy would turn its values into those
-    of the other type, 1.5 into 1.
+    Or another one than in other files: 1.5 among whole numbers would be 1.
     """
     for name in columns.names(self._xy):
       mine = _describe_type(schema.field(name).type)
@@ -124,57 +128,46 @@ class Reader:
           f'{path}: {name} is {mine}, but {first} in {first_path}'
         )
 
-  def _check_shape(self, owner, name, values, others):
-    """Raises ValueError if a row group's lists have another length."""
-    if values.shape[1:] != others.shape[1:]:
-      path, number, _ = self._groups[owner]
-      raise ValueError(
-        f'{path}, row group {number}: {name} has lists of {values.shape[1]} '
-        f'values, another one has lists of {others.shape[1]}: expected all of '
-        'one length'
-      )
+  def _list_batches(self) -> Iterator[tuple[int, 'pa.RecordBatch']]:
+    """Yields (number of the row group, its next rows).
 
-  def _find_group(self, owner):
-    """Returns {name: array [rows, ...]} of a row group."""
-    with self._lock:
-      if owner not in self._kept:
-        while len(self._kept) > self.window:
-          self._kept.popitem(last=False)
-        self._kept[owner] = self._read_group(*self._groups[owner][:2])
-      self._kept.move_to_end(owner)
-      return self._kept[owner]
+    Raises:
+      ValueError: names the row group that is damaged or has no array's rows.
+    """
+    pa = arrow_file.load_pyarrow()
+    schema = None
+    for owner, (path, number, size, num_bytes) in enumerate(self._groups):
+      where = f'{path}, row group {number}'
+      rows = max(1, min(size, size * _PART_BYTES // max(1, num_bytes)))
+      for batch in self._read_group(path, number, rows):
+        arrays = [
+          _convert(array, f'{where}: {name}')
+          for name, array in zip(batch.schema.names, batch.columns, strict=True)
+        ]
+        found = pa.record_batch(arrays, batch.schema.names)
+        _check_lists(where, found.schema, schema or found.schema)
+        schema = schema or found.schema
+        yield owner, found
 
-  def _read_group(self, path, number):
-    with records.opened(path) as file:
-      self._files[path].check(file)
+  def _read_group(
+    self, path: str, number: int, rows: int
+  ) -> Iterator['pa.RecordBatch']:
+    """Yields the rows of a row group, up to `rows` at a time."""
+    with paths.opened(path) as file:
+      self._known[path].check(file)
     try:
-      with _import_parquet().ParquetFile(path) as file:
-        table = file.read_row_group(number, columns.names(self._xy))
+      with arrow_file.load_pyarrow('parquet').ParquetFile(path) as file:
+        yield from file.iter_batches(rows, [number], columns.names(self._xy))
     except FileNotFoundError:
       raise
     except (OSError, ValueError) as error:
       raise ValueError(
         f'{path}, row group {number}, is damaged: {str(error).splitlines()[0]}'
       ) from error
-    return {
-      name: _convert(table.column(name), f'{path}, row group {number}: {name}')
-      for name in table.column_names
-    }
 
 
-def _import_parquet():
-  """Returns pyarrow.parquet; raises ImportError that says what to do."""
-  try:
-    from pyarrow import parquet  # noqa: PLC0415  Only where it is needed.
-  except ImportError as error:
-    raise ImportError(
-      "Parquet files need pyarrow: pip install 'distmnist[parquet]'"
-    ) from error
-  return parquet
-
-
-def _describe_type(type_):
-  """Returns what tells the values of an arrow type from others (str)."""
+def _describe_type(type_: 'pa.DataType') -> str:
+  """Returns what tells the values of an arrow type from others."""
   if hasattr(type_, 'index_type'):  # A dictionary, as pandas' categories are.
     type_ = type_.value_type
   text = str(type_)
@@ -183,15 +176,12 @@ def _describe_type(type_):
   return 'text' if _BYTES.match(text) else text
 
 
-def _convert(column, where):
-  """Returns the array of a pyarrow.ChunkedArray."""
-  if column.null_count:
-    raise ValueError(f'{where} has {column.null_count} rows without a value')
-  values = column.combine_chunks()
-  if hasattr(values, 'dictionary_decode'):  # As pandas writes categories.
-    values = values.dictionary_decode()
+def _convert(values: 'pa.Array', where: str) -> 'pa.Array':
+  """Returns numbers as they are, text as bytes, lists of one length as such."""
+  if values.null_count:
+    raise ValueError(f'{where} has {values.null_count} rows without a value')
   if not hasattr(values, 'value_lengths'):
-    return _make_array(values)
+    return _unify(values)
   lengths = np.unique(values.value_lengths().to_numpy(zero_copy_only=False))
   if len(lengths) > 1:
     raise ValueError(
@@ -201,12 +191,25 @@ def _convert(column, where):
   flat = values.flatten()
   if flat.null_count:  # NumPy has no whole number for these.
     raise ValueError(f'{where} has lists in which a value is missing')
-  return _make_array(flat).reshape(len(values), -1)
+  fixed = arrow_file.load_pyarrow().FixedSizeListArray
+  return fixed.from_arrays(_unify(flat), int(lengths[0]))
 
 
-def _make_array(values):
-  array = values.to_numpy(zero_copy_only=False)
-  if array.dtype != object:
-    return array
-  texts = (v.encode() if isinstance(v, str) else v for v in array.tolist())
-  return np.array([*texts, None], object)[:-1]
+def _unify(values: 'pa.Array') -> 'pa.Array':
+  """Returns text as bytes, of several ways to hold it; others as they are."""
+  if hasattr(values, 'dictionary_decode'):  # As pandas writes categories.
+    values = values.dictionary_decode()
+  is_text = _describe_type(values.type) == 'text'
+  binary = arrow_file.load_pyarrow().large_binary()
+  return values.cast(binary) if is_text else values
+
+
+def _check_lists(where: str, mine: 'pa.Schema', first: 'pa.Schema') -> None:
+  """Raises ValueError if lists have another length than in the first rows."""
+  for field, other in zip(mine, first, strict=True):
+    if field.type != other.type:
+      raise ValueError(
+        f'{where}: {field.name} has lists of {field.type.list_size} values, '
+        f'another one has lists of {other.type.list_size}: expected all of one '
+        'length'
+      )

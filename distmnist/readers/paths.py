@@ -1,9 +1,12 @@
 """The files that a reader reads."""
 
+import contextlib
 import fnmatch
 import glob
+import hashlib
 import os
 import zlib
+from collections.abc import Iterator
 
 from distmnist.storage import copies, urls
 from distmnist.storage import paths as storage_paths
@@ -84,3 +87,70 @@ def sample(descriptor, size):
     os.pread(descriptor, min(size, _SAMPLE_BYTES), offset)
     for offset in (0, last)
   )
+
+
+def find_version(path: str) -> tuple:
+  """Returns what changes when a file does.
+
+  A copy of a file in a store is told by its content: each task has its own.
+  """
+  if not copies.is_copy(path):
+    return (os.path.realpath(path), *_read_state(os.stat(path)))
+  found = hashlib.blake2b()
+  with open(path, 'rb') as file:
+    while part := file.read(1 << 20):
+      found.update(part)
+  return os.path.basename(path), found.hexdigest()
+
+
+def describe(paths: list[str]) -> str:
+  """Returns a word for these files."""
+  more = f' and {len(paths) - 1} more' if len(paths) > 1 else ''
+  return f'{paths[0]}{more}'
+
+
+class KnownFile:
+  """A file that may grow, but must begin with what it had at the start."""
+
+  def __init__(self, path: str, size: int):
+    """
+    Args:
+      path: the file.
+      size: how many of its first bytes must stay.
+    """
+    self._path = path
+    self._size = size
+    with opened(path) as file:
+      self._state = _read_state(os.fstat(file))
+      self._sample = sample(file, self._size)
+
+  def check(self, file: int) -> None:
+    """Raises ValueError if the open `file` is no longer what it was."""
+    state = _read_state(os.fstat(file))
+    if state == self._state:
+      return
+    # Lines that came or went in its middle have moved its end.
+    if sample(file, self._size) != self._sample:
+      raise self.explain()
+    self._state = state
+
+  def explain(self) -> ValueError:
+    return ValueError(f'{self._path} has changed since the training began')
+
+
+def _read_state(found: os.stat_result) -> tuple[int, int, int]:
+  """Returns what changes with each write to a file, or if it is replaced."""
+  return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[int]:
+  """Yields the descriptor (int) of a file, opened to be read."""
+  file = os.open(path, os.O_RDONLY)
+  try:
+    yield file
+  except OSError as error:
+    error.filename = error.filename or path  # A read that fails names none.
+    raise
+  finally:
+    os.close(file)

@@ -63,7 +63,12 @@ def fetch_file(path):
   return _files[path]
 
 
-_files = {}
+def is_copy(path: str) -> bool:
+  """Whether `fetch_file` has made the file at a path."""
+  return path in _files.values()
+
+
+_files = {}  # url -> path
 
 
 def fetch_folder(url):

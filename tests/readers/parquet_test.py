@@ -1,4 +1,4 @@
-"""parquet: rows by their numbers, and row groups that are kept."""
+"""parquet: rows by their numbers, and what no array can be made of."""
 
 import datetime
 import decimal
@@ -41,21 +41,15 @@ def test_each_row_is_read_by_its_number(tmp_path):
   assert x['t'].tolist()[0] == b'text 12'
 
 
-def test_so_many_row_groups_as_a_window_has_are_kept(tmp_path, monkeypatch):
-  path = write(tmp_path / 'a', make_table(range(20)), rows=2)
-  reader = parquet.Reader(path, x='v', y='n', window=3)
-  read = []
-  read_group = reader._read_group
-  monkeypatch.setattr(
-    reader,
-    '_read_group',
-    lambda *group: read.append(group[1]) or read_group(*group),
-  )
-  for _ in range(2):
-    reader.read(np.arange(6))
-  assert read == [0, 1, 2]
-  reader.read(np.arange(20))
-  assert len(reader._kept) == 4
+def test_a_row_group_is_decoded_in_parts(tmp_path, monkeypatch):
+  monkeypatch.setattr(parquet, '_PART_BYTES', 100)
+  path = write(tmp_path / 'a', make_table(range(5000)), rows=2000)
+  reader = parquet.Reader(path, x={'v': 'v', 't': 't'}, y='n')
+  assert reader.block_sizes.tolist() == [2000, 2000, 1000]
+  x, y = reader.read(np.array([4999, 0, 2000]))
+  assert y.tolist() == [4999, 0, 2000]
+  assert x['v'].tolist() == [[4999, 4999.5], [0, 0.5], [2000, 2000.5]]
+  assert x['t'].tolist()[0] == b'text 4999'
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_each_example_is_read_once_an_epoch_through_a_kill(
     *('--num_ps=2', f'--num_workers={num_workers}', '--max_restarts=3', '--'),
     *(f'--problem={tmp_path}/counted.py', f'--logdir={tmp_path}/run'),
     *(f'--strategy={rule}', '--epochs=10', '--batch_size=10'),
-    *('--optimizer=sgd', '--learning_rate=1'),
+    *('--optimizer=sgd', '--learning_rate=1', f'--data_cache={tmp_path}/cache'),
   )
   assert (tmp_path / 'killed').exists()
   assert 'worker 1 ended' in output or 'restart' in output, output
@@ -161,9 +161,22 @@ def test_each_example_is_read_once_an_epoch_through_a_kill(
   assert np.round(seen / -a_read, 3).tolist() == [10] * 600
 
 
-def test_a_file_that_changes_in_a_training_is_named(tmp_path):
-  (tmp_path / 'rows.csv').write_text('x,y\n' + '0,1\n' * 600)
-  text = _COUNTED.replace('os.kill(os.getpid(), signal.SIGKILL)', _TRUNCATE)
+_KILL = 'os.kill(os.getpid(), signal.SIGKILL)'
+_COLUMNS = "f'{HERE}/rows.csv', x='x', y='y'"
+_PARSE = """
+def parse(records):
+  numbers = tf.strings.to_number(records, tf.int64)
+  return numbers, numbers
+"""
+_TRUNCATE = "os.truncate(f'{HERE}/rows', 9)"
+
+
+def test_records_that_change_in_a_training_are_named(tmp_path):
+  with tf.io.TFRecordWriter(f'{tmp_path}/rows') as writer:
+    for _ in range(600):
+      writer.write(b'0')
+  text = _COUNTED.replace(_COLUMNS, "f'{HERE}/rows', parse") + _PARSE
+  text = text.replace('csv', 'tfrecord').replace(_KILL, _TRUNCATE)
   (tmp_path / 'counted.py').write_text(text)
   output = run(
     'launch',
@@ -172,11 +185,23 @@ def test_a_file_that_changes_in_a_training_is_named(tmp_path):
     code=1,
   )
   assert 'Traceback' not in output
-  said = 'rows.csv has changed since the training began'
+  said = 'rows has changed since the training began'
   assert said in output.splitlines()[-1]
 
 
-_TRUNCATE = "os.truncate(f'{HERE}/rows.csv', 9)"
+def test_a_table_that_changes_in_a_training_is_what_it_was(tmp_path):
+  (tmp_path / 'rows').write_text('x,y\n' + '0,1\n' * 600)
+  text = _COUNTED.replace('rows.csv', 'rows').replace(_KILL, _TRUNCATE)
+  (tmp_path / 'counted.py').write_text(text)
+  output = run(
+    'launch',
+    *('--num_ps=1', '--num_workers=2', '--', '--batch_size=10', '--epochs=10'),
+    *(f'--problem={tmp_path}/counted.py', f'--data_cache={tmp_path}/cache'),
+    f'--logdir={tmp_path}/run',
+  )
+  assert (tmp_path / 'rows').stat().st_size == 9
+  assert 'step 600/600' in output
+  assert len([*(tmp_path / 'cache').glob('*.arrow')]) == 1
 
 
 # One process builds graphs so large once; the other tests have clusters.

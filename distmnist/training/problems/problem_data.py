@@ -8,7 +8,10 @@ from absl import flags
 from distmnist.data import array_folder, streamed
 from distmnist.data import split as split_lib
 from distmnist.problems import images
-from distmnist.readers import dataset
+from distmnist.readers import (
+  data_cache,  # noqa: F401  --data_cache.
+  dataset,
+)
 from distmnist.training.problems import problem_module, user_calls
 
 _FED_DIR = flags.DEFINE_string(
