@@ -51,4 +51,4 @@ def load(data_dir, split):
   Raises:
     cli.RunError: files are missing or malformed.
   """
-  return idx.load('mnist', prepare(data_dir), split, num_classes())
+  return idx.load(prepare(data_dir), split, num_classes())

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # After so many rows the process gives the pages back that it has touched: the
 # system has them, and they count as this process' memory as long as it maps
 # them.
-_ROWS_MAPPED = 1 << 14
+_ROWS_MAPPED = 1 << 12
 
 
 def load_pyarrow(part: str = 'lib') -> types.ModuleType:

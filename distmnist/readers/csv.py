@@ -36,7 +36,7 @@ _NAMED_TYPES = {'int64': np.int64, 'float32': np.float32, 'text': object}
 # Bytes that are no UTF-8 stay what they are, from the file to the graph.
 ENCODING = 'utf-8', 'surrogateescape'
 # A file is read in parts of this size, each of whole lines.
-_PART_BYTES = 1 << 24
+_PART_BYTES = 1 << 22
 _COMPRESSED = b'\x1f\x8b', b'\x28\xb5\x2f\xfd'  # How gzip and zstd begin.
 _FORMAT = 1  # Of what is kept in the cache.
 

@@ -29,7 +29,7 @@ _LIST = 'a list of '
 # These become bytes, whatever their offsets are.
 _BYTES = re.compile('(large_|fixed_size_)?(string|binary)')
 # A row group is decoded in parts of about this size.
-_PART_BYTES = 1 << 24
+_PART_BYTES = 1 << 22
 _FORMAT = 1  # Of what is kept in the cache.
 
 

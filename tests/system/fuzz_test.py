@@ -331,7 +331,7 @@ def test_idx_files_are_read_or_named(tmp_path, data):
     files[name] = str(tmp_path / name)
     pathlib.Path(files[name]).write_bytes(mutate(data.draw, content))
   try:
-    images, labels = idx.load('mnist', files, 'train', 10)
+    images, labels = idx.load(files, 'train', 10)
   except cli.RunError as error:
     assert str(tmp_path) in str(error) and 'expected' in str(error)
     return
