@@ -25,9 +25,9 @@ from distmnist.common import cli, console
 _FOLDER = flags.DEFINE_string(
   'data_cache',
   None,
-  'Folder in which the readers of CSV and Parquet files keep what they make of '
-  'them once: a file that all tasks of a host read by row. By default '
-  'distmnist-data-UID in $TMPDIR, or in /tmp.',
+  'Folder in which the readers of CSV, Parquet and compressed files keep what '
+  'they make of them once: a file that all tasks of a host read by row. By '
+  'default distmnist-data-UID in $TMPDIR, or in /tmp.',
 )
 _MAX_GB = flags.DEFINE_float(
   'data_cache_gb',
@@ -36,7 +36,7 @@ _MAX_GB = flags.DEFINE_float(
   'ago go first.',
   lower_bound=0.001,
 )
-_ENDING = '.arrow'
+_ENDING = '.rows'
 _DRAFT = 'draft'
 # A maker writes several times a second. One that has not for so long hangs.
 _HANGS_SECS = 300.0

@@ -9,24 +9,33 @@
     found = tf.io.parse_example(records, {...})
     return tf.io.decode_raw(found['image'], tf.uint8), found['label']
 
-The places of the records are found once, by the lengths that precede them.
-Compressed files have no such places. A record must have the checksum that was
-written with it when it is read for the first time.
+The places of the records are found once, by the lengths that precede them. A
+file in gzip has no such places: it is unpacked once, into --data_cache. A
+record must have the checksum that was written with it when it is read for the
+first time.
 """
 
 import contextlib
+import functools
+import gzip
 import os
+import shutil
 import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
-from distmnist.readers import graph_function, paths, records
+from distmnist.readers import data_cache, graph_function, paths
 
 # A record is its length, a checksum of that, the data, and their checksum.
 _HEADER = struct.Struct('<Q4x')
 _FOOTER_BYTES = 4
+# Adjacent records, which a disk reads in one go.
+_BLOCK_SIZE = 256
 
 
 class Reader:
@@ -38,36 +47,51 @@ class Reader:
     window: int, how many blocks are mixed.
   """
 
-  def __init__(self, pattern, parse, window=64):
+  def __init__(self, pattern: Any, parse: Callable, window: int = 64):
     """Finds the places of all records.
 
     Args:
       pattern: str such as 'data/train-*.tfrecord', or a list of them.
       parse: callable(records) -> (x, y), called once to build a graph: from
         strings [n] to nests of tensors [n, ...].
-      window: int, how many blocks of up to 256 records are mixed.
+      window: how many blocks of up to 256 records are mixed.
 
     Raises:
       ValueError: there is no such file, or one is not a TFRecord file.
+      cli.RunError: the cache cannot be used.
     """
-    found = paths.find(pattern)
-    self._paths = found
-    self._records = records.Records(found, [_find_places(p) for p in found])
+    self._paths = paths.find(pattern)
+    self._files = [_File(path) for path in self._paths]
     self._parse = graph_function.GraphFunction(parse, tf.string, None)
-    self.num_examples = self._records.num_records
+    sizes = [len(file.offsets) for file in self._files]
+    self._firsts = np.cumsum([0, *sizes])
+    self.num_examples = int(self._firsts[-1])
     self._is_checked = np.zeros(self.num_examples, bool)
-    self.block_sizes = self._records.block_sizes
+    self.block_sizes = np.array(
+      [
+        min(_BLOCK_SIZE, size - start)
+        for size in sizes
+        for start in range(0, size, _BLOCK_SIZE)
+      ],
+      np.int64,
+    )
     self.window = window
 
-  def read(self, indices):
-    """Returns (x, y) of the examples with these numbers.
+  def read(self, indices: np.ndarray) -> tuple[Any, Any]:
+    """Returns (x, y) of the examples with these numbers, int64.
 
     Raises:
       OSError, ValueError: a file is gone or has changed, or a record is
         damaged or cannot be parsed.
       tf.errors.OpError: `parse` fails, but not on any one record.
     """
-    packed = self._records.read(indices)
+    packed = np.empty(len(indices), object)
+    owners = np.searchsorted(self._firsts, indices, 'right') - 1
+    for owner in np.unique(owners).tolist():
+      chosen = np.flatnonzero(owners == owner)
+      rows = indices[chosen] - self._firsts[owner]
+      for i, record in zip(chosen, self._files[owner].read(rows), strict=True):
+        packed[i] = record
     self._check(indices, packed)
     texts = [record[_HEADER.size : -_FOOTER_BYTES] for record in packed]
     try:
@@ -77,18 +101,21 @@ class Reader:
         self._check_parsed(number, text)
       raise
 
-  def _check_parsed(self, number, text):
+  def identify(self) -> bytes:
+    """Returns bytes that tell these examples from others."""
+    return paths.identify(self._paths)
+
+  def _check_parsed(self, number: int, text: bytes) -> None:
     """Raises ValueError if a record on its own cannot be parsed."""
     try:
       self._parse(np.array([text], object))
     except tf.errors.OpError as error:
-      path, row, _ = self._records.locate(number)
       raise ValueError(
-        f'{path}: its record {row:,}, counted from 0, cannot be parsed: '
+        f'{self._locate(number)}, counted from 0, cannot be parsed: '
         f'{errors.explain(error)}'
       ) from error
 
-  def _check(self, indices, packed):
+  def _check(self, indices: np.ndarray, packed: np.ndarray) -> None:
     """Compares the checksums of the records that are read for the first time.
 
     In each epoch it would cost a tenth of the images/s of a small net.
@@ -96,46 +123,116 @@ class Reader:
     new = np.flatnonzero(~self._is_checked[indices])
     num_whole = _count_whole(packed[i] for i in new) if len(new) else 0
     if num_whole < len(new):
-      path, number, _ = self._records.locate(indices[new[num_whole]])
       raise ValueError(
-        f'{path} is damaged: its record {number:,}, counted from 0, does not '
-        'have the checksum that was written with it'
+        f'{self._locate(indices[new[num_whole]], " is damaged")}, counted from '
+        '0, does not have the checksum that was written with it'
       )
     self._is_checked[indices[new]] = True
 
-  def identify(self):
-    """Returns bytes that tell these examples from others."""
-    return paths.identify(self._paths)
+  def _locate(self, number: int, what: str = '') -> str:
+    owner = int(np.searchsorted(self._firsts, number, 'right')) - 1
+    row = number - self._firsts[owner]
+    return f'{self._paths[owner]}{what}: its record {row:,}'
 
 
-def _find_places(path):
-  """Returns (offsets, lengths) of the records of a file, with checksums."""
+class _File:
+  """The records of a file, by their numbers; unpacked if it is in gzip.
+
+  Attributes:
+    offsets: int64 array, the place of each record in bytes.
+  """
+
+  def __init__(self, path: str):
+    self._path = path
+    self._version = None
+    try:
+      with paths.opened(path) as file:
+        self.offsets, self._lengths = _find_places(path, file)
+    except ValueError:
+      with open(path, 'rb') as file:
+        if not file.read(2).startswith(b'\x1f\x8b'):
+          raise
+      self._known = paths.KnownFile(path, os.path.getsize(path))
+      self._version = 'unpacked', paths.find_version(path)
+      with self._opened() as file:
+        self.offsets, self._lengths = _find_places(path, file)
+    else:
+      size = int((self.offsets + self._lengths).max(initial=0))
+      self._known = paths.KnownFile(path, size)  # It may grow.
+
+  def read(self, rows: np.ndarray) -> Iterator[bytes]:
+    """Yields records, with their lengths and checksums.
+
+    Raises:
+      OSError: the file is gone.
+      ValueError: it is not what it was.
+    """
+    offsets, lengths = self.offsets[rows], self._lengths[rows]
+    with self._opened() as file:
+      for offset, length in zip(
+        offsets.tolist(), lengths.tolist(), strict=True
+      ):
+        record = os.pread(file, length, offset)
+        if len(record) != length:
+          raise self._known.explain()
+        yield record
+
+  @contextlib.contextmanager
+  def _opened(self) -> Iterator[int]:
+    """Yields the descriptor of the file, or of what it is unpacked to."""
+    if not self._version:
+      with paths.opened(self._path) as file:
+        self._known.check(file)
+        yield file
+    else:  # Looked up each time: others may have needed its room.
+      unpack = functools.partial(_unpack, self._path, self._known)
+      with data_cache.fetch(self._path, self._version, unpack) as file:
+        yield file.fileno()
+
+
+def _unpack(path: str, known: paths.KnownFile, unpacked: BinaryIO) -> None:
+  try:
+    with gzip.open(path) as file:
+      shutil.copyfileobj(file, unpacked, 1 << 20)
+  except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    raise ValueError(f'{path} cannot be unpacked: {error}') from error
+  with paths.opened(path) as descriptor:
+    known.check(descriptor)
+
+
+def _find_places(path: str, file: int) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (offsets, lengths) of the records of a file, with checksums.
+
+  Raises:
+    ValueError: names `path`: it is not a TFRecord file, or not a whole one.
+  """
   offsets, lengths = [], []
-  size, offset = os.path.getsize(path), 0
-  with open(path, 'rb') as file:
-    # Without a buffer, which each seek would discard: only headers are read.
-    number = file.fileno()
-    while offset < size:
-      header = os.pread(number, _HEADER.size, offset)
-      end = offset + _HEADER.size + _FOOTER_BYTES
-      if len(header) == _HEADER.size:
-        [length] = _HEADER.unpack(header)
-        end += length
-      if len(header) < _HEADER.size or end > size:
-        raise ValueError(_explain(path, header, offset))
-      offsets.append(offset)
-      lengths.append(end - offset)
-      offset = end
+  size, offset = os.fstat(file).st_size, 0
+  while offset < size:
+    header = os.pread(file, _HEADER.size, offset)
+    end = offset + _HEADER.size + _FOOTER_BYTES
+    if len(header) == _HEADER.size:
+      [length] = _HEADER.unpack(header)
+      end += length
+    if len(header) < _HEADER.size or end > size:
+      raise ValueError(
+        f'{path} is not whole: its record at byte {offset:,} is cut off'
+        if offset
+        else f'{path} is not a TFRecord file'
+      )
+    offsets.append(offset)
+    lengths.append(end - offset)
+    offset = end
   return np.array(offsets, np.int64), np.array(lengths, np.int64)
 
 
-def _count_whole(packed):
-  """Returns how many records (int) come before one that is damaged.
+def _count_whole(packed: Iterable[bytes]) -> int:
+  """Returns how many records come before one that is damaged.
 
   TensorFlow checks them: CRC-32C by Python would take longer than all the rest.
 
   Args:
-    packed: iterable of bytes, the records with their lengths and checksums.
+    packed: the records with their lengths and checksums.
   """
   num_whole = 0
   with open(os.memfd_create('records'), 'wb') as file:
@@ -146,12 +243,3 @@ def _count_whole(packed):
       for _ in tf.python_io.tf_record_iterator(path):
         num_whole += 1
   return num_whole
-
-
-def _explain(path, header, offset):
-  """Returns why there is no whole record at a place of a file (str)."""
-  if offset:
-    return f'{path} is not whole: its record at byte {offset:,} is cut off'
-  if header[:2] in (b'\x1f\x8b', b'\x78\x9c'):
-    return f'{path} is compressed: expected TFRecord files that are not'
-  return f'{path} is not a TFRecord file'

@@ -1,6 +1,7 @@
-"""tfrecord: records by their numbers; files that are not TFRecords."""
+"""tfrecord: records by their numbers; files that are not what they were."""
 
 import gzip
+import os
 
 import numpy as np
 import pytest
@@ -58,7 +59,7 @@ def test_each_record_is_read_by_its_number(tmp_path):
     (b'short', 'is not a TFRecord file'),
     (
       gzip.compress(b'a' * 100, mtime=0),
-      'is compressed: expected TFRecord files that',
+      'is not a TFRecord file',
     ),
   ],
 )
@@ -102,3 +103,70 @@ def test_a_record_that_cannot_be_parsed_is_named(tmp_path):
   message = f'^{tmp_path}/a-1: its record 1, .* parsed: .*number.* is required'
   with pytest.raises(ValueError, match=message):
     reader.read(np.array([0, 4, 3]))
+
+
+def test_a_file_in_gzip_is_unpacked_once(tmp_path, cache_folder):
+  content = write(tmp_path / 'b', range(300)).read_bytes()
+  for part in range(2):
+    (tmp_path / f'a-{part}').write_bytes(gzip.compress(content))
+  reader = tfrecord.Reader(f'{tmp_path}/a-*', parse)
+  assert reader.block_sizes.tolist() == [256, 44, 256, 44]
+  numbers = np.array([599, 0, 300])
+  assert reader.read(numbers)[1].tolist() == [299, 0, 0]
+  [*unpacked] = cache_folder.glob('*/*.rows')
+  assert len(unpacked) == 2
+  os.remove(unpacked[0])  # Others needed the room.
+  assert reader.read(numbers)[1].tolist() == [299, 0, 0]
+
+
+@pytest.mark.parametrize('damage', ['cut', 'records'])
+def test_a_file_in_gzip_that_is_damaged_is_named(tmp_path, damage):
+  content = write(tmp_path / 'b', range(300)).read_bytes()
+  if damage == 'cut':
+    content = gzip.compress(content)[:-9]
+  else:
+    content = gzip.compress(content[:-1])
+  (tmp_path / 'a').write_bytes(content)
+  with pytest.raises(
+    ValueError, match=f'^{tmp_path}/a (cannot be|is not whole)'
+  ):
+    tfrecord.Reader(tmp_path / 'a', parse)
+
+
+@pytest.fixture
+def grown(tmp_path):
+  """(reader, path of its first file)."""
+  write(tmp_path / 'a-0', range(3))
+  write(tmp_path / 'a-1', range(3, 9))
+  return tfrecord.Reader(f'{tmp_path}/a-*', parse), tmp_path / 'a-0'
+
+
+@pytest.mark.parametrize(
+  'change',
+  [
+    lambda old: old[:-1],
+    lambda old: b'',
+    lambda old: old[:-1] + bytes([old[-1] ^ 1]),
+    lambda old: b'.' + old,
+  ],
+)
+def test_a_file_that_is_not_what_it_was_is_named(grown, change):
+  reader, path = grown
+  path.write_bytes(change(path.read_bytes()))
+  with pytest.raises(ValueError, match='/a-0 has changed since the training'):
+    reader.read(np.array([1]))
+
+
+def test_a_file_may_grow(grown):
+  reader, path = grown
+  with open(path, 'ab') as file:
+    file.write(b'more')
+  assert reader.read(np.array([1, 0, 8]))[1].tolist() == [1, 0, 8]
+
+
+def test_a_file_that_has_become_a_folder_is_named(grown):
+  reader, path = grown
+  os.remove(path)
+  os.mkdir(path)
+  with pytest.raises(IsADirectoryError, match='/a-0'):
+    reader.read(np.array([1]))

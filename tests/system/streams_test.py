@@ -201,7 +201,7 @@ def test_a_table_that_changes_in_a_training_is_what_it_was(tmp_path):
   )
   assert (tmp_path / 'rows').stat().st_size == 9
   assert 'step 600/600' in output
-  assert len([*(tmp_path / 'cache').glob('*.arrow')]) == 1
+  assert len([*(tmp_path / 'cache').glob('*.rows')]) == 1
 
 
 # One process builds graphs so large once; the other tests have clusters.
