@@ -66,7 +66,7 @@ class Rows:
     self.num_rows = int(self._firsts[-1])
     self.part_sizes = np.zeros(num_parts, np.int64)
     np.add.at(self.part_sizes, [int(m[b'part']) for _, m in found], sizes)
-    self._num_mapped = 0
+    self._unmap()
 
   def read(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
     """Returns {column: array [len(numbers), ...]} of the rows, int64."""
@@ -80,12 +80,15 @@ class Rows:
     table = table.take(pa.array(np.argsort(order)))
     self._num_mapped += len(numbers)
     if self._num_mapped > _ROWS_MAPPED:
-      self._num_mapped = 0
-      self._map.madvise(mmap.MADV_DONTNEED)
+      self._unmap()
     return {
       name: _make_array(table.column(name).combine_chunks())
       for name in table.column_names
     }
+
+  def _unmap(self) -> None:
+    self._num_mapped = 0
+    self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def _make_array(values: 'pa.Array') -> np.ndarray:

@@ -86,7 +86,8 @@ def _find_folder() -> str:
 def _open(path: str) -> BinaryIO | None:
   """Opens a file and notes that it is in use; None if there is none."""
   try:
-    os.utime(path)
+    with contextlib.suppress(PermissionError):  # It is another user's.
+      os.utime(path)
     return open(path, 'rb')
   except FileNotFoundError:
     return None
@@ -134,12 +135,17 @@ def _measure(path: str) -> tuple[int, int] | None:
 def _make(source: str, path: str, make: Callable[[BinaryIO], None]) -> BinaryIO:
   """Makes a file, which gets its name when it is whole; needs the lock."""
   folder, start = os.path.dirname(path), time.monotonic()
-  _log.info(f'reading {source} once, into --data_cache={folder}')
+  _log.info(
+    f'reading {source} once, into --data_cache={folder}; tasks that need no '
+    'data wait for this up to --start_timeout_secs'
+  )
   # One that a killed maker has left is written anew.
   draft = os.path.join(folder, _DRAFT)
   try:
     with _Draft(draft, source) as raw, io.BufferedWriter(raw, 1 << 20) as file:
       make(file)
+      file.flush()
+      os.fsync(raw.fileno())  # Whole, or not there, after a power cut, too.
     os.replace(draft, path)
   except BaseException as error:
     if isinstance(error, OSError) and error.filename is None:
@@ -182,7 +188,8 @@ class _Draft(io.FileIO):
     for state, path in states:
       if self._size + self._others <= self._max_bytes:
         return
-      os.remove(path)
+      with contextlib.suppress(FileNotFoundError):
+        os.remove(path)
       self._others -= state.st_size
     if self._size > self._max_bytes:
       raise cli.RunError(

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from distmnist.readers import paths
+from distmnist.storage import copies
 from distmnist.storage import paths as storage_paths
 
 
@@ -81,3 +82,25 @@ def test_a_pattern_of_a_store_fits_what_one_of_this_machine_fits(store):
   assert find('a[1].csv') == ['a[1].csv']
   with pytest.raises(ValueError, match='/c: no such file$'):
     find('c')
+
+
+def test_a_file_has_another_version_when_it_has_changed(tmp_path):
+  path = tmp_path / 'a'
+  path.write_text('1')
+  first = paths.find_version(str(path))
+  assert paths.find_version(str(path)) == first
+  os.utime(path, (0, 0))
+  assert paths.find_version(str(path)) != first
+
+
+@pytest.mark.slow
+def test_copies_of_a_file_in_a_store_are_one_version(store, monkeypatch):
+  """Each task has its own, and all are to find one file in the cache."""
+  versions = []
+  for content in (b'1', b'1', b'2'):
+    storage_paths.write(f'{store.url}/version/a', content)
+    [copy] = paths.find(f'{store.url}/version/a')
+    versions.append((copy, paths.find_version(copy)))
+    monkeypatch.setattr(copies, '_files', {})
+  (a, first), (b, second), (_, third) = versions
+  assert a != b and first == second != third
