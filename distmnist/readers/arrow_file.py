@@ -96,4 +96,4 @@ def _make_array(values: 'pa.Array') -> np.ndarray:
   if hasattr(values.type, 'list_size'):
     size = values.type.list_size
     return _make_array(values.flatten()).reshape(len(values), size)
-  return values.to_numpy(zero_copy_only=False)
+  return values.to_numpy(zero_copy_only=False, writable=True)

@@ -68,11 +68,13 @@ def fetch(
     with _locked(folder):
       return _open(path) or _make(source, path, make)
   except OSError as error:
-    if not str(error.filename or '').startswith(folder):
+    # A write or a lock that fails names no file.
+    if error.filename and not str(error.filename).startswith(folder):
       raise  # One of the user's files.
     raise cli.choose_error(error)(
-      f'--data_cache={folder} cannot be used for {source}: {error.strerror}: '
-      'give a folder that can be written, on a disk with room'
+      f'--data_cache={folder} cannot be used for {source}: '
+      f'{error.strerror or error}: give a folder that can be written, on a '
+      'disk with room'
     ) from error
 
 
@@ -147,9 +149,7 @@ def _make(source: str, path: str, make: Callable[[BinaryIO], None]) -> BinaryIO:
       file.flush()
       os.fsync(raw.fileno())  # Whole, or not there, after a power cut, too.
     os.replace(draft, path)
-  except BaseException as error:
-    if isinstance(error, OSError) and error.filename is None:
-      error.filename = draft  # A write that fails names none.
+  except BaseException:
     with contextlib.suppress(OSError):
       os.remove(draft)
     raise
@@ -170,13 +170,14 @@ class _Draft(io.FileIO):
     self._make_room()
 
   def write(self, data) -> int:
-    self._size += len(data)
-    if self._size + self._others > self._max_bytes:
-      self._make_room()
-    return super().write(data)
+    if self._size + len(data) + self._others > self._max_bytes:
+      self._make_room(len(data))
+    written = super().write(data)
+    self._size += written
+    return written
 
-  def _make_room(self) -> None:
-    """Removes files, the one that was opened longest ago first.
+  def _make_room(self, num_bytes: int = 0) -> None:
+    """Removes files for some more bytes, the one opened longest ago first.
 
     Raises:
       cli.RunError: without the others, too, the file is too large.
@@ -185,13 +186,14 @@ class _Draft(io.FileIO):
       states = [(e.stat(), e.path) for e in entries if e.name.endswith(_ENDING)]
     states.sort(key=lambda state: state[0].st_mtime_ns)
     self._others = sum(state.st_size for state, _ in states)
+    wanted = self._size + num_bytes
     for state, path in states:
-      if self._size + self._others <= self._max_bytes:
+      if wanted + self._others <= self._max_bytes:
         return
       with contextlib.suppress(FileNotFoundError):
         os.remove(path)
       self._others -= state.st_size
-    if self._size > self._max_bytes:
+    if wanted > self._max_bytes:
       raise cli.RunError(
         f'{self._source} takes more than --data_cache_gb='
         f'{self._max_bytes / 1e9:g} in --data_cache={self._folder}: allow more'

@@ -47,6 +47,7 @@ def test_rows_are_read_by_their_numbers_in_the_order_given(rows):
   assert found['is_even'].tolist() == [False, True, False, False, True]
   assert found['text'].tolist() == [b't9', b't0', b't5', b't9', b't6']
   assert found['list'].tolist()[:2] == [[9, 10], [0, 1]]
+  assert all(array.flags.writeable for array in found.values())
 
 
 def test_none_is_read_where_none_is_asked_for(rows):

@@ -62,6 +62,7 @@ def write_tfrecord(folder):
   return tfrecord.Reader(f'{folder}/*', parse, window=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'make, expected',
   [
