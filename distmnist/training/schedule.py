@@ -35,7 +35,7 @@ _TRAIN_STEPS = flags.DEFINE_integer(
 _EPOCHS = flags.DEFINE_float(
   'epochs',
   None,
-  'Passes over the training images, in which each is read exactly once; see '
+  'Passes over the training images, each read exactly once; see '
   '--epochs_over. The work is shared: a fast worker does more of it. A run '
   'that is started again makes those that are left; one that --resume begins '
   'with the checkpoint of another --logdir makes all of them. By default 1 '
