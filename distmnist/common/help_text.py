@@ -23,6 +23,7 @@ _SUBJECTS = {
   'models': 'Models',
   'nn': 'Optimizer, learning rate and layers',
   'datasets': 'Data sets',
+  'readers': 'Data sets',
   'problems': 'The images',
   'data': 'Images and batches',
   'training': 'Steps, validation and reports',

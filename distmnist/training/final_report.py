@@ -1,6 +1,7 @@
 """The last lines of a run, and its report.json."""
 
 import logging
+import shlex
 
 from absl import flags
 
@@ -90,3 +91,7 @@ def publish(outcome, workers, strategy, num_workers, logdir):
   else:
     path = report.write(whole, logdirs.report_path(logdir))
     _log.info(f'{"report":<20}{path}')
+    given = f'--logdir={shlex.quote(logdir)}'
+    if not urls.is_remote(logdir):  # There are no metrics in a store.
+      _log.info(f'{"page":<20}python -m distmnist.report {given}')
+    _log.info(f'{"curves":<20}tensorboard {given}')

@@ -96,7 +96,7 @@ def test_each_program_has_a_command(wheel):
     read(wheel, 'entry_points.txt'),
     re.M,
   )
-  assert {*found, 'check_flags'} == programs
+  assert {*found, 'check_flags', '__main__'} == programs
 
 
 @pytest.mark.slow
