@@ -114,7 +114,6 @@ class Restorer:
     given = [target for target, *_ in targets]
     tables = [*table_saver.find_shards(), *key_map.get_all_keys()]
     large = shard_slices.choose_large(tables, slice_bytes)
-
     self._whole: list[_Whole] = []
     self._sliced: list[_Sliced] = []
     with tf.name_scope('restorer'):
