@@ -17,6 +17,7 @@ import functools
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli, console
+from distmnist.data import split
 from distmnist.lifecycle import restoring
 from distmnist.logdir import checkpoints, saved_run
 from distmnist.problems import images
@@ -45,8 +46,8 @@ def main() -> None:
   step, spec, inputs, outputs, num_bytes = saved_run.use_checkpoint(
     lambda: saved_run.find_checkpoint(logdir, *checks), write
   )
-  taken = saved_model.describe_signature(inputs)
-  given = saved_model.describe_signature(outputs)
+  taken = split.describe_specs(inputs)
+  given = split.describe_specs(outputs)
   served = f'{taken} -> {given}'
   if not problem.is_custom:
     height, width, channels = spec.shape

@@ -1,5 +1,6 @@
 """Examples as nests of arrays: what a problem loads, and parts of it."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -175,3 +176,22 @@ def _encode(array):
 
 def _has_only_bytes(array):
   return all(isinstance(value, bytes) for value in array.flat)
+
+
+def describe_specs(
+  tensors: Mapping[str, tf.Tensor | tf.TensorSpec],
+) -> str:
+  """Returns 'x float32 [n, 2], lengths int64 [n]' of tensors [n, ...]."""
+  return ', '.join(
+    f'{name} {tensor.dtype.name} {_describe_shape(tensor.shape)}'
+    for name, tensor in tensors.items()
+  )
+
+
+def _describe_shape(shape: tf.TensorShape) -> str:
+  if shape.rank is None:
+    return 'of any shape'
+  sizes = ['?' if size is None else str(size) for size in shape.as_list()]
+  if sizes[:1] == ['?']:
+    sizes[0] = 'n'
+  return f'[{", ".join(sizes)}]'

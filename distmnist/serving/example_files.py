@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
-from distmnist.serving import saved_model
+from distmnist.data import split
 
 # What a model takes, {name: TensorSpec [n, ...]}, and what a file has of it.
 Specs = Mapping[str, tf.TensorSpec]
@@ -60,8 +60,7 @@ def read(path: str, specs: Specs) -> Arrays:
   except _BROKEN as error:
     reason = (str(error) or type(error).__name__).splitlines()[0]
     raise cli.RunError(
-      f'{path}: {reason}; the model takes '
-      f'{saved_model.describe_signature(specs)}'
+      f'{path}: {reason}; the model takes {split.describe_specs(specs)}'
     ) from error
   return found
 

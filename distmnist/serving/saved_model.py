@@ -26,6 +26,7 @@ from google.protobuf.message import DecodeError
 from distmnist.cluster import errors
 from distmnist.common import cli
 from distmnist.common.names import EXPORT
+from distmnist.data import split
 from distmnist.storage import copies, paths, scratch, urls
 
 _EXPORT_DIR = flags.DEFINE_string(
@@ -262,8 +263,8 @@ class Model:
       if is_whole and images.dtype == tf.uint8 and images.shape.rank == 4:
         return tuple(images.shape[1:].as_list())
     raise self._error(
-      f'takes {describe_signature(self.inputs)} and gives '
-      f'{describe_signature(self.outputs)}, expected {_EXPECTED}: give its '
+      f'takes {split.describe_specs(self.inputs)} and gives '
+      f'{split.describe_specs(self.outputs)}, expected {_EXPECTED}: give its '
       'examples by --inputs, or the model of images'
     )
 
@@ -285,22 +286,3 @@ class Model:
           'for each; serve(outputs) of a --problem says what is served'
         )
     return found
-
-
-def describe_signature(
-  tensors: Mapping[str, tf.Tensor | tf.TensorSpec],
-) -> str:
-  """Returns 'x float32 [n, 2], lengths int64 [n]' of tensors [n, ...]."""
-  return ', '.join(
-    f'{name} {tensor.dtype.name} {_describe_shape(tensor.shape)}'
-    for name, tensor in tensors.items()
-  )
-
-
-def _describe_shape(shape: tf.TensorShape) -> str:
-  if shape.rank is None:
-    return 'of any shape'
-  sizes = ['?' if size is None else str(size) for size in shape.as_list()]
-  if sizes[:1] == ['?']:
-    sizes[0] = 'n'
-  return f'[{", ".join(sizes)}]'

@@ -94,3 +94,18 @@ def test_what_no_graph_can_take_is_named(x, y, message):
 def test_what_is_not_dense_is_named(value):
   with pytest.raises(ValueError, match='^a .*TensorValue: expected dense arr'):
     split.make({'x': value}, np.zeros(2))
+
+
+def test_shapes_begin_with_the_number_of_examples():
+  assert (
+    split.describe_specs(
+      {
+        'x': tf.TensorSpec([None, 2], tf.float32),
+        'words': tf.TensorSpec([None, None], tf.string),
+        'one': tf.TensorSpec([1], tf.int32),
+        'any': tf.TensorSpec(None, tf.bool),
+      }
+    )
+    == 'x float32 [n, 2], words string [n, ?], one int32 [1], any bool of any '
+    'shape'
+  )

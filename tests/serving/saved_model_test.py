@@ -147,18 +147,3 @@ def test_an_output_without_a_value_for_each_example_is_refused(
   saved_models.write_output(tmp_path / 'model', make)
   with pytest.raises(cli.RunError, match=said):
     saved_model.Model(str(tmp_path / 'model')).run({'x': np.array([1, 2.0])})
-
-
-def test_shapes_begin_with_the_number_of_examples():
-  assert (
-    saved_model.describe_signature(
-      {
-        'x': tf.TensorSpec([None, 2], tf.float32),
-        'words': tf.TensorSpec([None, None], tf.string),
-        'one': tf.TensorSpec([1], tf.int32),
-        'any': tf.TensorSpec(None, tf.bool),
-      }
-    )
-    == 'x float32 [n, 2], words string [n, ?], one int32 [1], any bool of any '
-    'shape'
-  )

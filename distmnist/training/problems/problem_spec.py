@@ -6,7 +6,6 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
 from distmnist.data import split as split_lib
-from distmnist.serving import saved_model
 from distmnist.training.problems import problem_data, problem_module
 
 # Their Python code is not in a graph.
@@ -126,7 +125,7 @@ def _call(problem):
 
 
 def _describe(spec):
-  return saved_model.describe_signature(
+  return split_lib.describe_specs(
     {leaf.name or path or 'x': leaf for path, leaf in split_lib.walk(spec)}
   )
 
