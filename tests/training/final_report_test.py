@@ -47,7 +47,7 @@ def test_it_says_who_was_not_heard_of_and_where_the_report_is(lines, tmp_path):
   assert found['pushes_per_update'] == 3
   assert found['local_steps'] == 40
   assert lines[0] == 'test accuracy       0.9000'
-  assert lines[-1] == f'report              {tmp_path}/report.json'
+  assert lines[-3] == f'report              {tmp_path}/report.json'
 
 
 def test_a_run_in_which_no_step_was_made_keeps_its_report(lines, tmp_path):
