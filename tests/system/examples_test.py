@@ -38,6 +38,8 @@ def train(logdir, problem, rule, *words, num_ps=2, num_workers=2):
 
 def test_an_example_fits_on_a_screen():
   for path in (REPO / 'examples').glob('*.py'):
+    if path.stem == 'to_mlflow':  # A tool, and no problem to read.
+      continue
     assert len(path.read_text().splitlines()) <= 50, path
 
 
