@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from distmnist.api import keras_optimizer, process, training
+from distmnist.common import layout
 from distmnist.storage import paths, urls
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _train(
         splits['train'][0],
       )
     )
-  folder = os.path.join(logdir, 'fitted')
+  folder = layout.own_path(logdir, 'fitted')
   _hand_over(model, folder, splits, logdir, settings.get('resume'))
   settings = settings | {'logdir': logdir, 'fitted_dir': folder}
   report = training.run('fitted', **settings)
@@ -185,7 +186,8 @@ def _hand_over(
   from distmnist.problems import fitted  # noqa: PLC0415  Needs Keras.
 
   if other := (
-    files.find_other_owner(logdir) or fitted.find_other_owner(folder)
+    files.find_other_owner(logdir, os.path.dirname(folder))
+    or fitted.find_other_owner(folder)
   ):
     path, uid = other
     raise ValueError(
