@@ -128,7 +128,8 @@ def run_worker(
   # Check for user mistakes before the server starts: once it answers, the
   # other tasks count on this one.
   problem = problem_lib.from_flags(_SEED.value)
-  train_split, *judges = problem_data.load_splits(problem, cluster.is_chief)
+  with task.loading():
+    train_split, *judges = problem_data.load_splits(problem, cluster.is_chief)
   splits = train_split, judges[0]
   if cluster.is_chief:
     final_report.check_flags()

@@ -4,7 +4,10 @@ Each port is checked under IPv6 and IPv4 at once if the machine has both, as
 TensorFlow's server listens on both, too.
 """
 
+import contextlib
 import socket
+import threading
+from collections.abc import Iterator
 
 from distmnist.common import cli
 
@@ -53,6 +56,35 @@ def answers(address):
   except (OSError, ValueError, OverflowError):
     return False
   return True
+
+
+@contextlib.contextmanager
+def answering(port: int) -> Iterator[None]:
+  """Lets who connects to a port of this machine see that somebody is there.
+
+  Each connection is closed at once. A port that is taken stays as it is: who
+  serves there next says so.
+  """
+  try:
+    listener = _bind(port)
+    listener.listen()
+  except OSError:
+    yield
+    return
+
+  def answer():
+    with contextlib.suppress(OSError):  # It is shut down.
+      while True:
+        listener.accept()[0].close()
+
+  thread = threading.Thread(target=answer, daemon=True)
+  thread.start()
+  try:
+    yield
+  finally:
+    listener.shutdown(socket.SHUT_RDWR)  # Ends `accept`.
+    thread.join()
+    listener.close()
 
 
 def is_free(port):

@@ -1,5 +1,6 @@
 """One task of a cluster: its role, its server, and what may stop it."""
 
+import contextlib
 import functools
 import logging
 import os
@@ -8,6 +9,7 @@ from distmnist import runtime
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import role_flags, stop_request
 from distmnist.cluster import server as server_lib
+from distmnist.common import ports
 from distmnist.lifecycle import stalls as stalls_lib
 from distmnist.lifecycle import watchdog as watchdog_lib
 from distmnist.logdir import history
@@ -62,6 +64,18 @@ class Task:
       f'this task is {cluster.name}, by {cluster.source}'
       + (f', which calls it {alias}' if alias else '')
     )
+
+  @contextlib.contextmanager
+  def loading(self):
+    """Shows the ps, which wait for workers, that this one will come.
+
+    Data may take hours to load, and a ps that nobody answers gives up. Without
+    a ps the others ask a worker's server itself, and there is none yet.
+    """
+    cluster, is_awaited = self.cluster, self.cluster.num_ps > 0
+    port = int(cluster.address.rpartition(':')[2]) if is_awaited else None
+    with ports.answering(port) if is_awaited else contextlib.nullcontext():
+      yield
 
   def serve(self):
     """Starts the server: from now on the other tasks count on this one."""

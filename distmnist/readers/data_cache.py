@@ -137,10 +137,7 @@ def _measure(path: str) -> tuple[int, int] | None:
 def _make(source: str, path: str, make: Callable[[BinaryIO], None]) -> BinaryIO:
   """Makes a file, which gets its name when it is whole; needs the lock."""
   folder, start = os.path.dirname(path), time.monotonic()
-  _log.info(
-    f'reading {source} once, into --data_cache={folder}; tasks that need no '
-    'data wait for this up to --start_timeout_secs'
-  )
+  _log.info(f'reading {source} once, into --data_cache={folder}')
   # One that a killed maker has left is written anew.
   draft = os.path.join(folder, _DRAFT)
   try:

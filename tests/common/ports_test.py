@@ -81,3 +81,16 @@ def test_what_listens_answers_and_what_does_not_or_is_no_place_does_not():
   assert not ports.answers(address)
   for nonsense in ('', 'here', '127.0.0.1:http', '127.0.0.1:65536'):
     assert not ports.answers(nonsense)
+
+
+def test_a_port_answers_while_its_task_loads_and_then_is_its_server_s():
+  (held,) = ports.hold_ports(1)
+  number = held.getsockname()[1]
+  address = f'127.0.0.1:{number}'
+  with held:
+    with ports.answering(number):
+      for _ in range(300):  # More than a queue of connections holds.
+        assert ports.answers(address)
+    assert not ports.answers(address)
+    with socket.create_server(('', number)), ports.answering(number):
+      assert ports.answers(address)  # By the server: the port is taken.
