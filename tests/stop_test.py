@@ -108,6 +108,7 @@ def test_a_launch_is_seen_and_stopped_from_another_shell(tmp_path):
     told = programs.run_forked('stop', logdir)[0]
     assert told.splitlines()[1].startswith(f'{tmp_path}/run: stopped; step ')
     assert running.process.wait(60) == 130
+    assert 'stopped by distmnist.stop' in running.stderr.read_text()
   assert 'asks this run to stop' in running.stderr.read_text()
   assert list((tmp_path / 'run').glob('model.ckpt-*.index'))
 

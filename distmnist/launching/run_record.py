@@ -29,6 +29,7 @@ class RunRecord:
     logdir: str, or None.
     code: int, the exit code of the launch.
     loss: cli.LostError, once another launcher has the folder; else None.
+    is_asked_to_stop: bool, whether somebody has left a request to stop.
   """
 
   def __init__(self, logdir, launcher, flags, sidecars=()):
@@ -46,7 +47,7 @@ class RunRecord:
     self._sidecars = sidecars
     self._writer = None
     self._known = {}
-    self._is_stopping = False
+    self.is_asked_to_stop = False
     self._stack = contextlib.ExitStack()
     self._folder = contextlib.ExitStack()
     self._is_taken = False
@@ -168,10 +169,10 @@ class RunRecord:
       return False
     with contextlib.suppress(OSError):  # The tasks hear of it all the same.
       stop_file.confirm(self.logdir)
-    if self._is_stopping:
+    if self.is_asked_to_stop:
       _log.info(f'{who} asks this run to stop, which it is doing')
       return True
-    self._is_stopping = True
+    self.is_asked_to_stop = True
     _log.info(f'{who} asks this run to stop')
     self._writer.write('event', event='stopping', text=who)
     self._interrupt()

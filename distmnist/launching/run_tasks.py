@@ -2,10 +2,11 @@
 
 import dataclasses
 import logging
+import signal
 
 from distmnist.common import signals as signals_lib
 from distmnist.common import stop_grace
-from distmnist.common.names import CHIEF
+from distmnist.common.names import CHIEF, STOP
 from distmnist.launching import jobs, run_record
 from distmnist.launching.screen import endings, screens, task_logs
 from distmnist.launching.supervisor import restart_policy, task_group
@@ -104,7 +105,9 @@ def run(
   if group.failure:
     return endings.report_failure(group, logs_dir)
   if signum:
-    return endings.report_signal(group, signum, logs_dir)
+    is_asked = options.record and options.record.is_asked_to_stop
+    name = STOP if is_asked else signal.Signals(signum).name
+    return endings.report_signal(group, signum, logs_dir, name)
   say_late(late, options.limits, logs_dir)
   if not late:
     task_logs.remove_if_temporary(logs_dir)

@@ -74,26 +74,27 @@ def show_failure(group, logs_dir):
   return text, failure.exit_code
 
 
-def report_signal(group, signum, logs_dir):
-  """Says which signal has stopped the run; returns the exit code.
+def report_signal(group, signum, logs_dir, name=None):
+  """Says what has stopped the run; returns the exit code.
 
   Args:
     group: task_group.TaskGroup that this signal has stopped.
     signum: int.
     logs_dir: str.
+    name: str, of what has sent the signal; by default the signal's own.
 
   Returns:
     int, 128 + n after signal n; 75 if the chief could not save, or was killed
     before it said that it had.
   """
-  say_stopped(signal.Signals(signum).name, logs_dir)
+  say_stopped(name or signal.Signals(signum).name, logs_dir)
   code = report_saved(group, signum)
   end_logs(code, logs_dir)
   return code
 
 
 def say_stopped(name, logs_dir):
-  """Says which signal has stopped the run, and where its logs will stay."""
+  """Says what has stopped the run, and where its logs will stay."""
   is_kept = not task_logs.is_temporary(logs_dir)
   where = f', logs in {logs_dir}' if is_kept else ''
   _log.info(f'stopped by {name}{where}')
