@@ -132,7 +132,7 @@ class Run(runs.Launch):
   def read_new_events(self):
     """Returns the events since the last call, of all lives."""
     events = []
-    for path in (self.logdir / 'distmnist' / 'history').glob('*.jsonl'):
+    for path in (self.logdir / 'distmnist-files' / 'history').glob('*.jsonl'):
       with open(path, 'rb') as file:
         file.seek(self._history_positions.get(path, 0))
         lines = file.read().splitlines(keepends=True)

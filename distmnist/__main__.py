@@ -3,6 +3,7 @@
 import importlib
 import sys
 
+from distmnist.common import output
 from distmnist.common.names import PACKAGE, PROGRAMS
 
 
@@ -26,7 +27,11 @@ def run() -> None:
   """Runs the program that the first argument names; without one, lists all."""
   name, *words = sys.argv[1:] or ['--help']
   if name in ('-h', '--help', 'help'):
-    print(list_programs())
+    try:
+      print(list_programs(), flush=True)
+    except BrokenPipeError:  # As after `... | head`.
+      output.discard(sys.stdout)
+      sys.exit(141)
     return
   if name not in PROGRAMS:
     print(

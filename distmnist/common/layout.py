@@ -10,7 +10,8 @@ import os
 from distmnist.storage import paths
 
 METRICS = 'metrics'
-OWN = 'distmnist'
+# No name that Python imports: a script may run in its log directory.
+OWN = 'distmnist-files'
 
 
 def metrics_dir(logdir: str, task: str) -> str:

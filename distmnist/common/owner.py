@@ -232,8 +232,14 @@ class Owner:
     watch = _Watch(self._file)
     has_said = False
     deadline = time.monotonic() + patience_secs
+    # A file that is replaced on HDFS is missing for a moment.
+    may_be_amid_touch = self.folder.startswith('hdfs:')
     while True:
       found = self._file.read()
+      if found is None and may_be_amid_touch:
+        may_be_amid_touch = False
+        pause(LOOK_SECS)
+        continue
       if found and self.me and found.get('life') == self.me['life']:
         return  # An earlier try got it, and was told of an error.
       try:

@@ -65,7 +65,7 @@ EVALUATOR = flags.DEFINE_bool(
   'evaluator',
   False,
   'Run an evaluator beside the tasks: the test metrics of each checkpoint go to'
-  ' LOGDIR/evaluator_0, for TensorBoard too. Not for --launcher=spark.',
+  ' LOGDIR/metrics/evaluator_0, for TensorBoard too. Not for --launcher=spark.',
 )
 MODULE = flags.DEFINE_string(
   'module', TRAIN, 'What a task runs: python -m MODULE.'

@@ -1,7 +1,7 @@
 """Owns the log directory of a launch, records it there, and lets it be stopped.
 
 The folder is this launcher's until the run has ended. The starts and ends of
-tasks go to LOGDIR/launcher/metrics.jsonl. A request by `python -m
+tasks go to LOGDIR/metrics/launcher/metrics.jsonl. A request by `python -m
 distmnist.stop` reaches this process as SIGINT, so that every launcher that
 waits does what it does on Ctrl-C; so does the loss of the folder.
 """

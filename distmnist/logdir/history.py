@@ -21,8 +21,8 @@ from distmnist.storage import mirror
 _HISTORY = flags.DEFINE_bool(
   'history',
   False,
-  'Write to --logdir/history, as JSON lines, which batches each life of a '
-  'worker took and ran, with the global steps. Needs --logdir.',
+  'Write to LOGDIR/distmnist-files/history, as JSON lines, which batches each '
+  'life of a worker took and ran, with the global steps. Needs --logdir.',
 )
 _FOLDER = 'history'
 

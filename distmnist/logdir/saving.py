@@ -12,6 +12,7 @@ long as it does.
 
 import contextlib
 import glob
+import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from distmnist.cluster import errors
 from distmnist.common import cli, files, partial_names
 from distmnist.logdir import checkpoint_reader, checkpoints
 from distmnist.storage import copies, paths, scratch, urls
+
+_log = logging.getLogger(__name__)
 
 _KEEP_CHECKPOINTS = flags.DEFINE_integer(
   'keep_checkpoints',
@@ -239,7 +242,11 @@ class CheckpointWriter:
       p for p in checkpoints.list_checkpoints(self._folder) if p != path
     ]
     latest = [path, *before[: self._max_to_keep - 1]]
-    needed = {*latest, *map(self._find_base, latest)}
+    try:
+      needed = {*latest, *map(self._find_base, latest)}
+    except (cli.PassingError, OSError) as error:
+      _log.info(f'{path} is saved, and no older one is removed yet: {error}')
+      needed = {path, *before}
     self._list([p for p in [path, *before] if p in needed])
     for old in before:
       if old not in needed:

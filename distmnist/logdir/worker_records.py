@@ -1,4 +1,4 @@
-"""What each life of each worker has done: one file per life in LOGDIR/lives.
+"""What each life of each worker has done: a file a life in lives/.
 
 A report covers a whole run, and a run may take many processes: it is resumed,
 or a worker is killed and started again. So each process keeps its sums in a

@@ -55,7 +55,7 @@ def small_model():
 def test_the_folder_of_a_run_that_goes_on_stays_as_it_is(
   tmp_path, small_model, file
 ):
-  fitted = tmp_path / 'distmnist' / 'fitted' / 'model.keras'
+  fitted = tmp_path / 'distmnist-files' / 'fitted' / 'model.keras'
   fitted.parent.mkdir(parents=True)
   fitted.touch()
   theirs = owner.Owner('--logdir', str(tmp_path), file)
@@ -69,12 +69,15 @@ def test_the_folder_of_a_run_that_goes_on_stays_as_it_is(
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root can give a file away')
 @pytest.mark.parametrize(
   'part',
-  ['.', *(f'distmnist{x}' for x in ('', '/fitted', '/fitted/model.keras'))],
+  [
+    '.',
+    *(f'distmnist-files{x}' for x in ('', '/fitted', '/fitted/model.keras')),
+  ],
 )
 def test_models_in_the_folder_of_another_user_are_refused(
   tmp_path, small_model, part
 ):
-  fitted = tmp_path / 'distmnist' / 'fitted'
+  fitted = tmp_path / 'distmnist-files' / 'fitted'
   fitted.mkdir(parents=True)
   (fitted / 'model.keras').touch()
   os.chown(tmp_path / part, 12345, 12345)

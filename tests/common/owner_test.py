@@ -75,7 +75,7 @@ def test_a_launcher_finds_out_before_it_touches_anything(tmp_path):
   chief = take(logdir)
   with pytest.raises(cli.RunError, match='^--logdir=.* is in use by process'):
     hold(logdir).__enter__()
-  assert os.listdir(logdir / 'distmnist') == ['owner.json.00000001']
+  assert os.listdir(logdir / 'distmnist-files') == ['owner.json.00000001']
   chief.release()
   with hold(logdir):
     # Its chief has a file of its own.
@@ -100,7 +100,7 @@ def test_of_two_launchers_the_second_is_refused(tmp_path):
     with pytest.raises(cli.RunError, match=f'in use by process {other.pid} '):
       hold(tmp_path).__enter__()
     other.communicate()
-  [path] = (tmp_path / 'distmnist').iterdir()
+  [path] = (tmp_path / 'distmnist-files').iterdir()
   assert json.loads(path.read_text())['has_ended']
   with hold(tmp_path):
     pass
@@ -131,13 +131,15 @@ def test_a_launcher_learns_at_once_that_it_has_lost_the_folder(
     # Of another machine, which believes that this one is gone.
     other = owner_file.describe_self() | {'host': 'b'}
     text = json.dumps(other)
-    (tmp_path / 'distmnist' / 'launcher.json.00000002').write_text(text)
+    (tmp_path / 'distmnist-files' / 'launcher.json.00000002').write_text(text)
     said = str(lost.get(timeout=20))
   assert said == (
     f'--logdir={tmp_path} was taken over by process {os.getpid()} of host b '
     f'since {other["since"]}: stopping the tasks of this launch'
   )
-  assert (tmp_path / 'distmnist' / 'launcher.json.00000002').read_text() == text
+  assert (
+    tmp_path / 'distmnist-files' / 'launcher.json.00000002'
+  ).read_text() == text
 
 
 @pytest.mark.parametrize('is_remote', [False, True])
@@ -148,7 +150,7 @@ def test_a_touch_under_way_does_not_undo_the_end(
   monkeypatch.setattr(owner, 'TOUCH_SECS', 0.001)
   owner_ = take(tmp_path)
   if is_remote:
-    file = MadeByWriting(str(tmp_path / 'distmnist' / 'owner.json'))
+    file = MadeByWriting(str(tmp_path / 'distmnist-files' / 'owner.json'))
     file._highest = file._mine = 1
     owner_._file = file
   begun, goes_on = threading.Event(), threading.Event()
@@ -167,7 +169,7 @@ def test_a_touch_under_way_does_not_undo_the_end(
   ending.start()
   goes_on.set()
   ending.join(20)
-  [path] = (tmp_path / 'distmnist').iterdir()
+  [path] = (tmp_path / 'distmnist-files').iterdir()
   assert json.loads(path.read_text())['has_ended']
 
 
@@ -193,7 +195,7 @@ def test_one_of_another_host_is_there_while_it_touches_its_file(
   tmp_path, age, is_there
 ):
   layout.make_own_dir(str(tmp_path))
-  path = tmp_path / 'distmnist' / 'launcher.json.00000001'
+  path = tmp_path / 'distmnist-files' / 'launcher.json.00000001'
   me = owner_file.describe_self() | {'machine': 'another', 'pid': 1}
   path.write_text(json.dumps(me))
   os.utime(path, (time.time() - age,) * 2)
@@ -250,7 +252,7 @@ def test_the_second_is_refused_with_the_first_ones_name(tmp_path):
     'another folder'
   )
   first.check()
-  assert os.listdir(tmp_path / 'distmnist') == ['owner.json.00000001']
+  assert os.listdir(tmp_path / 'distmnist-files') == ['owner.json.00000001']
   assert owner.find_living(str(tmp_path))['life'] == first.me['life']
 
 
@@ -260,7 +262,9 @@ def test_who_was_killed_here_is_followed_at_once(tmp_path):
     'owner.Owner("--logdir", sys.argv[1]).take(); os._exit(9)'
   )
   subprocess.run([sys.executable, '-c', code, str(tmp_path)], check=False)
-  found = owner.NumberedFile(str(tmp_path / 'distmnist' / 'owner.json')).read()
+  found = owner.NumberedFile(
+    str(tmp_path / 'distmnist-files' / 'owner.json')
+  ).read()
   assert found['pid'] != os.getpid() and not found['has_ended']
   assert take(tmp_path, pause=Clock(lambda: None)).run == found['run']
 
@@ -323,7 +327,7 @@ def test_a_restarted_task_waits_for_the_end_of_the_one_before(tmp_path):
 
 def test_a_file_that_cannot_be_read_is_waited_for_and_replaced(tmp_path):
   layout.make_own_dir(str(tmp_path))
-  path = tmp_path / 'distmnist' / 'owner.json.00000001'
+  path = tmp_path / 'distmnist-files' / 'owner.json.00000001'
   path.write_text('{')
   os.utime(path, (1e9, 1e9))
   take(tmp_path, pause=Clock(lambda: None))
@@ -436,7 +440,7 @@ def test_the_second_is_refused_and_follows_the_first(folder):
   first.release()
   second = take(folder)
   assert second.run == first.run
-  assert paths.list_names(f'{folder}/distmnist') == ['owner.json.00000002']
+  assert paths.list_names(f'{folder}/{layout.OWN}') == ['owner.json.00000002']
   second.check()
 
 
@@ -486,7 +490,7 @@ def test_what_an_earlier_try_has_got_is_ours(folder, monkeypatch):
   it.check()
   it.release()
   assert owner.find_living(folder) is None
-  assert list_names(f'{folder}/distmnist') == ['owner.json.00000001']
+  assert list_names(f'{folder}/{layout.OWN}') == ['owner.json.00000001']
 
 
 def test_a_touch_shows_by_the_clock_of_the_store(folder):
@@ -495,7 +499,7 @@ def test_a_touch_shows_by_the_clock_of_the_store(folder):
   file.read()
   _, silent_secs = file.see_touch()
   assert -1 < silent_secs < 5
-  assert paths.list_names(f'{folder}/distmnist') == ['owner.json.00000001']
+  assert paths.list_names(f'{folder}/{layout.OWN}') == ['owner.json.00000001']
 
 
 def test_where_a_store_ignores_the_condition_the_last_to_write_goes_on(

@@ -117,7 +117,7 @@ def test_a_launcher_that_loses_the_folder_says_so_and_ends_the_run(
     mine.take(str(tmp_path))  # Spark's launcher does it twice.
     mine.begin(TASKS, 'logs')
     other = json.dumps(owner_file.describe_self())
-    (tmp_path / 'distmnist' / 'launcher.json.00000002').write_text(other)
+    (tmp_path / 'distmnist-files' / 'launcher.json.00000002').write_text(other)
     wakeup.settimeout(20)
     wakeup.recv(1)
   assert received == [signal.SIGINT]

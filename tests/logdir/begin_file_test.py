@@ -15,5 +15,5 @@ def test_a_launch_has_begun_once_it_has_said_so(tmp_path, monkeypatch):
   assert begin_file.read(logdir)['from'] == 'run/model.ckpt-9'
   monkeypatch.setenv('DISTMNIST_LAUNCH_ID', 'two')
   assert not begin_file.has_begun(logdir)
-  (tmp_path / 'distmnist' / 'begin.json').write_text('[')
+  (tmp_path / 'distmnist-files' / 'begin.json').write_text('[')
   assert begin_file.read(logdir) == {}

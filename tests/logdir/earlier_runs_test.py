@@ -12,10 +12,10 @@ def test_all_that_a_run_has_left_is_moved(tmp_path):
   moved = [
     *('best', 'model.ckpt-9.index', 'model.keras', 'problem.py'),
     *('report.json', 'train.flags', 'metrics/worker_0', 'metrics/graph'),
-    *('distmnist/lives', 'distmnist/train.data'),
+    *('distmnist-files/lives', 'distmnist-files/train.data'),
   ]
   stays = [
-    *('distmnist/launcher.json', 'distmnist/owner.json'),
+    *('distmnist-files/launcher.json', 'distmnist-files/owner.json'),
     *('logs', 'metrics/launcher', 'train.flags.txt'),
   ]
   for name in [*moved, *stays]:
@@ -52,13 +52,16 @@ def test_what_this_launch_has_begun_stays(tmp_path, monkeypatch):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text(f'{{"launch": "{launch}"}}\n{{}}\n')
 
-  ours = ['metrics/ps_0/metrics.jsonl', 'distmnist/history/worker_1_b.jsonl']
+  ours = [
+    'metrics/ps_0/metrics.jsonl',
+    'distmnist-files/history/worker_1_b.jsonl',
+  ]
   for name in ours:
     write(name, 'ours')
   assert earlier_runs.move(str(tmp_path)) is None  # No chief has been here.
   theirs = [
     'metrics/worker_1/metrics.jsonl',
-    'distmnist/history/worker_1_a.jsonl',
+    'distmnist-files/history/worker_1_a.jsonl',
   ]
   for name in theirs:
     write(name, 'theirs')

@@ -17,7 +17,7 @@ def test_each_life_has_a_file_of_whole_lines(tmp_path, set_flags):
   one.write('lease', first=0, end=4)
   two.write('run', global_step=3)
   one.write('save', step=3)
-  path = tmp_path / 'distmnist' / 'history' / 'worker_0_a.jsonl'
+  path = tmp_path / 'distmnist-files' / 'history' / 'worker_0_a.jsonl'
   lines = [json.loads(x) for x in path.read_text().splitlines()]
   assert [x.pop('time') > 0 for x in lines] == [True, True]
   assert lines == [
@@ -33,7 +33,7 @@ def test_each_life_has_a_file_of_whole_lines(tmp_path, set_flags):
 
 
 def test_lines_of_several_threads_stay_whole(tmp_path):
-  path = str(tmp_path / 'distmnist' / 'history' / 'worker_0_a.jsonl')
+  path = str(tmp_path / 'distmnist-files' / 'history' / 'worker_0_a.jsonl')
   writer = history.History(path, worker=0)
   threads = [
     threading.Thread(
@@ -59,7 +59,7 @@ def test_nothing_is_written_unless_asked_for(tmp_path, set_flags):
 
 def test_what_cannot_be_written_is_said_in_one_line(tmp_path, set_flags):
   layout.make_own_dir(str(tmp_path))
-  (tmp_path / 'distmnist' / 'history').write_text('a file')
+  (tmp_path / 'distmnist-files' / 'history').write_text('a file')
   set_flags('--history')
   with pytest.raises(cli.RunError, match='worker_0_a.jsonl cannot be written'):
     history.from_flags(str(tmp_path), 0, 'a')

@@ -19,7 +19,7 @@ def test_the_logdir_may_be_below_home(set_flags, monkeypatch):
 def test_the_folder_is_made_and_what_is_in_it_stays(tmp_path):
   logdir = tmp_path / 'a' / 'run'
   logdirs.make(str(logdir))
-  assert os.listdir(logdir) == ['distmnist']
+  assert os.listdir(logdir) == ['distmnist-files']
   (logdir / 'report.json').write_text('{}')
   logdirs.make(str(logdir))
   assert logdirs.has_ended(str(logdir))

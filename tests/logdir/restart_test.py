@@ -73,14 +73,14 @@ def test_other_images_than_those_of_the_run_are_named(
 def test_never_moves_the_earlier_run_aside(set_flags, tmp_path):
   path = save(tmp_path, w=[2])
   (tmp_path / 'metrics' / 'worker_0').mkdir(parents=True)
-  (tmp_path / 'distmnist' / 'lives').mkdir(parents=True)
+  (tmp_path / 'distmnist-files' / 'lives').mkdir(parents=True)
   (tmp_path / 'logs').mkdir()
   restart = make_restart(set_flags, tmp_path, 'never')
   assert restart.find() is None
   [aside] = tmp_path.glob('earlier_*')
   assert (aside / os.path.basename(f'{path}.index')).exists()
   assert (aside / 'metrics' / 'worker_0').exists()
-  assert (aside / 'distmnist' / 'lives').exists()
+  assert (aside / 'distmnist-files' / 'lives').exists()
   left = {p.parent for p in tmp_path.rglob('*') if p.is_file()}
   assert left == {aside}
   assert (tmp_path / 'logs').exists()
@@ -89,18 +89,18 @@ def test_never_moves_the_earlier_run_aside(set_flags, tmp_path):
 def test_the_lives_of_a_run_that_left_no_checkpoint_are_of_another(
   set_flags, tmp_path, monkeypatch
 ):
-  (tmp_path / 'distmnist' / 'lives').mkdir(parents=True)
+  (tmp_path / 'distmnist-files' / 'lives').mkdir(parents=True)
   with monkeypatch.context() as patch:
     patch.setenv('DISTMNIST_ATTEMPT', '2')  # It may have been killed too soon.
     make_restart(set_flags, tmp_path, 'auto')
-    assert (tmp_path / 'distmnist' / 'lives').exists()
+    assert (tmp_path / 'distmnist-files' / 'lives').exists()
   make_restart(set_flags, tmp_path, 'auto')
   [aside] = tmp_path.glob('earlier_*')
-  assert os.listdir(aside / 'distmnist') == ['lives']
+  assert os.listdir(aside / 'distmnist-files') == ['lives']
   save(tmp_path, w=[2])
-  (tmp_path / 'distmnist' / 'lives').mkdir(parents=True)
+  (tmp_path / 'distmnist-files' / 'lives').mkdir(parents=True)
   make_restart(set_flags, tmp_path, 'auto')
-  assert (tmp_path / 'distmnist' / 'lives').exists()
+  assert (tmp_path / 'distmnist-files' / 'lives').exists()
 
 
 def test_never_goes_on_once_the_launcher_starts_the_task_again(
@@ -196,7 +196,7 @@ def test_a_move_that_was_cut_short_does_not_count_for_another_start(
     make_restart(set_flags, tmp_path, tmp_path)
   found = make_restart(set_flags, tmp_path, 'auto').find()
   assert found == str(tmp_path / 'model.ckpt-900')
-  assert not (tmp_path / 'distmnist' / 'begin.json').exists()
+  assert not (tmp_path / 'distmnist-files' / 'begin.json').exists()
 
 
 @pytest.mark.parametrize('is_folder', [False, True])

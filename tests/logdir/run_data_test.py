@@ -46,7 +46,7 @@ def test_what_is_kept_is_read_again(tmp_path):
   assert run_data.read(str(tmp_path)) is None
   run_data.write(str(tmp_path), '5 images')
   assert run_data.read(str(tmp_path)) == '5 images'
-  (tmp_path / 'distmnist' / 'train.data').write_bytes(b'\xff')
+  (tmp_path / 'distmnist-files' / 'train.data').write_bytes(b'\xff')
   assert run_data.read(str(tmp_path)) is None
 
 

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli, files
 from distmnist.lifecycle import restoring
-from distmnist.logdir import checkpoints, saving
+from distmnist.logdir import checkpoint_reader, checkpoints, saving
 from distmnist.tables import table_saver
 from tests.logdir.checkpoints_test import truncate
 
@@ -103,6 +103,24 @@ def test_nothing_is_dropped_before_the_new_one_is_on_the_disk(
     save(session, tmp_path, 6, keep=1)
   assert checkpoints.find_damage(str(tmp_path / 'model.ckpt-5')) is None
   assert checkpoints.find_usable(str(tmp_path), checkpoints.find_fault)
+
+
+def test_an_older_one_that_cannot_be_read_now_ends_no_training(
+  session, tmp_path, monkeypatch, logged
+):
+  save(session, tmp_path, 1, 2)
+
+  def fail(path):
+    raise cli.PassingError(f'checkpoint {path} cannot be read: Input/output')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(checkpoint_reader, 'find_base', fail)
+    writer = save(session, tmp_path, 3, keep=2)
+  [line] = logged
+  assert line.startswith(f'{tmp_path}/model.ckpt-3 is saved')
+  assert list_names(tmp_path) == files_of(1, 2, 3)
+  writer.save(table_saver.TableSaver('/cpu:0'), session, 4)
+  assert list_names(tmp_path) == files_of(3, 4)
 
 
 def test_who_lost_the_folder_saves_nothing(session, tmp_path):

@@ -76,14 +76,14 @@ def test_who_made_no_step_or_has_no_folder_writes_nothing(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_said_once(tmp_path, logged):
   layout.make_own_dir(str(tmp_path))
-  (tmp_path / 'distmnist' / 'lives').write_text('a file in its place')
+  (tmp_path / 'distmnist-files' / 'lives').write_text('a file in its place')
   stats = make_stats()
   sums = make_sums(tmp_path, stats)
   sums.write_if_due()
   sums.end()
   [line] = logged
   assert line == (
-    f'{tmp_path}/distmnist/lives/worker_0_a.json cannot be written: File '
+    f'{tmp_path}/distmnist-files/lives/worker_0_a.json cannot be written: File '
     'exists; should this process be killed, the report will lack what it did'
   )
   # It says by message what it did; nothing is known of one before it.
@@ -131,7 +131,7 @@ def test_who_shares_no_folder_is_named(tmp_path):
 
 def test_what_is_damaged_or_of_another_version_is_left_out(tmp_path):
   make_sums(tmp_path, make_stats()).end()
-  folder = tmp_path / 'distmnist' / 'lives'
+  folder = tmp_path / 'distmnist-files' / 'lives'
   for i, text in enumerate(['', '[]', '{}', '{"staleness": {}, "new": 1}']):
     (folder / f'worker_1_{i}.json').write_text(text)
   assert [s.worker for s in worker_records.read(str(tmp_path))] == [0]

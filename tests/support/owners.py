@@ -20,7 +20,7 @@ def take(folder, **kwargs):
 
 def rewrite(folder, **fields):
   """Changes what the file says."""
-  [path] = folder.glob('distmnist/owner.json.*')
+  [path] = folder.glob('distmnist-files/owner.json.*')
   path.write_text(json.dumps(json.loads(path.read_text()) | fields))
   return path
 

@@ -69,7 +69,7 @@ def test_the_commands_of_the_page_train_and_export_from_a_bucket(
   }
   assert 'step 2/2' in paths.read_text(f'{bucket}/run/logs/worker_0.log')
   owner = json.loads(
-    paths.read_text(f'{bucket}/run/distmnist/owner.json.00000001')
+    paths.read_text(f'{bucket}/run/distmnist-files/owner.json.00000001')
   )
   assert owner['has_ended']
   # Nothing of it is written here, under a folder called s3:.

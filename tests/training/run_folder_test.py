@@ -50,7 +50,10 @@ def test_without_a_logdir_nobody_owns_anything(make):
 
 def test_the_chief_removes_the_drafts_of_killed_processes(make, tmp_path):
   machine, pid, start = process_tag.make_tag().split('-')
-  for folder in tmp_path / 'run', tmp_path / 'run' / 'distmnist' / 'lives':
+  for folder in (
+    tmp_path / 'run',
+    tmp_path / 'run' / 'distmnist-files' / 'lives',
+  ):
     folder.mkdir(parents=True)
     for ticks in int(start) - 1, start:
       name = f'a.json.{machine}-{pid}-{ticks}-01234567.new'
@@ -126,7 +129,7 @@ def test_a_folder_that_was_removed_is_signed_again(make, tmp_path, monkeypatch):
   folder.owner.check()
   assert logdirs.is_signed(str(path), 'a life')
   assert (path / 'train.flags').exists()
-  assert (path / 'distmnist' / 'train.data').exists()
+  assert (path / 'distmnist-files' / 'train.data').exists()
   # Else a chief that starts again would begin anew, as --resume says.
   assert begin_file.has_begun(str(path))
 
@@ -137,8 +140,8 @@ def test_other_workers_only_make_the_folder(make, tmp_path):
   folder.sign()
   assert path.is_dir()
   assert (folder.owner, folder.images) == (None, None)
-  assert os.listdir(path) == ['distmnist'] and not os.listdir(
-    path / 'distmnist'
+  assert os.listdir(path) == ['distmnist-files'] and not os.listdir(
+    path / 'distmnist-files'
   )
 
 
@@ -151,7 +154,9 @@ def test_a_run_has_begun_once_its_first_step_is_done(set_flags, tmp_path):
   )
   assert os.listdir(tmp_path) == ['report.json']
   step.begin()
-  assert (tmp_path / 'distmnist' / 'train.data').read_text() == 'some images\n'
+  assert (
+    tmp_path / 'distmnist-files' / 'train.data'
+  ).read_text() == 'some images\n'
   assert '--synthetic_train_images=20' in (
     (tmp_path / 'train.flags').read_text().splitlines()
   )
@@ -160,7 +165,7 @@ def test_a_run_has_begun_once_its_first_step_is_done(set_flags, tmp_path):
   assert not report.exists()
   # Later steps neither write nor remove.
   report.write_text('{}')
-  (tmp_path / 'distmnist' / 'train.data').unlink()
+  (tmp_path / 'distmnist-files' / 'train.data').unlink()
   step.begin()
   step.end()
   left = [path.name for path in tmp_path.rglob('*') if path.is_file()]

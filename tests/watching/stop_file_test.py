@@ -71,7 +71,7 @@ def test_a_file_that_says_nothing_is_no_request(watch, tmp_path):
   watching, asked = watch()
   with watching:
     layout.make_own_dir(str(tmp_path))
-    (tmp_path / 'distmnist' / 'stop_request.json').write_text('{')
+    (tmp_path / 'distmnist-files' / 'stop_request.json').write_text('{')
     with pytest.raises(queue.Empty):
       asked.get(timeout=0.05)
   assert stop_file.read(str(tmp_path / 'none')) == {}

@@ -50,7 +50,13 @@ class Noted:
         )
 
   def check_trainable(self):
-    """Raises the error if a trainable variable has no gradient by its dtype."""
+    """Raises the error if a variable cannot be trained, or saved, as it is."""
+    for variable in tf.global_variables():
+      if not variable.shape.is_fully_defined():
+        raise self._error(
+          f'the variable {variable.op.name!r} is of shape {variable.shape}: '
+          'expected one whose sizes are all known'
+        )
     for variable in tf.trainable_variables():
       if not variable.dtype.is_floating:
         raise self._error(

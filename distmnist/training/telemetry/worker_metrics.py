@@ -29,7 +29,7 @@ class WorkerMetrics:
 
   def collect(self):
     """Returns the fields of a sample, a dict."""
-    # The same sums as in LOGDIR/lives, from which the report is made.
+    # The same sums as in lives/, from which the report is made.
     stats, values = self._life.keep(), self._progress.last_values
     known = {
       *('global_step', 'cost', 'staleness', 'bytes_pulled', 'bytes_pushed'),

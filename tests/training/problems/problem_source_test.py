@@ -34,7 +34,7 @@ def test_what_a_resumed_run_replaces_is_where_its_line_says(
   found = problems.load(str(path), set_flags)
   (tmp_path / 'problem.py').write_text('load = build = loss = len\n')
   line = problem_source.find_change(found, str(tmp_path), is_resumed=True)
-  before = tmp_path / 'distmnist' / 'problem_before.py'
+  before = tmp_path / 'distmnist-files' / 'problem_before.py'
   assert line.endswith(f' began: {before} is what it was')
   for _ in range(2):
     problem_source.keep(found, str(tmp_path))

@@ -105,7 +105,7 @@ def test_a_request_to_stop_is_kept_until_its_launcher_is_known_to_be_gone(
   monkeypatch.setattr(stop_file, '_LOOK_SECS', 0.002)
   set_flags(f'--logdir={tmp_path}')
   layout.make_own_dir(str(tmp_path))
-  launcher = tmp_path / 'distmnist' / 'launcher.json.00000001'
+  launcher = tmp_path / 'distmnist-files' / 'launcher.json.00000001'
   me = owner_file.describe_self() | {'machine': 'another', 'pid': 1}
   launcher.write_text(json.dumps(me))
   looks, requests = threading.Semaphore(0), queue.Queue()
