@@ -30,6 +30,8 @@ from distmnist.common.names import CHECK, PACKAGE
 
 _log = logging.getLogger(__name__)
 
+# What nobody but a launcher calls so.
+_OF_A_LAUNCH = 'num_ps', 'num_workers', 'launcher', 'max_restarts', 'logs_dir'
 # {name: what _define_flag takes}. A flag whose values are the names of a room
 # has the room instead of them, as other packages add to it.
 MANIFEST = pathlib.Path(__file__).with_suffix('.json')
@@ -67,12 +69,14 @@ def check(words):
   try:
     rest = command_line.parse(values, ['train', *words], known_only)
   except flags.UnrecognizedFlagError as error:
-    _check_is_not_ours(f'--{error.flagname}')
+    _check_is_not_ours(error.flagname, flags.FLAGS, words)
     raise cli.UsageError(str(error), 'train') from error
   except flags.Error as error:
     raise cli.UsageError(str(error), 'train') from error
   for word in rest:
-    _check_is_not_ours(word)
+    # A problem's helpers may define flags of the names of others.
+    name = word.lstrip('-').partition('=')[0]
+    _check_is_not_ours(name, _OF_A_LAUNCH, words)
   if rest and not rest[0].startswith('-'):
     raise cli.UsageError(
       f'{rest[0]!r} after the -- is not a flag: flags start with --', 'train'
@@ -82,13 +86,20 @@ def check(words):
   return values
 
 
-def _check_is_not_ours(word):
-  """Checks that a flag which train lacks is not one of this very program."""
-  name, equals, value = word.partition('=')
-  if word.startswith('-') and name.lstrip('-') in flags.FLAGS:
+def _check_is_not_ours(name, ours, words):
+  """Checks that a flag which train lacks is not one of the launcher's.
+
+  Args:
+    name: str.
+    ours: container of str, names of the launcher's flags.
+    words: list of str, the flags as they were given.
+  """
+  if not {name, name.removeprefix('no')}.isdisjoint(ours):
+    given = command_line.find_value(words, name)
+    value = f'={given}' if given and not given.startswith('-') else ''
     raise cli.UsageError(
-      f'{name} is a flag of this program, not of train: give it before the --, '
-      f'as in {name}{equals}{value} --'
+      f'--{name} is a flag of this program, not of train: give it before the '
+      f'--, as in --{name}{value} --'
     )
 
 

@@ -16,16 +16,21 @@ from distmnist.cluster import (
 )
 from distmnist.common import cli
 from distmnist.common.names import CHIEF
+from distmnist.data import initial_values
 from distmnist.exchange import graph_copy
-from distmnist.training.problems import user_calls
+from distmnist.training.problems import classic_variables, user_calls
+from distmnist.transport import sharding
 
 _OURS = os.path.dirname(os.path.realpath(distmnist.__file__)) + os.sep
 _LIBRARIES = tuple(
   os.path.realpath(path) + os.sep
   for path in {*map(sysconfig.get_path, ('stdlib', 'purelib', 'platlib'))}
 )
-# What the script's own session.run passes through.
-_PASSED = incarnations.__file__, repeated_runs.__file__
+# What the script's own session.run, and its variables, pass through.
+_PASSED = (
+  *(incarnations.__file__, repeated_runs.__file__),
+  *(classic_variables.__file__, sharding.__file__, initial_values.__file__),
+)
 # Reported in one line elsewhere, or by the session.
 _NOT_OF_THE_SCRIPT = (
   *errors.GONE,

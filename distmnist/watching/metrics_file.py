@@ -20,6 +20,7 @@ import logging
 import math
 import os
 import re
+import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -35,6 +36,8 @@ STATE = 'state.jsonl'
 LAUNCHER = 'launcher'
 MAX_BYTES = 2**26
 # In all lines of samples, near their beginning.
+# A longer pause between samples counts as this many usual ones.
+_MOST_PAUSES = 10
 _SAMPLE = b'"kind": "sample"'
 _TIME = re.compile(rb'"time": ([\d.]+)')
 # What is read of a file without a state.jsonl.
@@ -152,7 +155,7 @@ class _State:
     Args:
       follows: whether there is a life before, in the same file.
     """
-    self._is_ours = False
+    self._is_ours &= follows  # Once ours, it may be a later life's by now.
     self._counts.clear()
     self._texts = {
       ('evaluation', line['split']): metrics_line.format_lines([line])
@@ -247,7 +250,7 @@ def _thin(path: str) -> int:
         continue
       text = _add_staleness(waiting, text) if waiting else text
       time = _find_time(text)
-      is_close = time < last + gap
+      is_close = abs(time - last) < gap  # A clock may be set back.
       waiting = text if is_close else b''
       if not is_close:
         new.write(text)
@@ -260,21 +263,26 @@ def _find_gap(path: str) -> float:
   """Returns the seconds between samples of a file that leave half of them.
 
   The time before a line of another kind does not count: it may be the start of
-  a life, after days without one.
+  a life, after days without one. Of a pause within a life, or a clock that was
+  set, little counts.
   """
-  secs, num_samples, last = 0.0, 0, math.inf
+  pauses, num_samples, last = [], 0, math.inf
   with open(path, 'rb') as file:
     for text in file:
       time = _find_time(text) if _SAMPLE in text else math.inf
       num_samples += _SAMPLE in text
-      secs += max(0.0, time - last) if time < math.inf else 0.0
+      if last < time < math.inf:
+        pauses.append(time - last)
       last = time
-  return 2 * secs / max(1, num_samples)
+  most = _MOST_PAUSES * statistics.median(pauses or [0.0])
+  secs = sum(min(pause, most) for pause in pauses)
+  # A little less than twice: samples come at multiples of a period.
+  return 1.9 * secs / max(1, num_samples)
 
 
 def _find_time(text: bytes) -> float:
-  """Returns the time of the line of a sample, without parsing it all."""
-  found = _TIME.search(text)
+  """Returns the time of a whole line of a sample, without parsing it all."""
+  found = _TIME.search(text) if text.endswith(b'}\n') else None
   return float(found[1]) if found else math.inf
 
 

@@ -142,6 +142,29 @@ def test_no_file_grows_for_ever(tmp_path, monkeypatch):
   assert len(kept) > 40 and max(gaps) < 4 * 2 * num_steps / len(kept)
 
 
+@pytest.mark.parametrize(
+  'jump', [60 * 86400, -7200], ids=['a pause of 60 days', 'a clock set back']
+)
+def test_half_of_the_samples_stay_whatever_the_clock_did(
+  tmp_path, monkeypatch, jump
+):
+  clock = itertools.count(1.7e9)
+  monkeypatch.setattr(
+    metrics_file.time,
+    'time',
+    lambda: (now := next(clock)) + jump * (now > 1.7e9 + 5000),
+  )
+  writer = make(tmp_path)
+  for step in range(10_000):
+    writer.write('sample', state='serving', step=step)
+  path = metrics_file.path_of(str(tmp_path), 'ps 0')
+  with open(path, 'a') as file:
+    file.write('{"kind": "sample", "time": 17\n')  # Cut off by a full disk.
+  metrics_file._thin(path)
+  with open(path) as file:
+    assert 4000 < sum(line.endswith('}\n') for line in file) < 6000
+
+
 def test_of_a_large_file_an_evenly_spread_part_can_be_read(
   tmp_path, monkeypatch
 ):

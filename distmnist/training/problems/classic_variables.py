@@ -26,8 +26,11 @@ def shared(make_error: Callable[[str], Exception]) -> Iterator[None]:
   Args:
     make_error: makes the error about a variable that no rule could train.
   """
-  # A fresh scope: names within it are the same in each graph and each call.
-  with tf.name_scope('build'):
+  # Another call within the same scope gets one of its own, or TensorFlow would
+  # number the scopes within it on, and so the variables.
+  name = tf.get_default_graph().unique_name('again')
+  is_first = name.rpartition('/')[2] == 'again'
+  with contextlib.nullcontext() if is_first else tf.name_scope('again'):
     maker = _Maker(make_error)
     with (
       tf.variable_scope(
@@ -47,7 +50,8 @@ class _Maker:
     self.scope: tf.VariableScope = None
     self._make_error = make_error
     self._root = tf.get_default_graph().get_name_scope()
-    self._num_of_name: collections.Counter[str] = collections.Counter()
+    # A global step of the script's own gets another name than ours.
+    self._num_of_name = collections.Counter({'global_step': 1})
     self._is_in_getter = False
 
   def note(self, getter: Callable, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -67,7 +71,8 @@ class _Maker:
       return make_next(**kwargs)
     name = self._choose_name(kwargs['name'] or 'Variable')
     value, dtype = kwargs['initial_value'], kwargs['dtype']
-    value = tf.convert_to_tensor(value() if callable(value) else value, dtype)
+    with tf.control_dependencies(None):
+      value = tf.convert_to_tensor(value() if callable(value) else value, dtype)
     if not value.shape.is_fully_defined():
       raise self._make_error(
         f'tf.Variable {name!r} has a first value of shape {value.shape}: '

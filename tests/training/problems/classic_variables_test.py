@@ -1,5 +1,7 @@
 """classic_variables: tf.Variable in a model is what tf.get_variable makes."""
 
+import os
+
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -7,6 +9,7 @@ from distmnist.cluster import cluster
 from distmnist.common import cli, registry
 from distmnist.common.names import STRATEGIES
 from distmnist.data import seeds
+from distmnist.training import script_errors
 from distmnist.training import step as step_lib
 from distmnist.training.problems import classic_variables
 
@@ -131,6 +134,46 @@ def test_what_no_rule_trains_is_refused_in_one_line(set_flags, make, said):
   with pytest.raises(cli.UsageError, match=said) as raised:
     build(1, build_loss=build_loss)
   assert '\n' not in str(raised.value)
+
+
+def test_ops_keep_their_names_and_a_global_step_of_its_own_is_another(
+  set_flags,
+):
+  set_flags()
+  names = []
+
+  def build_loss():
+    tf.Variable(0, name='global_step', trainable=False)
+    cost = tf.square(tf.Variable(1.0, name='w'), name='cost')
+    names.append(cost.op.name)
+    return cost
+
+  found, _ = build(1, build_loss=build_loss)
+  assert [name for name, _ in found] == ['global_step_1', 'w']
+  assert names == ['cost']
+
+
+def test_a_first_value_waits_for_nothing_of_a_step(set_flags):
+  set_flags()
+
+  def build_loss():
+    fed = tf.placeholder(tf.float32, [])
+    with tf.control_dependencies([fed]):
+      return tf.reduce_sum(tf.Variable([1.0, 2.0], name='w'))
+
+  _, values = build(1, build_loss=build_loss)
+  assert values['w'].tolist() == [1, 2]
+
+
+def test_a_mistake_in_a_first_value_is_the_script_s():
+  script = os.path.abspath(__file__)
+  with (
+    pytest.raises(cli.RunError, match=r'classic_variables_test\.py:\d+'),
+    script_errors.explained(script),
+    tf.Graph().as_default(),
+    classic_variables.shared(cli.UsageError),
+  ):
+    tf.Variable([1.0, 'a'])
 
 
 def test_local_variables_stay_with_their_worker(set_flags):
