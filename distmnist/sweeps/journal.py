@@ -21,6 +21,7 @@ all.
 
 import contextlib
 import dataclasses
+import glob
 import json
 import logging
 import os
@@ -65,8 +66,9 @@ class Journal:
       folder: that of the trials.
 
     Raises:
-      cli.UsageError: the file is another sweep's.
-      cli.RunError: it was not written by a sweep.
+      cli.UsageError: the file is another sweep's, or there is none and a trial
+        has run in `folder`.
+      cli.RunError: it was not written by a sweep, or cannot be read or written.
     """
     import optuna  # noqa: PLC0415  See check_ready.
 
@@ -79,6 +81,22 @@ class Journal:
     self.trials = trials_lib.make_trials(spec.combinations, folder)
     if os.path.lexists(path):
       self._load()
+    if not self._study:
+      self._check_unused()
+
+  def _check_unused(self) -> None:
+    """Raises cli.UsageError if a trial of another sweep has run here.
+
+    Its checkpoints may be those of other flags, and the trial of that number
+    would go on from them.
+    """
+    pattern = os.path.join(glob.escape(self._folder), '*', 'run', '*')
+    if found := next(glob.iglob(pattern), None):
+      raise cli.UsageError(
+        f'--sweep_dir={os.path.dirname(self._path)} has {found}, of a sweep'
+        f' that {NAME} does not know: give another folder, or remove'
+        f' {self._folder}'
+      )
 
   def _load(self) -> None:
     try:
@@ -88,6 +106,11 @@ class Journal:
         return  # Killed before it began.
       study = self._optuna.load_study(study_name=_STUDY, storage=self._storage)
       known, found = study.user_attrs, study.trials
+    except OSError as error:
+      raise cli.choose_error(error)(
+        f'{self._path} cannot be read: {error.strerror}; once it can, the same'
+        ' command goes on'
+      ) from error
     except Exception as error:  # Whatever Optuna makes of such a file.
       raise self._bad_file(f'cannot be read ({error})') from error
     if 'spec' not in known:
@@ -102,9 +125,10 @@ class Journal:
     self._study = study
     for trial in found:
       self._take(trial)
-    for trial in self.trials:
-      if trial.optuna_number is not None:
-        self._tell(trial)  # A kill may have come between the two.
+    with self._writing():
+      for trial in self.trials:
+        if trial.optuna_number is not None:
+          self._tell(trial)  # A kill may have come between the two.
 
   def _open_storage(self) -> None:
     journal = self._optuna.storages.journal
@@ -138,7 +162,8 @@ class Journal:
     if name is None:  # Its sweep was killed while it was proposed.
       states = self._optuna.trial.TrialState
       if found.state == states.RUNNING:
-        self._study.tell(found.number, state=states.FAIL)
+        with self._writing():
+          self._study.tell(found.number, state=states.FAIL)
       return
     try:
       combination = {
@@ -175,7 +200,7 @@ class Journal:
     try:
       yield
     except OSError as error:
-      raise cli.RunError(
+      raise cli.choose_error(error)(
         f'{self._path} cannot be written: {error.strerror}; once it can, the '
         'same command goes on'
       ) from error

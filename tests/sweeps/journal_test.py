@@ -1,6 +1,8 @@
 """The journal: a sweep goes on with what it says, and Optuna chooses by it."""
 
+import errno
 import math
+import os
 import resource
 import sys
 
@@ -151,6 +153,60 @@ def test_a_full_disk_is_one_line_and_no_loss(open_journal, tmp_path):
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, old)
   assert open_journal(SPACE, random=9, **TPE).trials == kept.trials
+
+
+@pytest.mark.parametrize('has_begun', [False, True])
+def test_a_full_disk_is_one_line_where_a_sweep_goes_on(
+  open_journal, tmp_path, monkeypatch, has_begun
+):
+  """What a kill has left open is told Optuna when the file is read again."""
+  kept = open_journal(SPACE, random=9, **TPE)
+  kept.begin()
+  if has_begun:
+    monkeypatch.setattr(kept, '_tell', lambda trial: None)
+    end(kept, kept.propose(), 0.5)
+  else:
+    kept._study.ask(kept._make_space())
+  size = (tmp_path / journal.NAME).stat().st_size
+  old = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5, old[1]))
+  try:
+    with pytest.raises(cli.RunError, match='journal.log cannot be written'):
+      open_journal(SPACE, random=9, **TPE)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+  assert open_journal(SPACE, random=9, **TPE).trials == kept.trials
+
+
+@pytest.mark.parametrize('number', [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_file_that_cannot_be_read_is_told_in_the_systems_words(
+  open_journal, tmp_path, monkeypatch, number
+):
+  open_journal().begin()
+
+  def refuse(path, flags):
+    raise OSError(number, os.strerror(number), path)
+
+  monkeypatch.setattr(journal.files, 'no_follow', refuse)
+  with pytest.raises(cli.RunError, match=os.strerror(number)) as error:
+    open_journal()
+  assert 'not written by a sweep' not in str(error.value)
+
+
+def test_trials_of_a_sweep_that_the_journal_does_not_know_are_refused(
+  open_journal, tmp_path
+):
+  (tmp_path / 'trials' / '01' / 'run').mkdir(parents=True)
+  (tmp_path / 'trials' / 'lock').touch()
+  open_journal().begin()
+  (tmp_path / 'trials' / '01' / 'run' / 'checkpoint').touch()
+  open_journal()
+  (tmp_path / journal.NAME).write_text('')
+  for _ in range(2):
+    with pytest.raises(cli.UsageError, match='trials/01/run.* remove') as error:
+      open_journal()
+    assert '\n' not in str(error.value)
+    (tmp_path / journal.NAME).unlink(missing_ok=True)
 
 
 def test_a_lock_that_a_kill_has_left_is_not_waited_for(open_journal, tmp_path):
