@@ -57,6 +57,8 @@ class WorkerStats:
       worker did last is not known.
     rows: Counter, for a model with sparse tables: {name: number}, summed over
       its steps; see ROWS in common/names.py.
+    timed_images_of_all: int, images of all workers: those of the global steps
+      that it saw made in train_secs.
   """
 
   # Held while a step is counted, and while all is copied in another thread.
@@ -84,6 +86,7 @@ class WorkerStats:
   rows: collections.Counter = dataclasses.field(
     default_factory=collections.Counter
   )
+  timed_images_of_all: int = 0
 
   @property
   def step_secs(self):
@@ -115,6 +118,22 @@ class WorkerStats:
         'rows': collections.Counter(message.get('rows')),
       }
     )
+
+
+def compute_rate(lives):
+  """Returns the images per second of all workers over a run, by its chief.
+
+  Args:
+    lives: list of WorkerStats; those of worker 0 count.
+
+  Returns:
+    float; None if no life of the chief made more than one run, as the first of
+    each is not timed.
+  """
+  own = [stats for stats in lives if stats.worker == 0]
+  images = sum(stats.timed_images_of_all for stats in own)
+  secs = sum(stats.train_secs for stats in own)
+  return images / secs if images and secs else None
 
 
 def summarize_staleness(workers):
@@ -162,6 +181,7 @@ def compose(settings, outcome, lives, max_staleness):
   return {
     **settings,
     **outcome,
+    'images_per_sec': compute_rate(lives),
     'first_step': min((first for first, _ in sessions), default=None),
     'recoveries': sum(
       max(0, len(stats.sessions) - 1) for stats in lives if stats.worker == 0

@@ -91,7 +91,8 @@ def _describe_workers(report):
   if num_lives > len(report['workers']):
     yield (
       'lives',
-      f'{num_lives}: work and traffic are of all, cost and times of the last',
+      f'{num_lives}: work, traffic and {report["unit"]}/s are of all, cost and '
+      'times of the last',
     )
   for row in report['workers']:
     dropped, num_lives = row.get('gradients_dropped'), len(row['lives'])

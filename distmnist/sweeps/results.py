@@ -11,6 +11,10 @@ _JUDGED_BY = '+accuracy'  # if a report does not say
 # The values of --judge.
 METRIC, SPEED = JUDGES = 'metric', 'images_per_sec'
 _SPLITS = 'validation_', 'test_'
+_NO_SPEED = (
+  ': worker 0 has made no step after its first session.run, which is not timed;'
+  ' give train more steps, or --train_secs=10'
+)
 
 
 def is_number(value):
@@ -107,7 +111,8 @@ def take(report: dict, judge: str = METRIC) -> dict:
       raise ValueError(f'its {key} is not a finite number')
   needed = _name_keys(judged_by)[-1]
   if result[needed] is None:
-    raise ValueError(f'it has no {needed}')
+    why = _NO_SPEED if needed == SPEED else ''
+    raise ValueError(f'it has no {needed}{why}')
   if not is_result(result):
     raise ValueError(f'not all are numbers: {result}')
   return result

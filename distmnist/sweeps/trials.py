@@ -163,8 +163,11 @@ class Trial:
       report = files.read_json(self._report_path)
       self.results.append(results_lib.take(report, judge))
       self.state = DONE
-    except (AttributeError, OSError, ValueError) as error:
+    except OSError as error:
       self.state, self.cause = FAILED, f'it has left no report: {error}'
+    except (AttributeError, ValueError) as error:
+      self.state = FAILED
+      self.cause = f'its report is of no use: {error}'
 
 
 def make_trials(combinations: list[dict[str, str]], folder: str) -> list[Trial]:

@@ -208,7 +208,6 @@ class Chief(strategy.CenterHook):
       'global_step': self._final_step,
       'tables': self._growth.tables,
       'final_cost': progress.final_cost,
-      'images_per_sec': progress.images_per_sec(),
       'train_secs': stats.train_secs,
     }
     problem = self._choice.problem
@@ -270,7 +269,6 @@ def report_alone(task, choice, judges, folder, start):
     'global_step': last_step,
     'tables': {},
     'final_cost': None,
-    'images_per_sec': None,
     'train_secs': own.train_secs,
   }
   workers = [own, *last.values()]

@@ -122,10 +122,21 @@ def test_a_row_is_of_all_lives_and_has_each():
     ', in 2 lives' in lines
   )
   assert (
-    'lives               4: work and traffic are of all, cost and times of the '
-    'last' in lines
+    'lives               4: work, traffic and images/s are of all, cost and '
+    'times of the last' in lines
   )
   assert not [line for line in lines if line.startswith('counted')]
+
+
+def test_a_rate_is_of_all_lives_that_timed_it():
+  lives = make_lives()
+  for stats, images in zip(lives, (900, 600, 7, 7), strict=True):
+    stats.timed_images_of_all = images
+  assert compose(lives=lives)['images_per_sec'] == (900 + 600) / (6 + 4)
+  # The last one made a single run, or none.
+  lives[1].train_secs = lives[1].timed_images_of_all = 0
+  assert compose(lives=lives)['images_per_sec'] == 900 / 6
+  assert compose(lives=lives[1:])['images_per_sec'] is None
 
 
 def test_steps_lost_are_those_of_who_saw_most():

@@ -10,6 +10,7 @@ def make_workers():
     report.WorkerStats(
       *(0, 5, 50, 0.8, 4, 5, 10**6, 2 * 10**6, 3 * 10**6, 4 * 10**6),
       collections.Counter({0: 3, 1: 2}),
+      timed_images_of_all=9877,
     ),
     report.WorkerStats(
       *(1, 3, 30, 0.9, 2, 3, 10**6, 2 * 10**6, 3 * 10**6, 4 * 10**6),
@@ -30,7 +31,6 @@ def compose(max_staleness=None, lives=None, **outcome):
     'total_secs': 12.34,
     'train_secs': 5.06,
     'final_cost': 0.25,
-    'images_per_sec': 12345.6,
     'workers_not_heard_of': [],
     **outcome,
   }

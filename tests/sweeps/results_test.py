@@ -34,7 +34,7 @@ def test_by_speed_no_metric_is_needed_but_kept():
   assert results.choose_value(found) == ('images_per_sec', 500)
   assert found['test_accuracy'] == 0.5
   assert results.is_result(results.take({'images_per_sec': 1}, results.SPEED))
-  with pytest.raises(ValueError, match='it has no images_per_sec'):
+  with pytest.raises(ValueError, match='no images_per_sec: .* --train_secs'):
     results.take({'test_accuracy': 0.5}, results.SPEED)
 
 

@@ -57,9 +57,6 @@ class Others:
 class Progress:
   final_cost = 0.5
 
-  def images_per_sec(self):
-    return 200.0
-
 
 class Run:
   """A chief whose net always answers 3, at global step 40."""
@@ -143,7 +140,7 @@ def test_the_report_is_of_the_center_at_the_end(
   assert run.others.waits == [12]
   for variable in tf.trainable_variables():  # What comes later is not in it.
     variable.load(np.zeros(variable.shape), tf_session)
-  run.report(local_steps=10, images=100)
+  run.report(local_steps=10, images=100, timed_images_of_all=400)
   found = json.loads((tmp_path / 'report.json').read_text())
   test_split = load_test_split()
   assert found['test_accuracy'] == pytest.approx(find_share(test_split))

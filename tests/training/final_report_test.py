@@ -22,7 +22,6 @@ OUTCOME = {
   'unit': 'images',
   'global_step': 40,
   'final_cost': 0.5,
-  'images_per_sec': 200.0,
   'train_secs': 2.0,
   'total_secs': 3.0,
 }

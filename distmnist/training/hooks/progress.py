@@ -10,7 +10,7 @@ class Progress:
   """Counts this worker's steps, prints progress and writes summaries.
 
   Attributes:
-    first_step, final_step: ints, global steps; None before the first run.
+    final_step: int, the global step after the last run; None before the first.
     final_cost: float, cost of the last step.
     last_values: {name: number}, what was fetched from the last step.
   """
@@ -41,7 +41,6 @@ class Progress:
     self._sockets = None
     self._start = None
     self._printed_steps = 0
-    self.first_step = None
     self.final_step = None
     self.final_cost = None
     self.last_values = {}
@@ -56,18 +55,22 @@ class Progress:
 
   def count_run(self, session):
     """Counts the steps of a run; prints and writes what is due."""
-    now, stats = time.monotonic(), self._stats
+    now, stats, before = time.monotonic(), self._stats, self.final_step
     with stats.lock:
       for fetched in self._steps.done:
         values = fetched | self._constants
         self._count(values)
     self.last_values = values
     if self._start is None:
-      self._start, self.first_step = now, self.final_step
+      self._start = now
       self._mark = (now, self.final_step, stats.local_steps)
       self._sockets = process_bytes.Meter()
     else:
       stats.timed_steps += len(self._steps.done)
+      # The center may have been set back to a checkpoint.
+      updates = max(0, self.final_step - before)
+      images = updates * self._source.dealing.images_per_step
+      stats.timed_images_of_all += images
     stats.train_secs = now - self._start
     if self._summaries.is_due(stats.local_steps):
       self._summaries.write(values, stats, session, now)
@@ -110,14 +113,6 @@ class Progress:
   def last_step(self):
     """int, the global step at which the training ends."""
     return self._source.dealing.last_step
-
-  def images_per_sec(self):
-    """Returns the rate of all workers over the loop; None for one step."""
-    if self.final_step is None or self.final_step == self.first_step:
-      return None
-    num_steps = self.final_step - self.first_step
-    images = num_steps * self._source.dealing.images_per_step
-    return images / max(1e-9, self._stats.train_secs)
 
   def _print(self, now, step):
     dealing = self._source.dealing

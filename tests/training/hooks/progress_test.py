@@ -67,7 +67,7 @@ def test_each_step_is_counted(worker):
   assert dict(stats.staleness) == {0: 1, 1: 1}
   # The first run is where the clock starts.
   assert stats.timed_steps == 2
-  assert (worker.shown.first_step, worker.shown.final_step) == (1, 4)
+  assert worker.shown.final_step == 4
 
 
 def test_rows_of_tables_are_added_up(worker):
@@ -101,9 +101,12 @@ def test_the_last_line_is_of_the_last_step_and_comes_once(worker):
   assert len(worker.console.lines) == 2
 
 
-def test_of_a_single_step_there_is_no_rate(worker):
+def test_the_images_of_all_are_those_of_the_updates_after_the_first_run(worker):
   worker.run((1, 0, 40))
-  assert worker.shown.images_per_sec() is None
+  assert worker.stats.timed_images_of_all == 0
   worker.run((11, 0, 40))
-  worker.stats.train_secs = 4.0
-  assert worker.shown.images_per_sec() == 10 * 200 / 4
+  assert worker.stats.timed_images_of_all == 10 * 200
+  # Back to a checkpoint of step 5; what is done again is work as well.
+  worker.run((6, 0, 40))
+  worker.run((12, 0, 40))
+  assert worker.stats.timed_images_of_all == (10 + 6) * 200
