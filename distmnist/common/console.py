@@ -124,14 +124,22 @@ class Console:
     return time.monotonic() >= self._next_time
 
   def progress(self, text, fraction):
-    """Draws the progress line; `fraction` of the work is done, 0..1."""
+    """Draws the progress line.
+
+    Args:
+      text: str.
+      fraction: float, 0..1, how much of the work is done, for a bar before the
+        text; None if nobody knows.
+    """
     self._next_time = time.monotonic() + self._every_secs
     if not self._is_terminal:
       self.say(text)
       return
-    done = round(_BAR_WIDTH * min(1.0, fraction))
-    bar = '#' * done + '.' * (_BAR_WIDTH - done)
-    self._write(f'\r\x1b[K[{bar}] {text}')
+    bar = ''
+    if fraction is not None:
+      done = round(_BAR_WIDTH * min(1.0, fraction))
+      bar = f'[{"#" * done}{"." * (_BAR_WIDTH - done)}] '
+    self._write(f'\r\x1b[K{bar}{text}')
     self._is_open = True
 
   def _write(self, text):

@@ -51,8 +51,6 @@ _TRAIN_SECS = flags.DEFINE_float(
   '--train_steps or --epochs as well, whichever comes first.',
   lower_bound=0.1,
 )
-# The last step if only --train_secs is given: no cluster makes so many.
-_NO_LAST_STEP = 10**9
 _EPOCHS_OVER = flags.DEFINE_enum(
   'epochs_over',
   'shard',
@@ -144,6 +142,14 @@ def secs_from_flags() -> float | None:
   return _TRAIN_SECS.value
 
 
+def describe_end(plan: Plan) -> str:
+  """Returns how long a training is: '550 global steps', 'for 10 s'."""
+  steps, secs = plan.dealing.known_last_step, _TRAIN_SECS.value
+  if steps is None:
+    return f'for {secs:g} s'
+  return f'{steps} global steps' + (f' or {secs:g} s' if secs else '')
+
+
 def make_plan(cluster, strategy, num_images, unit='images'):
   """Returns the Plan that the flags ask for.
 
@@ -186,8 +192,6 @@ def make_plan(cluster, strategy, num_images, unit='images'):
     )
   epochs, epoch_steps = _find_epochs(images_per_epoch, images_per_update)
   train_steps = _TRAIN_STEPS.value
-  if train_steps is None and epoch_steps is None:
-    train_steps = _NO_LAST_STEP
   ends = [n for n in (train_steps, epoch_steps) if n is not None]
   return Plan(
     num_images=num_images,
@@ -198,7 +202,7 @@ def make_plan(cluster, strategy, num_images, unit='images'):
       num_workers=cluster.num_workers,
       batch_size=batch_size,
       batches_per_push=strategy.push_period,
-      last_step=min(ends),
+      last_step=min(ends, default=batch_table.NO_LAST_STEP),
       is_lock_step=strategy.is_lock_step
       or cluster.num_workers == strategy.pushes_per_step == 1,
       pushes_per_step=strategy.pushes_per_step,

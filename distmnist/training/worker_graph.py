@@ -11,7 +11,7 @@ from distmnist.exchange import traffic as traffic_lib
 from distmnist.exchange.steps import fused_steps, graph_warmup
 from distmnist.nn import batch_norm
 from distmnist.tables import row_counts
-from distmnist.training import idle_flags
+from distmnist.training import idle_flags, schedule
 from distmnist.training import step as step_lib
 from distmnist.training.batches import batch_source
 from distmnist.training.problems import table_checks
@@ -171,6 +171,6 @@ def describe_task(task, choice):
   return (
     f'{cluster_lib.describe(cluster, choice.rule)}; '
     f'{choice.problem.describe()}, '
-    f'{plan.num_images} training {choice.problem.unit} here; {plan.last_step} '
-    'global steps'
+    f'{plan.num_images} training {choice.problem.unit} here; '
+    f'{schedule.describe_end(plan)}'
   )

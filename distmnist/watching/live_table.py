@@ -71,14 +71,15 @@ def choose_rows(rows, num_rows):
 
 
 def _make_bar(state, full, empty):
-  if not (state.last_step and state.step is not None):
+  step, last = state.step, state.last_step
+  if step is None:
     return 'starting'
-  part = min(1.0, state.step / state.last_step)
-  done = round(_BAR_WIDTH * part)
-  text = (
-    f'{full * done}{empty * (_BAR_WIDTH - done)} step'
-    f' {min(state.step, state.last_step)}/{state.last_step}'
-  )
+  if last is None:  # Only time ends it.
+    text = f'step {step}'
+  else:
+    done = round(_BAR_WIDTH * min(1.0, step / last))
+    bar = full * done + empty * (_BAR_WIDTH - done)
+    text = f'{bar} step {min(step, last)}/{last}'
   for split in ('validation', 'test'):
     if line := state.evaluations.get(split):
       text += f'  {split} {table_text.format_metrics(line["metrics"])}'

@@ -195,7 +195,7 @@ class RunState:
 
   @property
   def last_step(self):
-    """int, the global step at which the run ends; None if it is not known."""
+    """int, the global step at which the run ends; None if none is known."""
     steps = (t.last.get('last_step') for t in self.tasks.values() if t.last)
     return next(filter(None, steps), None)
 

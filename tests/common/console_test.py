@@ -42,6 +42,9 @@ def test_progress_on_a_terminal_is_drawn_over_itself():
     '\r\x1b[K[#####...............] step 1/4'
     '\r\x1b[K[###############.....] step 3/4'
   )
+  stream.truncate(stream.seek(0))
+  lines.progress('step 5', None)
+  assert stream.getvalue() == '\r\x1b[Kstep 5'
 
 
 def test_a_line_comes_below_the_progress_line_and_not_onto_it():

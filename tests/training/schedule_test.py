@@ -50,6 +50,24 @@ def test_the_last_step_is_by_epochs_or_steps(set_flags, words, last_step):
   assert plan().last_step == last_step
 
 
+@pytest.mark.parametrize(
+  'words, last_step, said',
+  [
+    (['--train_secs=3'], None, 'for 3 s'),
+    (['--train_steps=7'], 7, '7 global steps'),
+    (['--train_secs=0.5', '--epochs=2'], 20, '20 global steps or 0.5 s'),
+  ],
+)
+def test_an_end_that_only_time_makes_is_no_step(
+  set_flags, words, last_step, said
+):
+  set_flags(*words)
+  dealing = plan().dealing
+  assert dealing.known_last_step == last_step
+  assert (dealing.begun_at(5).known_last_step is None) == (last_step is None)
+  assert schedule.describe_end(plan()) == said
+
+
 def test_a_checkpoint_before_the_first_possible_end_is_not_read(set_flags):
   set_flags('--epochs=2')
   nowhere = '/nowhere/model.ckpt-19'

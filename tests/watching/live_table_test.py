@@ -53,6 +53,11 @@ def test_a_bar_shows_how_far_the_run_is():
   assert more == 'and 1 more: python -m distmnist.status --logdir=run'
 
 
+def test_without_a_last_step_there_is_the_step_and_no_bar():
+  text = draw([sample('worker 0', state='training', step=550, last_step=None)])
+  assert text.splitlines()[0].split() == ['step', '550']
+
+
 def test_a_unit_is_no_markup():
   unit = {'state': 'training', 'unit': 'pairs [a][/b]'}
   assert '[a][/b]/s' in draw([sample('worker 0', **unit)])

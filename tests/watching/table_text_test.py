@@ -47,6 +47,12 @@ def test_a_run_is_told_in_a_line():
   )
 
 
+def test_a_run_that_only_time_ends_has_a_step_and_no_last_one():
+  line = {'task': 'worker 0', 'kind': 'sample', 'state': 'training'}
+  text = describe(line | {'step': 40, 'last_step': None})
+  assert text.endswith('; step 40')
+
+
 def test_the_exit_code_of_the_launcher_says_how_it_went():
   launcher = {'task': 'launcher', 'host': 'h', 'pid': 7}
   for code, word in (

@@ -37,6 +37,8 @@ RANGES = 2
 # The row and the column of the global step at which the run began.
 FIRST_STEP = RANGES, 2
 MIXED = 1
+# The last step of a training that only --train_secs ends: no cluster makes it.
+NO_LAST_STEP = 10**9
 
 
 class Dealing(NamedTuple):
@@ -46,7 +48,8 @@ class Dealing(NamedTuple):
     num_workers: int.
     batch_size: int.
     batches_per_push: int, how many batches of one worker a push covers.
-    last_step: int, the global step at which training ends; see `begun_at`.
+    last_step: int, the global step at which training ends, see `begun_at`;
+      NO_LAST_STEP if only time ends it.
     is_lock_step: bool, whether one push of each worker makes a global step.
     pushes_per_step: int, R; pushes may be dropped if it is not the number of
       workers. 1 if each push is a global step, or is dropped and replaced.
@@ -81,6 +84,11 @@ class Dealing(NamedTuple):
     if self.train_steps is not None:
       ends.append(self.train_steps)
     return self._replace(last_step=min(ends))
+
+  @property
+  def known_last_step(self) -> int | None:
+    """The global step at which training ends; None if only time ends it."""
+    return None if self.last_step == NO_LAST_STEP else self.last_step
 
   @property
   def num_rows(self):

@@ -110,26 +110,24 @@ class Progress:
     self._summaries.close(self._stats, self.final_step)
 
   @property
-  def last_step(self):
-    """int, the global step at which the training ends."""
-    return self._source.dealing.last_step
+  def last_step(self) -> int | None:
+    """The global step at which the training ends; None if only time ends it."""
+    return self._source.dealing.known_last_step
 
   def _print(self, now, step):
     dealing = self._source.dealing
     epochs = self._source.count_images(step) / self._source.images_per_epoch
-    then, last_step, last_local = self._mark
+    then, then_step, then_local = self._mark
     self._mark = (now, step, self._stats.local_steps)
     self._printed_steps = self._stats.local_steps
-    text = (
-      f'step {min(step, dealing.last_step)}/{dealing.last_step}'
-      f'  epoch {epochs:.2f}'
-      f'  cost {self.final_cost:.4f}'
-    )
-    local_steps = self._stats.local_steps - last_local
-    if local_steps and step > last_step:
-      rate = (step - last_step) * dealing.images_per_step / (now - then)
+    last = self.last_step
+    of_all = f'{step}' if last is None else f'{min(step, last)}/{last}'
+    text = f'step {of_all}  epoch {epochs:.2f}  cost {self.final_cost:.4f}'
+    local_steps = self._stats.local_steps - then_local
+    if local_steps and step > then_step:
+      rate = (step - then_step) * dealing.images_per_step / (now - then)
       text += (
         f'  {1000 * (now - then) / local_steps:.2f} ms/step'
         f'  {rate:,.0f} {self._unit}/s'
       )
-    self._console.progress(text, step / dealing.last_step)
+    self._console.progress(text, None if last is None else step / last)

@@ -5,12 +5,12 @@ import types
 import pytest
 
 from distmnist.logdir import report
-from distmnist.training.batches.batch_table import Dealing
+from distmnist.training.batches import batch_table
 from distmnist.training.hooks import progress
 from distmnist.training.telemetry import worker_summaries
 
 SOURCE = types.SimpleNamespace(
-  dealing=Dealing(2, 100, 1, 50, False, pushes_per_step=2),
+  dealing=batch_table.Dealing(2, 100, 1, 50, False, pushes_per_step=2),
   images_per_epoch=1000,
   count_images=lambda step: 200 * step,
 )
@@ -99,6 +99,17 @@ def test_the_last_line_is_of_the_last_step_and_comes_once(worker):
   worker.run((53, 0, 40))
   worker.shown.end()
   assert len(worker.console.lines) == 2
+
+
+def test_where_only_time_ends_a_run_no_last_step_is_shown(worker, monkeypatch):
+  dealing = SOURCE.dealing._replace(last_step=batch_table.NO_LAST_STEP)
+  monkeypatch.setattr(SOURCE, 'dealing', dealing)
+  assert worker.shown.last_step is None
+  worker.run((1, 0, 40))
+  worker.console.due = True
+  worker.run((550, 0, 40))
+  [(text, part)] = worker.console.lines
+  assert text.startswith('step 550  epoch 110.00  ') and part is None
 
 
 def test_the_images_of_all_are_those_of_the_updates_after_the_first_run(worker):
