@@ -158,9 +158,10 @@ class Reader:
     try:
       with arrow_file.load_pyarrow('parquet').ParquetFile(path) as file:
         yield from file.iter_batches(rows, [number], columns.names(self._xy))
-    except FileNotFoundError:
-      raise
     except (OSError, ValueError) as error:
+      if getattr(error, 'errno', None):  # The disk's; a damaged file has none.
+        error.filename = error.filename or path
+        raise
       raise ValueError(
         f'{path}, row group {number}, is damaged: {str(error).splitlines()[0]}'
       ) from error
@@ -187,6 +188,10 @@ def _convert(values: 'pa.Array', where: str) -> 'pa.Array':
     raise ValueError(
       f'{where} has lists of {lengths[0]} to {lengths[-1]} values: expected '
       'all of one length'
+    )
+  if not lengths[0]:
+    raise ValueError(
+      f'{where} has lists of 0 values: expected at least one value in each'
     )
   flat = values.flatten()
   if flat.null_count:  # NumPy has no whole number for these.

@@ -187,6 +187,15 @@ def test_a_text_of_digits_and_underscores_is_no_number(tmp_path):
     reader.read(np.arange(2))
 
 
+def test_a_whole_number_is_decimal(tmp_path):
+  path = write(tmp_path / 'a', 'n,t\n1,0x1\n0x10,0x2\n')
+  x, y = csv.Reader(path, 'n', 't').read(np.arange(2))
+  assert x.tolist() == [b'1', b'0x10'] and y.tolist() == [b'0x1', b'0x2']
+  reader = csv.Reader(path, 'n', 't').with_types({'n': 'int64'})
+  with pytest.raises(ValueError, match="a:3: n is '0x10': expected int64"):
+    reader.read(np.arange(1))
+
+
 def test_blank_lines_are_no_rows(tmp_path):
   path = tmp_path / 'a'
   path.write_bytes(b'\xef\xbb\xbfn,t\r\n1,x\r\n\r\n\n2,y')
@@ -253,7 +262,13 @@ _FIELDS = (
   *('1', '-2', '+3', ' 4 ', '', '0.5', '-0', '1e5', 'nan', 'inf', '1e39'),
   *('1e400', 'x', '"a"', '"a,b"', '"a""b"', '"a\nb"', '"', 'a"b', '"a"b'),
   *('"a" "b"', ' ', '\t', '\xe9', '\r', '"\r"', '007', '1_2', '1.0', '"1"'),
-  *('9223372036854775807', '9223372036854775808', '0.1234567890123456789'),
+  *(
+    '0x10',
+    '0X1F',
+    '9223372036854775807',
+    '9223372036854775808',
+    '0.1234567890123456789',
+  ),
 )
 
 

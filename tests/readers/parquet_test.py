@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import errno
 import os
 
 import numpy as np
@@ -62,6 +63,10 @@ def test_a_row_group_is_decoded_in_parts(tmp_path, monkeypatch):
     (
       {'n': [1, 2], 'v': [[1], [1, 2]]},
       'row group 0: v has lists of 1 to 2 values: expected all of one length',
+    ),
+    (
+      {'n': [1, 2], 'v': pa.array([[], []], pa.list_(pa.int64()))},
+      'a, row group 0: v has lists of 0 values',
     ),
     ({'m': [1], 'v': [1]}, "has no column 'n': it has m, v"),
   ],
@@ -169,6 +174,19 @@ def test_a_row_group_that_is_damaged_is_named(tmp_path):
   reader = parquet.Reader(path, x='v', y='n')
   with pytest.raises(ValueError, match=f'^{path}, row group 0, is damaged'):
     reader.read(np.arange(2))
+
+
+def test_a_disk_that_fails_has_not_damaged_the_row_group(tmp_path, monkeypatch):
+  path = write(tmp_path / 'a', {'n': [1, 2], 'v': [0.5, 1.5]})
+  reader = parquet.Reader(path, x='v', y='n')
+
+  def fail(*_):
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+  monkeypatch.setattr('pyarrow.parquet.ParquetFile.iter_batches', fail)
+  with pytest.raises(OSError, match=path) as caught:
+    reader.read(np.arange(2))
+  assert caught.value.errno == errno.EIO
 
 
 def test_a_file_that_is_not_what_it_was_is_named(tmp_path):
