@@ -9,18 +9,18 @@
     found = tf.io.parse_example(records, {...})
     return tf.io.decode_raw(found['image'], tf.uint8), found['label']
 
-The places of the records are found once, by the lengths that precede them. A
-file in gzip has no such places: it is unpacked once, into --data_cache. A
-record must have the checksum that was written with it when it is read for the
+The places of the records are found once, by the lengths that precede them.
+Files in gzip have no such places: all of a reader are unpacked once, into one
+file of --data_cache, which stays open as long as there is the reader. A record
+must have the checksum that was written with it when it is read for the
 first time.
 """
 
 import contextlib
-import functools
 import gzip
 import os
-import shutil
 import struct
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
@@ -36,6 +36,8 @@ _HEADER = struct.Struct('<Q4x')
 _FOOTER_BYTES = 4
 # Adjacent records, which a disk reads in one go.
 _BLOCK_SIZE = 256
+_FORMAT = 1  # Of what is kept in the cache.
+_END = '<i8'
 
 
 class Reader:
@@ -61,7 +63,7 @@ class Reader:
       cli.RunError: the cache cannot be used.
     """
     self._paths = paths.find(pattern)
-    self._files = [_File(path) for path in self._paths]
+    self._files = self._find_files()
     self._parse = graph_function.GraphFunction(parse, tf.string, None)
     sizes = [len(file.offsets) for file in self._files]
     self._firsts = np.cumsum([0, *sizes])
@@ -76,6 +78,19 @@ class Reader:
       np.int64,
     )
     self.window = window
+
+  def _find_files(self) -> list['_File']:
+    """Finds the records of each file; unpacks those that are in gzip."""
+    found = {path: _find_plain(path) for path in self._paths}
+    packed = [path for path, file in found.items() if file is None]
+    if packed:
+      unpacked = _open_unpacked(packed)
+      weakref.finalize(self, unpacked.close)
+      ends = _read_ends(unpacked.fileno(), len(packed))
+      for path, start, end in zip(packed, [0, *ends], ends, strict=False):
+        places = _find_places(path, unpacked.fileno(), start, end)
+        found[path] = _File(path, *places, unpacked.fileno())
+    return [found[path] for path in self._paths]
 
   def read(self, indices: np.ndarray) -> tuple[Any, Any]:
     """Returns (x, y) of the examples with these numbers, int64.
@@ -136,29 +151,30 @@ class Reader:
 
 
 class _File:
-  """The records of a file, by their numbers; unpacked if it is in gzip.
+  """The records of a file, by their numbers.
 
   Attributes:
     offsets: int64 array, the place of each record in bytes.
   """
 
-  def __init__(self, path: str):
-    self._path = path
-    self._version = None
-    try:
-      with paths.opened(path) as file:
-        self.offsets, self._lengths = _find_places(path, file)
-    except ValueError:
-      with open(path, 'rb') as file:
-        if not file.read(2).startswith(b'\x1f\x8b'):
-          raise
-      self._known = paths.KnownFile(path, os.path.getsize(path))
-      self._version = 'unpacked', paths.find_version(path)
-      with self._opened() as file:
-        self.offsets, self._lengths = _find_places(path, file)
-    else:
-      size = int((self.offsets + self._lengths).max(initial=0))
-      self._known = paths.KnownFile(path, size)  # It may grow.
+  def __init__(
+    self,
+    path: str,
+    offsets: np.ndarray,
+    lengths: np.ndarray,
+    unpacked: int | None = None,
+  ):
+    """
+    Args:
+      path: the user's file, which may grow.
+      offsets, lengths: int64 arrays, the places of the records; see
+        _find_places.
+      unpacked: the descriptor of the file that has them, if not `path`.
+    """
+    self.offsets, self._lengths = offsets, lengths
+    self._path, self._unpacked = path, unpacked
+    end = int((offsets + lengths).max(initial=0))
+    self._known = paths.KnownFile(path, end if unpacked is None else 0)
 
   def read(self, rows: np.ndarray) -> Iterator[bytes]:
     """Yields records, with their lengths and checksums.
@@ -180,49 +196,104 @@ class _File:
   @contextlib.contextmanager
   def _opened(self) -> Iterator[int]:
     """Yields the descriptor of the file, or of what it is unpacked to."""
-    if not self._version:
-      with paths.opened(self._path) as file:
-        self._known.check(file)
-        yield file
-    else:  # Looked up each time: others may have needed its room.
-      unpack = functools.partial(_unpack, self._path, self._known)
-      with data_cache.fetch(self._path, self._version, unpack) as file:
-        yield file.fileno()
+    if self._unpacked is not None:
+      yield self._unpacked
+      return
+    with paths.opened(self._path) as file:
+      self._known.check(file)
+      yield file
 
 
-def _unpack(path: str, known: paths.KnownFile, unpacked: BinaryIO) -> None:
+def _find_plain(path: str) -> _File | None:
+  """Finds the records of a file; returns None if it is in gzip.
+
+  Raises:
+    ValueError: it is neither.
+  """
+  with paths.opened(path) as file:
+    try:
+      places = _find_places(path, file, 0, os.fstat(file).st_size)
+    except ValueError:
+      # A record of some length may begin so, too.
+      if os.pread(file, 2, 0) == b'\x1f\x8b':
+        return None
+      raise
+  return _File(path, *places)
+
+
+def _open_unpacked(packed: list[str]) -> BinaryIO:
+  """Opens a file of the cache: what these hold, and after it where each ends.
+
+  Raises:
+    ValueError: one cannot be unpacked, or has changed meanwhile.
+    cli.RunError: the cache cannot be used.
+  """
+  known = [paths.KnownFile(path, os.path.getsize(path)) for path in packed]
+  versions = [paths.find_version(path) for path in packed]
+
+  def unpack(unpacked: BinaryIO) -> None:
+    ends = []
+    for path, known_file in zip(packed, known, strict=True):
+      for part in _unpack(path):
+        unpacked.write(part)
+      ends.append(unpacked.tell())
+      with paths.opened(path) as file:
+        known_file.check(file)
+    unpacked.write(np.array(ends, _END).tobytes())
+
+  what = 'unpacked', _FORMAT, versions
+  return data_cache.fetch(paths.describe(packed), what, unpack)
+
+
+def _unpack(path: str) -> Iterator[bytes]:
   try:
     with gzip.open(path) as file:
-      shutil.copyfileobj(file, unpacked, 1 << 20)
+      while part := file.read(1 << 20):
+        yield part
   except (gzip.BadGzipFile, EOFError, zlib.error) as error:
     raise ValueError(f'{path} cannot be unpacked: {error}') from error
-  with paths.opened(path) as descriptor:
-    known.check(descriptor)
+  except OSError as error:
+    error.filename = error.filename or path  # A read that fails names none.
+    raise
 
 
-def _find_places(path: str, file: int) -> tuple[np.ndarray, np.ndarray]:
+def _read_ends(file: int, num_files: int) -> list[int]:
+  """Returns where each of the files ends that are unpacked into an open one."""
+  num_bytes = num_files * np.dtype(_END).itemsize
+  read = os.pread(file, num_bytes, os.fstat(file).st_size - num_bytes)
+  return np.frombuffer(read, _END).tolist()
+
+
+def _find_places(
+  path: str, file: int, start: int, end: int
+) -> tuple[np.ndarray, np.ndarray]:
   """Returns (offsets, lengths) of the records of a file, with checksums.
+
+  Args:
+    path: the user's file, for people.
+    file: the descriptor of a file that has its records.
+    start, end: where they begin and end in it, in bytes.
 
   Raises:
     ValueError: names `path`: it is not a TFRecord file, or not a whole one.
   """
   offsets, lengths = [], []
-  size, offset = os.fstat(file).st_size, 0
-  while offset < size:
+  offset = start
+  while offset < end:
     header = os.pread(file, _HEADER.size, offset)
-    end = offset + _HEADER.size + _FOOTER_BYTES
+    next_one = offset + _HEADER.size + _FOOTER_BYTES
     if len(header) == _HEADER.size:
       [length] = _HEADER.unpack(header)
-      end += length
-    if len(header) < _HEADER.size or end > size:
+      next_one += length
+    if len(header) < _HEADER.size or next_one > end:
       raise ValueError(
-        f'{path} is not whole: its record at byte {offset:,} is cut off'
-        if offset
+        f'{path} is not whole: its record at byte {offset - start:,} is cut off'
+        if offset > start
         else f'{path} is not a TFRecord file'
       )
     offsets.append(offset)
-    lengths.append(end - offset)
-    offset = end
+    lengths.append(next_one - offset)
+    offset = next_one
   return np.array(offsets, np.int64), np.array(lengths, np.int64)
 
 

@@ -1,5 +1,6 @@
 """tfrecord: records by their numbers; files that are not what they were."""
 
+import errno
 import gzip
 import os
 
@@ -105,18 +106,33 @@ def test_a_record_that_cannot_be_parsed_is_named(tmp_path):
     reader.read(np.array([0, 4, 3]))
 
 
-def test_a_file_in_gzip_is_unpacked_once(tmp_path, cache_folder):
+def test_files_in_gzip_are_unpacked_once(tmp_path, cache_folder):
   content = write(tmp_path / 'b', range(300)).read_bytes()
   for part in range(2):
     (tmp_path / f'a-{part}').write_bytes(gzip.compress(content))
+  write(tmp_path / 'a-2', [7])
+  (tmp_path / 'a-3').write_bytes(gzip.compress(b''))
   reader = tfrecord.Reader(f'{tmp_path}/a-*', parse)
-  assert reader.block_sizes.tolist() == [256, 44, 256, 44]
-  numbers = np.array([599, 0, 300])
-  assert reader.read(numbers)[1].tolist() == [299, 0, 0]
-  [*unpacked] = cache_folder.glob('*/*.rows')
-  assert len(unpacked) == 2
-  os.remove(unpacked[0])  # Others needed the room.
-  assert reader.read(numbers)[1].tolist() == [299, 0, 0]
+  assert reader.block_sizes.tolist() == [256, 44, 256, 44, 1]
+  numbers = np.array([599, 0, 300, 600])
+  assert reader.read(numbers)[1].tolist() == [299, 0, 0, 7]
+  [unpacked] = cache_folder.glob('*/*.rows')
+  os.remove(unpacked)  # Others needed the room.
+  assert reader.read(numbers)[1].tolist() == [299, 0, 0, 7]
+  assert not [*cache_folder.glob('*/*.rows')]
+
+
+def test_a_disk_that_fails_is_not_the_cache_s_fault(tmp_path, monkeypatch):
+  path = tmp_path / 'a'
+  path.write_bytes(gzip.compress(write(tmp_path / 'b', range(3)).read_bytes()))
+
+  def fail(self, size):
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+  monkeypatch.setattr(gzip.GzipFile, 'read', fail)
+  with pytest.raises(OSError, match=f'{path}') as caught:
+    tfrecord.Reader(path, parse)
+  assert caught.value.errno == errno.EIO
 
 
 @pytest.mark.parametrize('damage', ['cut', 'records'])
