@@ -40,6 +40,7 @@ def write(
   for part, batch in batches:
     writer = writer or ipc.new_file(file, batch.schema)
     writer.write_batch(batch, custom_metadata={'part': str(part)})
+    file.flush()  # Those who wait for the file see that it grows.
   (writer or ipc.new_file(file, pa.schema([]))).close()
 
 
