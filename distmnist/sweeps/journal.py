@@ -130,6 +130,13 @@ class Journal:
         if trial.optuna_number is not None:
           self._tell(trial)  # A kill may have come between the two.
 
+  def _find_id(self, known: Any) -> int:
+    """Returns by which number the storage knows a trial."""
+    study = self._storage.get_study_id_from_name(_STUDY)
+    return self._storage.get_trial_id_from_study_id_trial_number(
+      study, known.number
+    )
+
   def _open_storage(self) -> None:
     journal = self._optuna.storages.journal
     lock = journal.JournalFileSymlinkLock(self._path)
@@ -253,7 +260,7 @@ class Journal:
         self._start_again(trial)
       else:
         self._storage.set_trial_user_attr(
-          known._trial_id, 'outcome', trial.outcome
+          self._find_id(known), 'outcome', trial.outcome
         )
       self._tell(trial)
 
@@ -290,7 +297,7 @@ class Journal:
         step = trial.results[rung].get('global_step') or rung
         if step not in known.intermediate_values:
           self._storage.set_trial_intermediate_value(
-            known._trial_id, step, value
+            self._find_id(known), step, value
           )
     if not trial.is_over(num_rungs):
       return
