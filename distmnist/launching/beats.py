@@ -58,6 +58,11 @@ class Beats:
     with contextlib.suppress(OSError):  # Without it the agent leaves in time.
       socket.send_fds(self._socket, [b'fd'], [fd])
 
+  def drop_pipe(self, fd):
+    """Ends that, so that who reads the pipe finds its end once `fd` closes."""
+    with contextlib.suppress(OSError):
+      self._socket.send(b'drop %d' % os.fstat(fd).st_ino)
+
   def add_file(self, path):
     """Has the file (str) change as long as there is a folder for it."""
     with contextlib.suppress(OSError):
@@ -74,13 +79,24 @@ def _serve(launcher, beat_secs):
       data, fds, _, _ = socket.recv_fds(launcher, _MAX_BYTES, 1)
       if not data:
         return
-      pipes += fds
-      paths += [] if fds else [data.decode()]
-      if not fds:
+      if fds:
+        pipes += fds
+      elif data.startswith(b'drop '):
+        pipes = [fd for fd in pipes if not _drop(fd, int(data[5:]))]
+      else:
+        paths.append(data.decode())
         _touch(paths[-1], 0)
     count += 1
     pipes = [fd for fd in pipes if _write_line(fd)]
     paths = [path for path in paths if _touch(path, count)]
+
+
+def _drop(fd, inode):
+  """Closes the descriptor of this pipe; returns whether it was of it."""
+  if os.fstat(fd).st_ino != inode:
+    return False
+  os.close(fd)
+  return True
 
 
 def _write_line(fd):

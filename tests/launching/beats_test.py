@@ -36,6 +36,22 @@ def test_a_pipe_gets_empty_lines_until_it_is_closed_and_a_file_changes(
   assert_gone([process])
 
 
+def test_a_pipe_that_is_dropped_ends_while_others_go_on():
+  (dropped, writer), other = os.pipe(), os.pipe()
+  with beats.Beats(0.05) as mine:
+    for fd in writer, other[1]:
+      mine.add_pipe(fd)
+    assert os.read(dropped, 100)
+    mine.drop_pipe(writer)
+    os.close(writer)
+    while os.read(dropped, 100):
+      pass
+    for _ in range(2):
+      assert os.read(other[0], 1) == b'\n'
+  for fd in (dropped, *other):
+    os.close(fd)
+
+
 def test_one_pipe_that_is_gone_and_one_that_is_full_hold_up_nobody():
   pipes = [os.pipe() for _ in range(3)]
   os.close(pipes[0][0])

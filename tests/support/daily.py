@@ -74,6 +74,8 @@ DAILY = {
   },
   'exchange/rounds/shard_barrier_test.py': {
     'test_the_bits_are_those_of_the_barrier_of_a_step': ('2-adam', '1-lamb'),
+    'test_more_small_units_than_may_be_ahead_are_updated': ('momentum',),
+    'test_with_a_backup_worker_the_bits_are_the_same': ('1-9',),
   },
   'tables/key_table_test.py': {
     'test_each_ps_has_whole_buckets': ('1', '7'),
@@ -99,10 +101,8 @@ DAILY = {
   },
   'house/configs_test.py': {
     'test_a_small_net_learns_with_a_recipe': (
-      *('imagenet_resnet50.flags', 'dnn_vertical.flags'),
-      *('quickstart.flags', 'schlag.flags'),
-      *('strategies/easgd.flags', 'strategies/sagn.flags'),
-      *('strategies/sync_sgd_rates.flags', 'strategies/ring_allreduce.flags'),
+      *('dnn_vertical.flags', 'quickstart.flags'),
+      *('strategies/easgd.flags', 'strategies/ring_allreduce.flags'),
     ),
   },
   'lifecycle/hung_disk_test.py': {
@@ -199,8 +199,23 @@ DAILY = {
       *('distmnist.strategies.drop_stale-keys',),
     ),
     'test_lock_step_is_one_process_on_the_whole_batch': (
-      *('numbers-adam-2-2-widths0', 'keys-ftrl-2-2-widths9'),
+      'keys-ftrl-2-2-widths9',
     ),
+  },
+  'readers/memory_test.py': {
+    'test_memory_is_that_of_a_window_not_of_the_file': (),
+  },
+  'cluster/server_test.py': {
+    'test_tasks_meet_without_the_proxy_that_the_process_keeps': ('None',),
+  },
+  'lifecycle/restoring_test.py': {
+    'test_a_table_grows_as_if_it_had_had_the_room_before': ('adam-33554432',),
+  },
+  'system/classic_scripts_test.py': {
+    'test_a_port_learns_on_a_cluster': ('sigmoid',),
+  },
+  'system/plain_scripts_test.py': {
+    'test_a_cluster_here_ends_with_its_script': ('15-143',),
   },
   'system/chaos_test.py': {
     'test_faults_in_every_role_cost_neither_the_run_nor_its_accuracy': (
@@ -273,8 +288,7 @@ DAILY = {
   },
   'system/old_runs_test.py': {
     'test_it_is_restored_and_goes_on': (
-      *('agn', 'async_sgd_touched_rows', 'bmuf', 'dc_asgd', 'easgd'),
-      *('ring_allreduce', 'sync_sgd_by_shards', 'sync_sgd_tables'),
+      *('async_sgd_touched_rows', 'bmuf', 'ring_allreduce', 'sync_sgd_tables'),
     ),
   },
   'system/new_rows_test.py': {
@@ -290,10 +304,11 @@ DAILY = {
     ),
   },
   'system/ring_losses_test.py': {
-    # Of one alone: test_in_the_end_all_have_the_bits_of_a_run_without_a_fault.
-    'test_who_is_killed_comes_back_and_no_step_is_lost': (
-      *('chief and worker', 'two workers'),
+    'test_all_go_on_when_one_wakes_up_that_was_suspended_beyond_the_limit': (
+      'worker 0',
     ),
+    # Of one alone: test_in_the_end_all_have_the_bits_of_a_run_without_a_fault.
+    'test_who_is_killed_comes_back_and_no_step_is_lost': ('two workers',),
   },
   'system/rules_test.py': {
     'test_workers_learn_end_cleanly_and_tell_what_they_did': (
@@ -304,9 +319,7 @@ DAILY = {
     'test_a_run_that_is_stopped_ends_with_the_same_bits': (),
   },
   'system/steps_per_run_test.py': {
-    'test_workers_learn_with_runs_of_their_own': (
-      *('sync_sgd-300', 'dc_asgd-600'),
-    ),
+    'test_workers_learn_with_runs_of_their_own': ('dc_asgd-600',),
   },
   'system/store_test.py': {
     'test_the_commands_of_the_page_train_and_export_from_a_bucket': (),

@@ -312,6 +312,7 @@ class _Task:
     """Ends what ssh reads, and so the task."""
     if self._process is not None and not self._process.stdin.closed:
       self._stop_writing()
+      self._beats.drop_pipe(self._process.stdin.fileno())
       with contextlib.suppress(BrokenPipeError):
         self._process.stdin.close()
 
