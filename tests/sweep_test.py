@@ -206,7 +206,8 @@ def test_halving_continues_each_training_from_its_checkpoint(tmp_path):
 def test_trials_may_be_judged_by_their_speed_for_a_while(tmp_path):
   words = ['batch_size=1,100', '--judge=images_per_sec']
   done = sweeps.run(
-    *(tmp_path, *words, *REAL, '--train_secs=1'), module='distmnist.train'
+    *(tmp_path, *words, *REAL, '--train_secs=3', '--steps_per_run=1'),
+    module='distmnist.train',
   )
   assert done.returncode == 0, done.stderr
   best, worst = sweeps.read_table(done)

@@ -92,7 +92,7 @@ def test_a_chief_that_is_killed_knows_where_its_run_ends(
 @pytest.mark.slow
 def test_a_report_sums_what_the_last_lines_of_killed_lives_say(tasks, tmp_path):
   logdir = tmp_path / 'run'
-  flags = [*BOTH, '--train_steps=3000', '--log_secs=1', f'--logdir={logdir}']
+  flags = [*BOTH, '--train_steps=9000', '--log_secs=1', f'--logdir={logdir}']
   task = tasks.start(tmp_path / 'killed', *flags)
   wait_for_step(task, 300)
   tasks.signal(task, signal.SIGKILL)
