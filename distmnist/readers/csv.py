@@ -462,10 +462,12 @@ def _unpacked(path: str) -> Iterator[Any]:
     ValueError: it cannot be unpacked.
   """
   try:
-    with arrow_file.load_pyarrow().input_stream(path) as stream:
+    with (
+      paths.naming(path),
+      arrow_file.load_pyarrow().input_stream(path) as stream,
+    ):
       yield stream
   except OSError as error:
     if error.errno:
-      error.filename = error.filename or path
       raise
     raise ValueError(f'{path} cannot be unpacked: {error}') from error

@@ -246,8 +246,10 @@ class _Draft(io.FileIO):
       try:
         return super().write(data)
       except OSError as error:
+        if error.errno not in files.FULL:
+          raise
         others = _list_files(self._folder, f'*{_ENDING}')
-        if error.errno not in files.FULL or not others:
+        if not others:
           raise
       self._remove(*others[0])
 

@@ -156,11 +156,13 @@ class Reader:
     with paths.opened(path) as file:
       self._known[path].check(file)
     try:
-      with arrow_file.load_pyarrow('parquet').ParquetFile(path) as file:
+      with (
+        paths.naming(path),
+        arrow_file.load_pyarrow('parquet').ParquetFile(path) as file,
+      ):
         yield from file.iter_batches(rows, [number], columns.names(self._xy))
     except (OSError, ValueError) as error:
       if getattr(error, 'errno', None):  # The disk's; a damaged file has none.
-        error.filename = error.filename or path
         raise
       raise ValueError(
         f'{path}, row group {number}, is damaged: {str(error).splitlines()[0]}'

@@ -144,13 +144,25 @@ def _read_state(found: os.stat_result) -> tuple[int, int, int]:
 
 
 @contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+  """Has an error of the system name its file: one of a read names none.
+
+  A library's own OSError, which has no number, stays as it is.
+  """
+  try:
+    yield
+  except OSError as error:
+    if error.errno:
+      error.filename = error.filename or path
+    raise
+
+
+@contextlib.contextmanager
 def opened(path: str) -> Iterator[int]:
   """Yields the descriptor (int) of a file, opened to be read."""
   file = os.open(path, os.O_RDONLY)
   try:
-    yield file
-  except OSError as error:
-    error.filename = error.filename or path  # A read that fails names none.
-    raise
+    with naming(path):
+      yield file
   finally:
     os.close(file)

@@ -247,14 +247,11 @@ def _open_unpacked(packed: list[str]) -> BinaryIO:
 
 def _unpack(path: str) -> Iterator[bytes]:
   try:
-    with gzip.open(path) as file:
+    with paths.naming(path), gzip.open(path) as file:
       while part := file.read(1 << 20):
         yield part
   except (gzip.BadGzipFile, EOFError, zlib.error) as error:
     raise ValueError(f'{path} cannot be unpacked: {error}') from error
-  except OSError as error:
-    error.filename = error.filename or path  # A read that fails names none.
-    raise
 
 
 def _read_ends(file: int, num_files: int) -> list[int]:
