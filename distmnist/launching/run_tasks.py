@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import signal
 
 from distmnist.common import signals as signals_lib
 from distmnist.common import stop_grace
@@ -106,8 +105,9 @@ def run(
     return endings.report_failure(group, logs_dir)
   if signum:
     is_asked = options.record and options.record.is_asked_to_stop
-    name = STOP if is_asked else signal.Signals(signum).name
-    return endings.report_signal(group, signum, logs_dir, name)
+    return endings.report_signal(
+      group, signum, logs_dir, STOP if is_asked else None
+    )
   say_late(late, options.limits, logs_dir)
   if not late:
     task_logs.remove_if_temporary(logs_dir)

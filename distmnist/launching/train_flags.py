@@ -69,14 +69,16 @@ def check(words):
   try:
     rest = command_line.parse(values, ['train', *words], known_only)
   except flags.UnrecognizedFlagError as error:
-    _check_is_not_ours(error.flagname, flags.FLAGS, words)
+    if _has(flags.FLAGS, error.flagname):
+      raise _explain_order(error.flagname, words) from error
     raise cli.UsageError(str(error), 'train') from error
   except flags.Error as error:
     raise cli.UsageError(str(error), 'train') from error
   for word in rest:
     # A problem's helpers may define flags of the names of others.
     name = word.lstrip('-').partition('=')[0]
-    _check_is_not_ours(name, _OF_A_LAUNCH, words)
+    if name in _OF_A_LAUNCH:
+      raise _explain_order(name, words)
   if rest and not rest[0].startswith('-'):
     raise cli.UsageError(
       f'{rest[0]!r} after the -- is not a flag: flags start with --', 'train'
@@ -86,26 +88,28 @@ def check(words):
   return values
 
 
-def _check_is_not_ours(name, ours, words):
-  """Checks that a flag which train lacks is not one of the launcher's.
+def _explain_order(name, words):
+  """Returns the cli.UsageError about a flag of the launcher after the `--`.
 
   Args:
     name: str.
-    ours: container of str, names of the launcher's flags.
     words: list of str, the flags as they were given.
   """
-  if not {name, name.removeprefix('no')}.isdisjoint(ours):
-    given = command_line.find_value(words, name)
-    value = f'={given}' if given and not given.startswith('-') else ''
-    raise cli.UsageError(
-      f'--{name} is a flag of this program, not of train: give it before the '
-      f'--, as in --{name}{value} --'
-    )
+  given = command_line.find_value(words, name)
+  value = f'={given}' if given and not given.startswith('-') else ''
+  return cli.UsageError(
+    f'--{name} is a flag of this program, not of train: give it before the '
+    f'--, as in --{name}{value} --'
+  )
 
 
 def is_known(name):
   """Whether train has a flag of this name, or a bool that it turns off."""
-  values = _define()
+  return _has(_define(), name)
+
+
+def _has(values, name):
+  """Whether a flags.FlagValues has this flag, or a bool that it turns off."""
   return name in values or (
     name.startswith('no')
     and name[2:] in values

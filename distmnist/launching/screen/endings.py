@@ -81,7 +81,7 @@ def report_signal(group, signum, logs_dir, name=None):
     group: task_group.TaskGroup that this signal has stopped.
     signum: int.
     logs_dir: str.
-    name: str, of what has sent the signal; by default the signal's own.
+    name: str, of what has sent the signal, or None: the signal's own.
 
   Returns:
     int, 128 + n after signal n; 75 if the chief could not save, or was killed
