@@ -82,6 +82,11 @@ class Cluster:
     return self.addresses(self.job_name).get(self.name, 'this process')
 
   @property
+  def port(self):
+    """int, on which this task serves; only of one that has an address."""
+    return int(self.address.rpartition(':')[2])
+
+  @property
   def coordinator(self):
     """The task that keeps the tables all tasks share: ps 0, else worker 0."""
     return 'ps 0' if self.num_ps else 'worker 0'

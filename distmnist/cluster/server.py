@@ -74,8 +74,7 @@ def make_server(cluster, config):
   """
   if not cluster.is_distributed:
     return None
-  port = int(cluster.address.rpartition(':')[2])
-  _check_port_is_free(cluster, port)
+  _check_port_is_free(cluster)
   try:
     server = tf.train.Server(
       cluster.spec(),
@@ -87,19 +86,20 @@ def make_server(cluster, config):
     raise cli.RunError(
       f'{cluster.name} cannot serve on {cluster.address}: {error.message}'
     ) from error
-  keepalive.ask_who_connects(port)
+  keepalive.ask_who_connects(cluster.port)
   keepalive.look_after_own([*cluster.ps_hosts, *cluster.worker_hosts])
   return server
 
 
-def _check_port_is_free(cluster, port):
+def _check_port_is_free(cluster):
   """TensorFlow's own message names neither the port nor the cause."""
   try:
-    ports.check_is_free(port)
+    ports.check_is_free(cluster.port)
   except OSError as error:
     raise _choose_port_error()(
-      f'{cluster.name} cannot listen on port {port}: {error.strerror}; stop '
-      f'the process that has it or give {cluster.name} another port'
+      f'{cluster.name} cannot listen on port {cluster.port}: '
+      f'{error.strerror}; stop the process that has it or give {cluster.name} '
+      'another port'
     ) from error
 
 

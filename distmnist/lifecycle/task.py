@@ -65,17 +65,15 @@ class Task:
       + (f', which calls it {alias}' if alias else '')
     )
 
-  @contextlib.contextmanager
   def loading(self):
-    """Shows the ps, which wait for workers, that this one will come.
+    """A context that shows the ps, which wait for workers, that this one comes.
 
     Data may take hours to load, and a ps that nobody answers gives up. Without
     a ps the others ask a worker's server itself, and there is none yet.
     """
-    cluster, is_awaited = self.cluster, self.cluster.num_ps > 0
-    port = int(cluster.address.rpartition(':')[2]) if is_awaited else None
-    with ports.answering(port) if is_awaited else contextlib.nullcontext():
-      yield
+    if not self.cluster.num_ps:
+      return contextlib.nullcontext()
+    return ports.answering(self.cluster.port)
 
   def serve(self):
     """Starts the server: from now on the other tasks count on this one."""
