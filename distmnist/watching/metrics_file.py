@@ -35,9 +35,9 @@ NAME = 'metrics.jsonl'
 STATE = 'state.jsonl'
 LAUNCHER = 'launcher'
 MAX_BYTES = 2**26
-# In all lines of samples, near their beginning.
 # A longer pause between samples counts as this many usual ones.
 _MOST_PAUSES = 10
+# In all lines of samples, near their beginning.
 _SAMPLE = b'"kind": "sample"'
 _TIME = re.compile(rb'"time": ([\d.]+)')
 # What is read of a file without a state.jsonl.
