@@ -232,8 +232,7 @@ class Owner:
     watch = _Watch(self._file)
     has_said = False
     deadline = time.monotonic() + patience_secs
-    # A file that is replaced on HDFS is missing for a moment.
-    may_be_amid_touch = self.folder.startswith('hdfs:')
+    may_be_amid_touch = paths.may_vanish(self.folder)
     while True:
       found = self._file.read()
       if found is None and may_be_amid_touch:

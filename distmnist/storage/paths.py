@@ -128,6 +128,11 @@ def create(path: str, content: bytes) -> bool:
     return False  # Already removed by another process.
 
 
+def may_vanish(path: str) -> bool:
+  """Whether a file is missing for a moment while it is replaced: on HDFS."""
+  return path.startswith('hdfs:')
+
+
 def touch(path: str, content: bytes) -> None:
   """Gives a file a new time.
 

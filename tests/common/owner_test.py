@@ -256,6 +256,19 @@ def test_the_second_is_refused_with_the_first_ones_name(tmp_path):
   assert owner.find_living(str(tmp_path))['life'] == first.me['life']
 
 
+def test_a_file_that_is_missing_while_it_is_touched_is_looked_for_again(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(paths, 'may_vanish', lambda path: True)
+  take(tmp_path)
+  path = tmp_path / 'distmnist-files' / 'owner.json.00000001'
+  path.rename(tmp_path / 'away')
+  touch = Clock(lambda: (tmp_path / 'away').rename(path))
+  with pytest.raises(cli.RunError, match='in use by process'):
+    make(tmp_path).take(pause=touch)
+  assert touch.num_looks == 1
+
+
 def test_who_was_killed_here_is_followed_at_once(tmp_path):
   code = (
     'import os, sys; from distmnist.common import owner;'
