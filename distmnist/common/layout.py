@@ -31,3 +31,13 @@ def make_own_dir(logdir: str) -> None:
     OSError: it cannot be made.
   """
   paths.make_folders(os.path.join(logdir, OWN))
+
+
+def make_own_path(logdir: str, name: str) -> str:
+  """Returns `own_path` of a file to be written, in a folder that is there.
+
+  Raises:
+    OSError: the folder cannot be made.
+  """
+  make_own_dir(logdir)
+  return own_path(logdir, name)

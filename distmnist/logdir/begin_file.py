@@ -52,8 +52,7 @@ def write_move(logdir, move):
 
 
 def _write(logdir, found):
-  layout.make_own_dir(logdir)
-  with files.replacing(layout.own_path(logdir, _FILE)) as file:
+  with files.replacing(layout.make_own_path(logdir, _FILE)) as file:
     json.dump(found, file)
 
 

@@ -74,8 +74,7 @@ def remove_abandoned(logdir):
 
 def sign(logdir, life):
   """Leaves the chief's `life`, a str, for the workers that share the folder."""
-  layout.make_own_dir(logdir)
-  path = layout.own_path(logdir, _SIGNATURE_FILE)
+  path = layout.make_own_path(logdir, _SIGNATURE_FILE)
   if urls.is_remote(path):
     paths.write(path, life.encode())
     return

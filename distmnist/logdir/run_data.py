@@ -25,8 +25,7 @@ def describe(unit, *splits):
 
 def write(logdir, text):
   """Keeps `text`, which `describe` returned."""
-  layout.make_own_dir(logdir)
-  with files.replacing(layout.own_path(logdir, _DATA_FILE)) as file:
+  with files.replacing(layout.make_own_path(logdir, _DATA_FILE)) as file:
     file.write(text + '\n')
 
 

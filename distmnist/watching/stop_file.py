@@ -34,8 +34,7 @@ def write(logdir):
     'pid': os.getpid(),
     'time': time.time(),
   }
-  layout.make_own_dir(logdir)
-  with files.replacing(layout.own_path(logdir, _FILE)) as file:
+  with files.replacing(layout.make_own_path(logdir, _FILE)) as file:
     json.dump(request, file)
   return request
 

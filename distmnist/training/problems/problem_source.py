@@ -6,8 +6,7 @@ from distmnist.common import cli, command_line, files, layout
 from distmnist.logdir import run_flags
 from distmnist.storage import paths
 
-_FILE = run_flags.PROBLEM_FILE
-_EARLIER_FILE = f'{layout.OWN}/problem_before.py'
+_FILE, _EARLIER_FILE = run_flags.PROBLEM_FILE, 'problem_before.py'
 
 
 def keep(problem, logdir):
@@ -19,18 +18,17 @@ def keep(problem, logdir):
     return
   source, kept = problem.read_source(), _read_kept(logdir)
   if kept not in (None, source):
-    layout.make_own_dir(logdir)
-    _write(logdir, _EARLIER_FILE, kept)
-  _write(logdir, _FILE, source)
+    _write(layout.make_own_path(logdir, _EARLIER_FILE), kept)
+  _write(os.path.join(logdir, _FILE), source)
 
 
 def _has_source(problem):
   return problem is not None and problem.is_custom
 
 
-def _write(logdir, name, source):
+def _write(path, source):
   # As it is: it may be in another encoding than UTF-8.
-  with files.replacing(os.path.join(logdir, name), 'wb') as file:
+  with files.replacing(path, 'wb') as file:
     file.write(source)
 
 
@@ -48,7 +46,9 @@ def find_change(problem, logdir, is_resumed=False):
     return None
   if _read_kept(logdir) in (None, problem.read_source()):
     return None
-  path = os.path.join(logdir, _EARLIER_FILE if is_resumed else _FILE)
+  path = os.path.join(logdir, _FILE)
+  if is_resumed:
+    path = layout.own_path(logdir, _EARLIER_FILE)
   return (
     f'--problem={problem.describe()} has changed since the run in {logdir} '
     f'began: {path} is what it was'
