@@ -140,10 +140,11 @@ class SshHost(host_lib.Host):
         key.data.handle(events)
     for name, task in list(self._tasks.items()):
       task.check_ready()
+      has_ended = task.has_ended()  # Takes its last words: it may have begun.
       if task.is_ready and not task.has_begun:
         task.has_begun = True
         self.begun.append((name, None))
-      if task.has_ended():
+      if has_ended:
         self._finish(name, task)
     ended, self._ended = self._ended, []
     return ended
