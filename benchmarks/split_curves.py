@@ -7,7 +7,7 @@
 link of its own (network.py; it needs root). First with whole variables, one ps
 after the other, as replica_device_setter places them (--partitioner=none
 --placement=round_robin); then with shards that are balanced by bytes, the
-default. OUT.png has the cost and the validation accuracy over time, and what
+default. OUT.png has the loss and the validation accuracy over time, and what
 each ps sent per second; the table is printed.
 """
 
@@ -64,10 +64,10 @@ def find_curves(lines):
   chief = [line for line in lines if line['task'] == 'worker 0']
   start = next(x['time'] for x in chief if x.get('state') == 'training')
   curves = {
-    'cost': [
-      (line['time'] - start, line['cost'])
+    'loss': [
+      (line['time'] - start, line['loss'])
       for line in chief
-      if line.get('state') == 'training' and line['cost'] is not None
+      if line.get('state') == 'training' and line['loss'] is not None
     ],
     'validation accuracy': [
       (line['time'] - start, line['metrics']['accuracy'])
@@ -95,7 +95,7 @@ def draw(found, title):
   """
   figure = plots.make_figure((9.5, 5.5), title)
   panels = {
-    'cost of worker 0': 'cost',
+    'loss of worker 0': 'loss',
     'validation accuracy': 'validation accuracy',
     'ps 0 sends, MB/s': 'ps 0',
     'ps 1 sends, MB/s': 'ps 1',

@@ -144,7 +144,7 @@ def draw_timeline(path, out):
   figure.savefig(out, dpi=110)
 
 
-TAGS = 'accuracy|cost|staleness_mean|bytes_per_sec|workers_waiting'
+TAGS = 'accuracy|loss|staleness_mean|bytes_per_sec|workers_waiting'
 
 
 @contextlib.contextmanager

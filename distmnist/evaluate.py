@@ -74,9 +74,9 @@ def run() -> None:
   cli.run(main, first_flags=_FIRST_FLAGS, prepare=saved_problem.import_named)
 
 
-def _make_check(problem: problem_lib.Problem) -> divergence.CostCheck:
+def _make_check(problem: problem_lib.Problem) -> divergence.CheckpointCheck:
   if problem.is_custom:
-    return divergence.CostCheck(problem, _load_split(problem))
+    return divergence.CheckpointCheck(problem, _load_split(problem))
   # Check before loading the images, which may need a download.
   return divergence.without_data(problem, images.image_shape())
 

@@ -54,7 +54,7 @@ def test_one_process_trains_and_reports(tasks, tmp_path):
   assert f'test accuracy       {report["test_accuracy"]:.4f}' in task.output
   for label in (
     'total time',
-    'final cost',
+    'final loss',
     'images/s',
     'work',
     'traffic',
@@ -62,7 +62,7 @@ def test_one_process_trains_and_reports(tasks, tmp_path):
     'worker 0',
   ):
     assert re.search(f'^{label} +', task.output, re.M), label
-  assert re.search(r'^step 300/300  epoch 6\.00  cost \d', task.output, re.M)
+  assert re.search(r'^step 300/300  epoch 6\.00  loss \d', task.output, re.M)
 
 
 @pytest.fixture(scope='module')
@@ -83,7 +83,7 @@ def test_summaries_are_one_run_a_worker_with_plain_tags(observed):
   _, logdir = observed
   tags = read_tags(logdir / 'metrics' / 'worker_0')
   assert set(tags) == {
-    'cost',
+    'loss',
     'accuracy',
     'learning_rate',
     'images_per_sec',
@@ -99,9 +99,9 @@ def test_summaries_are_one_run_a_worker_with_plain_tags(observed):
   assert tags['bytes_pushed'] == [
     (n, n * tags['bytes_pushed'][0][1]) for n in (1, 20, 40, 60, 80, 100)
   ]
-  assert [step for step, _ in tags['cost']] == [1, 20, 40, 60, 80, 100]
+  assert [step for step, _ in tags['loss']] == [1, 20, 40, 60, 80, 100]
   assert tags['learning_rate'][0][1] == pytest.approx(0.01)
-  assert tags['cost'][-1][1] < tags['cost'][0][1]
+  assert tags['loss'][-1][1] < tags['loss'][0][1]
   assert [
     s for s, _ in read_tags(logdir / 'metrics' / 'validation')['accuracy']
   ] == [
@@ -192,7 +192,7 @@ def test_divergence_stops_with_advice(tasks, tmp_path):
     'the training has diverged; try a lower --learning_rate' in task.last_line
   )
   assert 'Traceback' not in task.output
-  # The next one does not begin with what was saved before a cost showed it.
+  # The next one does not begin with what was saved before a loss showed it.
   task = tasks.run(
     tmp_path / 'again',
     *SMALL,

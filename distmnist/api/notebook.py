@@ -1,4 +1,4 @@
-"""A training in a notebook cell: its lines and a growing curve of its cost."""
+"""A training in a notebook cell: its lines and a growing curve of its loss."""
 
 import io
 import re
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
   from matplotlib.axes import Axes
 
 _SECS = 1.0  # Between two redraws.
-_STEP = re.compile(r'(?:worker 0: )?step (\d+)/\d+ .*\bcost (\S+)')
+_STEP = re.compile(r'(?:worker 0: )?step (\d+)/\d+ .*\bloss (\S+)')
 
 
 def make_on_line(curve: 'Curve') -> Callable[[str], object]:
@@ -61,23 +61,23 @@ class _Cell:
 
 
 class Curve:
-  """Points (global step, cost), in the order of the lines.
+  """Points (global step, loss), in the order of the lines.
 
   Attributes:
     steps: list of int.
-    costs: list of float.
+    losses: list of float.
   """
 
   def __init__(self):
-    self.steps, self.costs = [], []
+    self.steps, self.losses = [], []
 
   def take(self, line: str) -> bool:
-    """Adds the cost that a line gives; returns whether it gives one."""
+    """Adds the loss that a line gives; returns whether it gives one."""
     match = _STEP.match(line)
     if not match:
       return False
     self.steps.append(int(match[1]))
-    self.costs.append(float(match[2]))
+    self.losses.append(float(match[2]))
     return True
 
   def plot(self, axes: 'Axes | None' = None) -> 'Axes':
@@ -97,7 +97,7 @@ class Curve:
           f'no plot: {error}; pip install matplotlib, or distmnist[plots]'
         ) from error
       axes = figure.Figure(figsize=(6, 3), layout='constrained').subplots()
-    axes.plot(self.steps, self.costs, marker='.')
+    axes.plot(self.steps, self.losses, marker='.')
     axes.set_xlabel('global step')
-    axes.set_ylabel('cost')
+    axes.set_ylabel('loss')
     return axes

@@ -21,7 +21,7 @@ class Report(dict):
   explains test_accuracy, global_step, images_per_sec and the others.
 
   Attributes:
-    curve: notebook.Curve, the cost, read from the printed lines.
+    curve: notebook.Curve, the loss, read from the printed lines.
   """
 
   def __getattr__(self, name: str) -> Any:
@@ -31,7 +31,7 @@ class Report(dict):
       raise AttributeError(f'a report has no {name!r}') from None
 
   def plot(self, axes: 'Axes | None' = None) -> 'Axes':
-    """Draws the cost over the global steps; returns where.
+    """Draws the loss over the global steps; returns where.
 
     Args:
       axes: what to draw into; None for those of a new figure.
@@ -60,7 +60,7 @@ def run(
     problem: a file or a module as --problem takes it, or an imported module;
       None for the images of `dataset`.
     on_line: called with each line that the training prints. By default it is
-      printed, and a notebook cell also shows the cost curve.
+      printed, and a notebook cell also shows the loss curve.
     **settings: flags of launch and train by their names: num_ps, num_workers,
       launcher, strategy, epochs, logdir, ... True and False stand for --name
       and --noname, a list for its items joined by commas. They win over those

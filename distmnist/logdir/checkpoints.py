@@ -84,7 +84,7 @@ def find_fault(path, find_divergence=lambda path: None, on_slice=lambda: None):
   Args:
     path: str.
     find_divergence: callable, path of a whole one -> str, or None if its
-      weights are usable; see divergence.CostCheck.
+      weights are usable; see divergence.CheckpointCheck.
     on_slice: callable, called before each slice that is read.
 
   Returns:

@@ -32,8 +32,8 @@ def format_lines(report):
     'total time',
     f'{report["total_secs"]:.1f} s (training {report["train_secs"]:.1f} s)',
   )
-  if report['final_cost'] is not None:
-    add('final cost', f'{report["final_cost"]:.4f}')
+  if report['final_loss'] is not None:
+    add('final loss', f'{report["final_loss"]:.4f}')
   if report['images_per_sec'] is not None:
     add(f'{report["unit"]}/s', f'{report["images_per_sec"]:,.0f}')
   if report['first_step']:
@@ -91,7 +91,7 @@ def _describe_workers(report):
   if num_lives > len(report['workers']):
     yield (
       'lives',
-      f'{num_lives}: work, traffic and {report["unit"]}/s are of all, cost and '
+      f'{num_lives}: work, traffic and {report["unit"]}/s are of all, loss and '
       'times of the last',
     )
   for row in report['workers']:

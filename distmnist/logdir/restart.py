@@ -40,7 +40,7 @@ class Restart:
   """What a training begins with, and goes back to when a ps is lost.
 
   It begins with what --resume says, and goes back to the latest checkpoint of
-  this very training that is whole and gives a finite cost.
+  this very training that is whole and gives a finite loss.
 
   Attributes:
     run: str, the same in all lives of one training; empty without a logdir.
@@ -107,7 +107,7 @@ class Restart:
 
     Args:
       find_divergence: callable, path of a checkpoint -> str, or None if a
-        training can go on from it; see divergence.CostCheck.
+        training can go on from it; see divergence.CheckpointCheck.
       images: str, what it would learn from, by run_data.describe; a
         difference from the run to go on with is logged.
       flags_of_meaning: list of str, the flags that a resumed run must keep.

@@ -6,7 +6,7 @@ from distmnist.common import cli
 
 # What a trial's result takes from train's report.json, besides the metric that
 # judges the problem: its values in validation and test.
-_REPORTED = 'final_cost', 'global_step', 'images_per_sec'
+_REPORTED = 'final_loss', 'global_step', 'images_per_sec'
 _JUDGED_BY = '+accuracy'  # if a report does not say
 # The values of --judge.
 METRIC, SPEED = JUDGES = 'metric', 'images_per_sec'

@@ -15,7 +15,7 @@ def make_rows(trials):
   judged = ranking.find_columns(trials)
   shown = [key.removesuffix('_accuracy') for key in judged]
   rows = [
-    ['trial', *names, *shown, 'cost', 'steps', 'secs'] + ['state', 'cause']
+    ['trial', *names, *shown, 'loss', 'steps', 'secs'] + ['state', 'cause']
   ]
   for trial in ranking.rank(trials):
     result = trial.result if trial.state not in trials_lib.LOST else {}
@@ -24,7 +24,7 @@ def make_rows(trials):
         trial.name,
         *trial.combination.values(),
         *(_format(result.get(key), choose_spec(key)) for key in judged),
-        _format_cost(result.get('final_cost')),
+        _format_loss(result.get('final_loss')),
         _format(result.get('global_step'), 'd'),
         _format(trial.secs or None, '.1f'),
         trial.state,
@@ -45,9 +45,9 @@ def _format(value, spec):
   return '' if value is None else format(value, spec)
 
 
-def _format_cost(cost):
+def _format_loss(loss):
   # A learning rate that is far too high can make it any finite number.
-  return _format(cost, '.4f' if cost is None or cost < 1e4 else '.3e')
+  return _format(loss, '.4f' if loss is None or loss < 1e4 else '.3e')
 
 
 def format_lines(trials):

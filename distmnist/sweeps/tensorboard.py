@@ -54,7 +54,7 @@ class Writer:
       name: find_parser([trial.combination[name] for trial in trials])
       for name in trials[0].combination
     }
-    self._metrics = *ranking.find_columns(trials), 'final_cost', 'secs'
+    self._metrics = *ranking.find_columns(trials), 'final_loss', 'secs'
     if _find_events(folder):
       return
     experiment = self._api.Experiment(time_created_secs=time.time())

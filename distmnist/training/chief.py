@@ -207,7 +207,7 @@ class Chief(strategy.CenterHook):
     counted = {
       'global_step': self._final_step,
       'tables': self._growth.tables,
-      'final_cost': progress.final_cost,
+      'final_loss': progress.final_loss,
       'train_secs': stats.train_secs,
     }
     problem = self._choice.problem
@@ -268,7 +268,7 @@ def report_alone(task, choice, judges, folder, start):
   counted = {
     'global_step': last_step,
     'tables': {},
-    'final_cost': None,
+    'final_loss': None,
     'train_secs': own.train_secs,
   }
   workers = [own, *last.values()]

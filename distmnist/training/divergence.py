@@ -1,9 +1,9 @@
 """Whether training can go on from some weights, or has diverged there.
 
-A step's cost is computed from the weights before it, so a checkpoint may hold
-weights whose cost is not known. It is computed before they are restored, with
+A step's loss is computed from the weights before it, so a checkpoint may hold
+weights whose loss is not known. It is computed before they are restored, with
 only those rows of large tables that the examples look up. And where a step's
-cost is not finite, that of its batch at the first weights tells a loss that
+loss is not finite, that of its batch at the first weights tells a loss that
 cannot take the batch from weights that have diverged.
 """
 
@@ -31,9 +31,9 @@ _MAX_NAMED = 8
 
 
 def without_data(problem, image_shape):
-  """Returns a CostCheck for a program without images, maybe without a GPU.
+  """Returns a CheckpointCheck for a program without images, maybe no GPU.
 
-  A sane model has a finite cost for any pixels.
+  A sane model has a finite loss for any pixels.
 
   Args:
     problem: problem.Problem of images.
@@ -44,11 +44,11 @@ def without_data(problem, image_shape):
   )
   labels = np.zeros(_NUM_DRAWN, np.int32)
   config = tf.ConfigProto(device_count={'GPU': 0})
-  return CostCheck(problem, split_lib.Split(images, labels), config)
+  return CheckpointCheck(problem, split_lib.Split(images, labels), config)
 
 
-class CostCheck:
-  """Computes the cost of some examples from checkpoints, on this machine alone.
+class CheckpointCheck:
+  """Computes the loss of some examples from checkpoints, on this machine alone.
 
   The graph is built only for the first checkpoint: a training that resumes
   nothing pays nothing.
@@ -67,7 +67,7 @@ class CostCheck:
     self._graph = None
 
   def find(self, path):
-    """Returns what is wrong with the cost (str), or None if it is finite.
+    """Returns what is wrong with the loss (str), or None if it is finite.
 
     Args:
       path: str, a complete checkpoint.
@@ -84,10 +84,10 @@ class CostCheck:
       wanted = self._tables.ask(session)
       with checkpoint_reader.Reader(path) as reader:
         rows = self._tables.read(reader, wanted)
-      cost = float(session.run(self._cost, rows))
-    if math.isfinite(cost):
+      loss = float(session.run(self._loss, rows))
+    if math.isfinite(loss):
       return None
-    return f'the cost computed from it is {cost}'
+    return f'the loss computed from it is {loss}'
 
   def _build(self):
     problem = self._problem
@@ -95,7 +95,7 @@ class CostCheck:
     self._tables = stored_table.StoredTables()
     with problem_lib.open_graph() as graph:
       with self._tables.scope():
-        self._cost = _build_cost(problem, some)
+        self._loss = _build_loss(problem, some)
       self._restorer = restoring.Restorer(stored=self._tables)
       # Lookup tables of words, and what a loss counts.
       self._others = tf.tables_initializer(), tf.local_variables_initializer()
@@ -103,7 +103,7 @@ class CostCheck:
 
 
 def _take_first(split):
-  """Returns the examples (split.Split) that a check computes the cost of."""
+  """Returns the examples (split.Split) that a check computes the loss of."""
   chunk_size = evaluation.compute_chunk_size(split.spec.x)
   return split.slice(0, min(_MAX_EXAMPLES, chunk_size))
 
@@ -119,16 +119,16 @@ def _take_batch(examples, row):
   return [array[row[1:]] for array in examples.arrays()]
 
 
-def _build_cost(problem, some):
-  """Returns the cost, a scalar tensor, of `some` examples, a split.Split."""
+def _build_loss(problem, some):
+  """Returns the loss, a scalar tensor, of `some` examples, a split.Split."""
   batch = some.pack([tf.constant(array) for array in some.arrays()])
   x, y = problem.preprocess(*batch, is_training=False)
-  cost, _ = problem.loss(y, problem.build(x, is_training=False))
-  return cost
+  loss, _ = problem.loss(y, problem.build(x, is_training=False))
+  return loss
 
 
 class LossCheck:
-  """Says why the cost of a worker's step is not finite.
+  """Says why the loss of a worker's step is not finite.
 
   If the loss of its batch is not finite at the first weights either, which give
   other examples a finite one, the loss cannot take the batch.
@@ -154,22 +154,22 @@ class LossCheck:
     # They are too large to be made once more.
     self._has_tables = bool(tf.get_collection(sparse_table.TABLES))
 
-  def explain(self, cost, step, place):
+  def explain(self, loss, step, place):
     """Returns what is wrong (str), and what to do.
 
     Args:
-      cost: float, not finite.
+      loss: float, not finite.
       step: int, the global step after it.
       place: int, the step's place in the last session.run.
     """
     other = None if self._has_tables else self._compare(place)
     if other is None:
-      return f'the cost is {cost}: {cli.DIVERGED}; {self._advice}'
+      return f'the loss is {loss}: {cli.DIVERGED}; {self._advice}'
     named = [str(number) for number in self._source.find_row(place)[1:]]
     if len(named) > _MAX_NAMED:
       named[_MAX_NAMED:] = [f'{len(named) - _MAX_NAMED} more']
     return (
-      f'the loss of worker {self._source.worker} is {cost} at step {step}, and '
+      f'the loss of worker {self._source.worker} is {loss} at step {step}, and '
       'is not finite at the first weights either, which give other examples '
       f'{other:.4g}: it is this batch that the loss cannot take (examples '
       f'{", ".join(named)} of the training data): let it divide by no 0, and '
@@ -177,7 +177,7 @@ class LossCheck:
     )
 
   def _compare(self, place):
-    """Returns the cost (float) of other examples if only the batch's is bad."""
+    """Returns the loss (float) of other examples if only the batch's is bad."""
     row = self._source.find_row(place)
     try:
       batch = _take_batch(self._examples, row)
@@ -190,17 +190,17 @@ class LossCheck:
         return None
       other = self._compute(_take_first(self._examples))
     except (cli.RunError, tf.errors.OpError, streamed.ReadError) as error:
-      _log.info(f'why the cost is not finite is not known: {error}')
+      _log.info(f'why the loss is not finite is not known: {error}')
       return None
     return other if math.isfinite(other) else None
 
   def _compute(self, some):
     with problem_lib.open_graph() as graph:
-      cost = _build_cost(self._problem, some)
+      loss = _build_loss(self._problem, some)
       first = (
         *(tf.global_variables_initializer(), tf.tables_initializer()),
         tf.local_variables_initializer(),
       )
       with tf.Session(graph=graph, config=self._config) as session:
         session.run(first)
-        return float(session.run(cost))
+        return float(session.run(loss))

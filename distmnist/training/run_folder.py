@@ -139,9 +139,9 @@ class RunFolder:
     self._problem = problem
     self.images = run_data.describe(problem.unit, *self._splits)
     config = self._task.server_config
-    cost = divergence.CostCheck(problem, self._splits[0], config)
+    check = divergence.CheckpointCheck(problem, self._splits[0], config)
     names = problem_source.flags_of_meaning(problem, self.path)
-    self.restart.check(cost.find, self.images, names)
+    self.restart.check(check.find, self.images, names)
 
   def sign(self):
     """Writes which life of the chief has the folder; call it when serving."""

@@ -34,7 +34,8 @@ class Step(NamedTuple):
     update: strategy.Update; its train_op includes UPDATE_OPS.
     global_step: int64 scalar variable.
     loss: float32 scalar tensor, the mean over the batch.
-    metrics: {name: float32 scalar tensor}, means over the batch.
+    metrics: {name: float32 scalar tensor}, means over the batch; none of them
+      is a `loss`.
     learning_rate: float32 scalar tensor.
     center: list of tf.Variable, the model's, without the optimizer's.
     averages: list of tf.Variable, from --ema_decay; empty without it.
@@ -276,7 +277,8 @@ def _build_towers(cluster, problem, batch):
       _take_losses()  # What loss() added to them is in its result.
       losses.append(loss + penalty if penalty is not None else loss)
       found = problem.metrics(y, outputs)
-      means.append({name: _take_mean(found[name]) for name in found})
+      # The step's `loss` is what it minimizes; one of metrics() is judged.
+      means.append({n: _take_mean(found[n]) for n in found if n != 'loss'})
   if len(devices) == 1:
     return losses[0], means[0]
   return sums.build_mean(losses), _average_each(means)

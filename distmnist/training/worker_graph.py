@@ -104,7 +104,7 @@ def make_steps(source, graph, has_summaries, pace=None):
   step, update = graph.step, graph.step.update
   metrics = {
     'global_step': update.train_op,
-    'cost': step.loss,
+    'loss': step.loss,
     'staleness': update.staleness,
     'bytes_pulled': update.bytes_pulled,
     'bytes_pushed': update.bytes_pushed,

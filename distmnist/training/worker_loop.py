@@ -83,7 +83,7 @@ ORDER = {
   ),
   'stop': Place(
     'start, after, end',
-    'requests the stop that those that follow see, and lets no infinite cost '
+    'requests the stop that those that follow see, and lets no infinite loss '
     'reach them; at the end saves before anything that may fail or take long',
   ),
   'batches': Place(

@@ -21,8 +21,8 @@ _NUM_SAMPLES = 50_000
 _NUM_POINTS = 400  # Of a curve.
 # Of the numbers in samples: title, field, job, x axis.
 _CHARTS = (
-  ('cost', 'cost', 'worker', 'step'),
-  ('cost over time', 'cost', 'worker', 's'),
+  ('loss', 'loss', 'worker', 'step'),
+  ('loss over time', 'loss', 'worker', 's'),
   ('examples/s of each worker', 'examples_per_sec', 'worker', 's'),
   ('staleness', 'staleness_mean', 'worker', 's'),
   ('bytes/s into each ps', 'received_bytes_per_sec', 'ps', 's'),

@@ -96,7 +96,7 @@ _FIELDS = {
   ),
   **dict.fromkeys(
     (
-      *('attempt', 'code', 'cost', 'cpu_cores', 'cpu_secs', 'every_secs'),
+      *('attempt', 'code', 'loss', 'cpu_cores', 'cpu_secs', 'every_secs'),
       *('examples', 'last_step', 'local_steps', 'rss_bytes', 'step'),
       *('bytes_pulled', 'bytes_pushed', 'received_bytes', 'sent_bytes'),
       *('examples_per_sec', 'received_bytes_per_sec', 'sent_bytes_per_sec'),

@@ -42,7 +42,7 @@ def test_a_cell_has_one_picture_that_grows(monkeypatch, capsys):
   curve = notebook.Curve()
   on_line = notebook.make_on_line(curve)
   lines = [
-    *('starting', 'step 1/9  cost 3', 'step 5/9  cost 2', 'step 9/9  cost 1'),
+    *('starting', 'step 1/9  loss 3', 'step 5/9  loss 2', 'step 9/9  loss 1'),
     'report  here',
   ]
   for line in lines:
@@ -57,7 +57,7 @@ _CELL = """
 from distmnist.api import notebook
 curve = notebook.Curve()
 on_line = notebook.make_on_line(curve)
-for line in 'step 1/9  cost 3', 'step 5/9  cost 2', 'total time  1 s':
+for line in 'step 1/9  loss 3', 'step 5/9  loss 2', 'total time  1 s':
   curve.take(line)
   on_line(line)
 """
@@ -76,25 +76,25 @@ def test_a_real_cell_shows_a_picture():
   assert len(shown) == 1 and 'image/png' in shown[0].data
 
 
-def test_lines_with_a_step_have_the_cost():
+def test_lines_with_a_step_have_the_loss():
   curve = notebook.Curve()
   for line, is_point in (
     ('distmnist.launch: 1 ps and 2 workers on this machine', False),
-    ('step 1/80  epoch 0.03  cost 0.8341', True),
+    ('step 1/80  epoch 0.03  loss 0.8341', True),
     (
-      'step 80/80  epoch 2.00  cost 2.73e-02  6.71 ms/step  18 examples/s',
+      'step 80/80  epoch 2.00  loss 2.73e-02  6.71 ms/step  18 examples/s',
       True,
     ),
-    ('final cost          0.0273', False),
+    ('final loss          0.0273', False),
   ):
     assert curve.take(line) == is_point
-  assert (curve.steps, curve.costs) == ([1, 80], [0.8341, 0.0273])
+  assert (curve.steps, curve.losses) == ([1, 80], [0.8341, 0.0273])
 
 
 def test_it_is_drawn():
   pytest.importorskip('matplotlib')
   curve = notebook.Curve()
-  curve.take('step 1/80  epoch 0.03  cost 0.8341')
+  curve.take('step 1/80  epoch 0.03  loss 0.8341')
   axes = curve.plot()
   assert axes.get_xlabel() == 'global step'
   assert curve.plot(axes) is axes and len(axes.lines) == 2

@@ -17,12 +17,12 @@ def make_lines():
   lines = {
     'worker 0': [
       {'kind': 'start', 'time': 8.0},
-      sample(9.0, 'starting', cost=None),
-      sample(10.0, 'training', cost=None),
-      sample(12.0, 'training', cost=2.0),
-      sample(14.0, 'training', cost=1.0),
+      sample(9.0, 'starting', loss=None),
+      sample(10.0, 'training', loss=None),
+      sample(12.0, 'training', loss=2.0),
+      sample(14.0, 'training', loss=1.0),
       {**judged, 'metrics': {'accuracy': 0.5}},
-      sample(18.0, 'ending', cost=0.5),
+      sample(18.0, 'ending', loss=0.5),
     ],
     'ps 0': ps,
     'ps 1': ps[:2],
@@ -32,7 +32,7 @@ def make_lines():
 
 def test_curves_begin_at_the_first_step_and_end_with_the_last_judgement():
   assert split_curves.find_curves(make_lines()) == {
-    'cost': [(2.0, 2.0), (4.0, 1.0)],
+    'loss': [(2.0, 2.0), (4.0, 1.0)],
     'validation accuracy': [(6.0, 0.5)],
     'ps 0': [(2.0, 12.0)],
     'ps 1': [(2.0, 12.0)],
@@ -43,7 +43,7 @@ def test_each_case_is_a_line_in_each_panel(tmp_path):
   curves = split_curves.find_curves(make_lines())
   figure = split_curves.draw({'before': curves, 'after': curves}, 'title')
   assert [axes.get_title('left') for axes in figure.axes] == [
-    *('cost of worker 0', 'validation accuracy'),
+    *('loss of worker 0', 'validation accuracy'),
     *('ps 0 sends, MB/s', 'ps 1 sends, MB/s'),
   ]
   for axes in figure.axes:

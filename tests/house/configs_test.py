@@ -52,7 +52,7 @@ CLUSTERS = {
 @pytest.mark.slow
 @each_config
 def test_a_small_net_learns_with_a_recipe(set_flags, make_cluster, path):
-  """Drawn digits of ten classes: the cost of a guess is log 10, 2.3."""
+  """Drawn digits of ten classes: the loss of a guess is log 10, 2.3."""
   recipe = read_recipe(path)
   net = command_line.find_value(recipe, 'model')
   set_flags(
@@ -67,7 +67,7 @@ def test_a_small_net_learns_with_a_recipe(set_flags, make_cluster, path):
   last = np.mean(costs[-len(costs) // 10 :])
   if path.stem == 'schlag':
     # Its weights begin far off, and its rate is so small that it takes the 20
-    # passes over 55,000 images to get to a cost of 2.
+    # passes over 55,000 images to get to a loss of 2.
     assert last < 0.95 * costs[0]
   else:
     assert last < 2.0

@@ -169,14 +169,14 @@ def test_a_checkpoint_of_two_ps_loads_on_none(
     *SMALL, '--train_steps=40', logdir
   )
   assert tasks.wait(*ps, *workers) == [0] * 3
-  cost = read_report(tmp_path / 'run')['final_cost']
+  loss = read_report(tmp_path / 'run')['final_loss']
   alone = tasks.run(tmp_path / 'alone', *SMALL, '--train_steps=80', logdir)
   assert alone.code == 0, alone.output
   assert 'restored' in alone.output
   assert re.search(
     r'^worker 0 +80 local steps, .* in 2 lives$', alone.output, re.M
   )
-  assert read_report(tmp_path / 'run')['final_cost'] < cost
+  assert read_report(tmp_path / 'run')['final_loss'] < loss
 
 
 @pytest.mark.slow

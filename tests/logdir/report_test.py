@@ -122,7 +122,7 @@ def test_a_row_is_of_all_lives_and_has_each():
     ', in 2 lives' in lines
   )
   assert (
-    'lives               4: work, traffic and images/s are of all, cost and '
+    'lives               4: work, traffic and images/s are of all, loss and '
     'times of the last' in lines
   )
   assert not [line for line in lines if line.startswith('counted')]

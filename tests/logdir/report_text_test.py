@@ -8,7 +8,7 @@ def test_the_last_lines_of_a_run():
   assert report_text.format_lines(compose()) == [
     'test accuracy       0.9124',
     'total time          12.3 s (training 5.1 s)',
-    'final cost          0.2500',
+    'final loss          0.2500',
     'images/s            12,346',
     'work                8 global steps, 8 local steps, 80 images',
     'traffic             8 pushes, 4.0 MB pushed, 2.0 MB pulled',
@@ -40,7 +40,7 @@ def test_the_last_lines_of_a_run_with_all_that_may_be_said():
 
 
 def test_what_is_not_known_is_not_said():
-  found = compose(final_cost=None) | {'images_per_sec': None}
+  found = compose(final_loss=None) | {'images_per_sec': None}
   found |= {'staleness_mean': None, 'workers': []}
   assert report_text.format_lines(found) == [
     'test accuracy       0.9124',

@@ -26,7 +26,7 @@ def make_restart(set_flags, logdir, resume, diverged=()):
   set_flags(f'--resume={resume}')
   restart = restart_lib.from_flags(str(logdir), 10)
   restart.check(
-    lambda path: 'the cost is nan' if path in diverged else None,
+    lambda path: 'the loss is nan' if path in diverged else None,
     IMAGES,
     images.flags_of_meaning(),
   )
@@ -273,7 +273,7 @@ def test_a_checkpoint_that_has_diverged_is_passed_over(
   assert restart.find() == first
   assert logged == [
     f'checkpoint {second} is of a training that has diverged, and not used: '
-    'the cost is nan'
+    'the loss is nan'
   ]
   assert make_again(restart) == first
   assert checkpoints.list_checkpoints(str(tmp_path)) == [first]
@@ -288,7 +288,7 @@ def test_a_given_path_that_has_diverged_is_refused(
 ):
   path = save(tmp_path, w=[2])
   with pytest.raises(
-    cli.RunError, match='^--resume=.* diverged: the cost is nan|can be used'
+    cli.RunError, match='^--resume=.* diverged: the loss is nan|can be used'
   ):
     given = tmp_path if is_folder else path
     make_restart(set_flags, tmp_path / 'logdir', given, [path])
@@ -298,7 +298,7 @@ def test_a_given_path_that_has_diverged_is_refused(
 def test_numbers_that_are_not_finite_are_found(
   logged, set_flags, tmp_path, number
 ):
-  """In an optimizer's slots, too, which no cost is computed from."""
+  """In an optimizer's slots, too, which no loss is computed from."""
   writer = saving.CheckpointWriter(str(tmp_path), 5)
   values = {'w': np.zeros(3), 'w/Momentum': np.zeros(3), 'n': np.arange(3)}
   writer.save_values(values | {'global_step': np.int64(3)}, 3)

@@ -85,7 +85,7 @@ def test_a_checkpoint_in_this_very_folder_needs_no_path(
 
 
 def find_divergence(path):
-  return 'the cost computed from it is nan' if path.endswith('-12') else None
+  return 'the loss computed from it is nan' if path.endswith('-12') else None
 
 
 def test_what_has_diverged_is_named_and_the_one_before_it_taken(
@@ -96,7 +96,7 @@ def test_what_has_diverged_is_named_and_the_one_before_it_taken(
   assert found == f'{run}/model.ckpt-3'
   assert logged == [
     f'checkpoint {run}/model.ckpt-12 is of a training that has diverged, and'
-    ' not used: the cost computed from it is nan'
+    ' not used: the loss computed from it is nan'
   ]
 
 
@@ -107,7 +107,7 @@ def test_what_has_diverged_is_taken_where_it_is_asked_for(
   found = saved_run.find_checkpoint(str(run), find_divergence)
   assert found == f'{run}/model.ckpt-12'
   assert logged == [
-    f'checkpoint {found} is of a training that has diverged: the cost'
+    f'checkpoint {found} is of a training that has diverged: the loss'
     ' computed from it is nan'
   ]
 
@@ -117,7 +117,7 @@ def test_all_that_have_diverged_are_no_checkpoint(set_flags, run):
   with pytest.raises(
     cli.RunError, match='or name one that has diverged by --checkpoint$'
   ):
-    saved_run.find_checkpoint(str(run), lambda path: 'its cost is nan')
+    saved_run.find_checkpoint(str(run), lambda path: 'its loss is nan')
 
 
 @pytest.mark.parametrize('which', ['7', 'best'])

@@ -582,7 +582,7 @@ def test_divergence_ends_all(tasks, make_real_cluster):
   flags = *flags, '--start_timeout_secs=6'
   workers = [cluster.start('worker', i, *flags) for i in (0, 1)]
   codes = tasks.wait(*workers)
-  # Both see the same cost; the quicker one leaves the other alone.
+  # Both see the same loss; the quicker one leaves the other alone.
   assert 1 in codes and set(codes) <= {1, 3}
   for code, worker in zip(codes, workers, strict=True):
     words = {1: 'the training has diverged', 3: 'lost worker'}[code]

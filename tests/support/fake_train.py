@@ -140,7 +140,7 @@ def _act(action, flags, me):
         {
           'validation_accuracy': accuracy,
           'test_accuracy': accuracy / 2,
-          'final_cost': 1 - accuracy,
+          'final_loss': 1 - accuracy,
           'global_step': int(flags.get('train_steps', 100)),
           'images_per_sec': None,
         },

@@ -30,7 +30,7 @@ def compose(max_staleness=None, lives=None, **outcome):
     'validation_accuracy': None,
     'total_secs': 12.34,
     'train_secs': 5.06,
-    'final_cost': 0.25,
+    'final_loss': 0.25,
     'workers_not_heard_of': [],
     **outcome,
   }

@@ -13,7 +13,7 @@ from tests.support.paths import REPO, SUPPORT
 
 # Far more than anything takes where nothing else wants the cores.
 DEADLINE_SECS = 100
-DIVERGES = 'all:error=the_cost_is_nan:_the_training_has_diverged'
+DIVERGES = 'all:error=the_loss_is_nan:_the_training_has_diverged'
 
 
 def make_command(folder, *words, module='fake_train'):

@@ -64,7 +64,7 @@ def train(member, server=None):
     with session_lib.make_session(task, scaffold, hooks) as session:
       while not session.should_stop():
         session.run([])
-        losses += [steps.last['cost']] if steps.done else []
+        losses += [steps.last['loss']] if steps.done else []
   return start.values, last, losses
 
 

@@ -8,7 +8,7 @@ def make_trial(number, state, *validation, test=0.5, **combination):
     {
       'validation_accuracy': v,
       'test_accuracy': test,
-      'final_cost': 0.25,
+      'final_loss': 0.25,
       'global_step': 100 * (rung + 1),
     }
     for rung, v in enumerate(validation)

@@ -51,7 +51,7 @@ def test_trials_of_two_metrics_are_not_compared():
     {'validation_accuracy': 0.5},
     {'test_accuracy': None},
     {'test_accuracy': 0.5, 'validation_accuracy': float('nan')},
-    {'test_accuracy': 0.5, 'final_cost': 10**400},
+    {'test_accuracy': 0.5, 'final_loss': 10**400},
     {'test_accuracy': 0.5, 'global_step': 1.5},
     {'test_accuracy': 0.5, 'judged_by': '-mse'},
     {'test_accuracy': 0.5, 'judged_by': '+images_per_sec'},

@@ -8,7 +8,7 @@ from tests.support.trials import make_three_trials, make_trial
 
 def test_the_table_is_as_a_person_reads_it():
   assert table.format_lines(make_three_trials()) == [
-    'trial  learning_rate  strategy  validation    test    cost  steps  secs'
+    'trial  learning_rate  strategy  validation    test    loss  steps  secs'
     '  state   cause',
     '   03              1  ssp           0.9500  0.5000  0.2500    100   1.2'
     '  done    -',
@@ -31,9 +31,9 @@ def test_the_csv_has_all_of_it(tmp_path):
   assert [p.name for p in tmp_path.iterdir()] == ['results.csv']
 
 
-def test_a_huge_cost_is_short():
+def test_a_huge_loss_is_short():
   found = make_trial(1, trials.DONE, 0.5)
-  found.result['final_cost'] = 1.33e30
+  found.result['final_loss'] = 1.33e30
   assert table.make_rows([found])[1][-5] == '1.330e+30'
 
 

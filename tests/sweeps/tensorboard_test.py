@@ -37,7 +37,7 @@ def read(folder):
 RESULT = {
   'validation_accuracy': 0.875,
   'test_accuracy': 0.75,
-  'final_cost': None,
+  'final_loss': None,
   'global_step': 90,
 }
 
@@ -74,7 +74,7 @@ def test_the_experiment_has_each_flag_with_its_kind_and_values(two, tmp_path):
     ('use_locking', api_pb2.DATA_TYPE_BOOL, [True, False]),
   ]
   assert [info.name.tag for info in experiment.metric_infos] == [
-    *('validation_accuracy', 'test_accuracy', 'final_cost', 'secs'),
+    *('validation_accuracy', 'test_accuracy', 'final_loss', 'secs'),
   ]
   assert not scalars
 

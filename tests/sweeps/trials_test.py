@@ -87,7 +87,7 @@ def test_what_a_problem_is_judged_by_is_taken_of_its_report(trial):
 
 
 def test_each_run_adds_a_result(trial):
-  write_report(trial, test_accuracy=0.5, final_cost=0.1, workers=[1])
+  write_report(trial, test_accuracy=0.5, final_loss=0.1, workers=[1])
   trial.end(0, 1.5, 0)
   trial.begin()
   # Its report was that of the run before.
@@ -99,7 +99,7 @@ def test_each_run_adds_a_result(trial):
   assert trial.result == {
     'validation_accuracy': None,
     'test_accuracy': 0.75,
-    'final_cost': None,
+    'final_loss': None,
     'global_step': None,
     'images_per_sec': None,
   }
@@ -120,11 +120,11 @@ def test_an_end_without_a_report_is_a_failure(trial):
   assert 'it has left no report' in trial.cause
 
 
-def test_a_cost_that_is_no_number_is_told_from_other_failures(trial):
+def test_a_loss_that_is_no_number_is_told_from_other_failures(trial):
   write_log(
     trial,
-    'step 1/9  cost 3\n'
-    'distmnist.train: error: the cost is nan: the training has diverged; try\n',
+    'step 1/9  loss 3\n'
+    'distmnist.train: error: the loss is nan: the training has diverged; try\n',
   )
   trial.end(1, 1.0, 0)
   assert trial.state == trials.DIVERGED
@@ -154,10 +154,10 @@ def test_who_left_on_a_signal_is_to_run_again(trial, code):
     ('srun: error: a\n', 1, 'srun: error: a (exit code 1)'),
     (
       'distmnist.launch: the last lines of worker 1:\n'
-      '  | step 3\n  | distmnist.train: error: the cost is nan\n'
+      '  | step 3\n  | distmnist.train: error: the loss is nan\n'
       'distmnist.launch: error: worker 1 (x:1) failed first: exit code 1\n',
       1,
-      'the cost is nan',
+      'the loss is nan',
     ),
     (
       'distmnist.launch: error: ps 0 (x:1) failed first: killed by SIGKILL\n',

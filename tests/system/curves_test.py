@@ -39,8 +39,8 @@ def test_curves_do_not_go_back_after_a_kill(tasks, tmp_path):
   runs = [logdir / 'metrics' / name for name in ('worker_0', 'validation')]
   worker = runs[0]
   before = {run: read_curves(run) for run in runs}
-  begin = max(time for _, time in before[worker]['cost'])
-  assert before[worker]['cost'][-1][0] > first_step
+  begin = max(time for _, time in before[worker]['loss'])
+  assert before[worker]['loss'][-1][0] > first_step
   again = tasks.run(tmp_path / 'again', *flags)
   assert again.code == 0, again.output
   for run in runs:

@@ -63,7 +63,7 @@ def test_each_graph_of_a_problem_has_the_global_step(net, set_flags, tmp_path):
     with tf.Session() as session:
       session.run(tf.global_variables_initializer())
       path = tf.train.Saver().save(session, str(tmp_path / 'model.ckpt'), 5)
-  assert divergence.CostCheck(problem, train).find(path) is None
+  assert divergence.CheckpointCheck(problem, train).find(path) is None
 
 
 @pytest.mark.slow

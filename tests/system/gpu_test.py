@@ -93,7 +93,7 @@ def test_a_gpu_computes_what_a_cpu_does(tasks, tmp_path):
       *(f'--num_gpus={number}', f'--logdir={logdir}'),
     )
     assert run.code == 0, run.output
-    costs.append(read_report(logdir)['final_cost'])
+    costs.append(read_report(logdir)['final_loss'])
   assert costs[0] == pytest.approx(costs[1], rel=2e-3)
 
 

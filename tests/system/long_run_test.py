@@ -20,7 +20,7 @@ def write(folder):
   sample = {
     **own,
     **{'kind': 'sample', 'time': 1.0, 'state': 'training', 'step': 2},
-    **{'examples': 3, 'cost': 0.5, 'examples_per_sec': 9.0},
+    **{'examples': 3, 'loss': 0.5, 'examples_per_sec': 9.0},
   }
   form = json.dumps(sample).replace('1.0', '%d').replace(' 2', ' %d')
   for i in range(NUM_TASKS):

@@ -68,7 +68,7 @@ def count(tf_session, set_flags):
     hosts = [f'p{i}:1' for i in range(num_ps)], ['w0:1', 'w1:1']
     member = cluster_lib.make_cluster(*map(tuple, hosts), 'worker', 1)
     update, loss = build(name, member, has_table)
-    tensors = {'global_step': update.train_op, 'cost': loss}
+    tensors = {'global_step': update.train_op, 'loss': loss}
     if update.staleness is not None:
       tensors['staleness'] = update.staleness
     exchanges = periodic_exchange.get_all()

@@ -39,12 +39,12 @@ def read_all(logdir):
 
 
 def read_summaries(folder):
-  """Returns the steps with a cost, a list, of the events in a folder."""
+  """Returns the steps with a loss, a list, of the events in a folder."""
   return [
     event.step
     for path in sorted(folder.glob('events*'))
     for event in tf.train.summary_iterator(str(path))
-    if any(value.tag == 'cost' for value in event.summary.value)
+    if any(value.tag == 'loss' for value in event.summary.value)
   ]
 
 

@@ -26,7 +26,7 @@ def logdir(tmp_path):
 
   worker = make('worker 0')
   metrics = {'recall@10': 0.25, 'mae': None}
-  worker.write('sample', state='training', step=7, cost=0.5, metrics=metrics)
+  worker.write('sample', state='training', step=7, loss=0.5, metrics=metrics)
   worker.write('evaluation', split='test', step=7, metrics={'accuracy': 0.75})
   make('ps 0').write('sample', state='serving', rss_bytes=5)
   return tmp_path
@@ -38,7 +38,7 @@ def test_all_numbers_of_all_tasks_are_read(to_mlflow, logdir):
     for name, number, _, step in to_mlflow.read_points(logdir)
   }
   assert found == {
-    'worker_0/cost': (0.5, 7),
+    'worker_0/loss': (0.5, 7),
     'worker_0/recall_10': (0.25, 7),
     'test/accuracy': (0.75, 7),
     'ps_0/rss_bytes': (5, 0),

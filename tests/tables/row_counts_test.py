@@ -47,5 +47,5 @@ def test_rows_are_counted_by_ps(make_cluster, set_flags):
 
 
 def test_what_is_of_rows_is_chosen_by_name():
-  values = {'cost': 1.0, 'rows/ids': 2, 'rows_of_mine': 3}
+  values = {'loss': 1.0, 'rows/ids': 2, 'rows_of_mine': 3}
   assert row_counts.choose(values) == {'rows/ids': 2}

@@ -55,7 +55,7 @@ class Others:
 
 
 class Progress:
-  final_cost = 0.5
+  final_loss = 0.5
 
 
 class Run:
@@ -156,7 +156,7 @@ def test_the_report_is_of_the_center_at_the_end(
     'images': 400,
     'pushes_per_update': 1,
     'tables': {},
-    'final_cost': 0.5,
+    'final_loss': 0.5,
     'images_per_sec': 200,
     'train_secs': 2,
     'workers_not_heard_of': [1, 3],

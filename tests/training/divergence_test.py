@@ -1,4 +1,4 @@
-"""divergence: the cost of what is resumed has to be finite."""
+"""divergence: the loss of what is resumed has to be finite."""
 
 import re
 import types
@@ -15,7 +15,7 @@ from distmnist.training import divergence
 from tests.support import problems
 from tests.training import evaluation_test
 
-pytestmark = pytest.mark.usefixtures('set_flags')  # The cost reads a flag.
+pytestmark = pytest.mark.usefixtures('set_flags')  # The loss reads a flag.
 
 
 def save(folder, step, **values):
@@ -25,34 +25,34 @@ def save(folder, step, **values):
   return checkpoints.path_of_step(str(folder), step)
 
 
-def test_the_cost_of_a_checkpoint_tells(tmp_path):
+def test_the_loss_of_a_checkpoint_tells(tmp_path):
   split = evaluation_test.make_split(7)
-  check = divergence.CostCheck(evaluation_test.PROBLEM, split)
+  check = divergence.CheckpointCheck(evaluation_test.PROBLEM, split)
   biases = np.zeros(3, 'f')
   sane = save(tmp_path, 1, weights=np.eye(3, dtype='f'), biases=biases)
   assert check.find(sane) is None
-  # Finite numbers, whose cost is not.
+  # Finite numbers, whose loss is not.
   large = np.array([[3e38, -3e38, 0]] * 3, 'f')
   lost = save(tmp_path, 2, weights=large, biases=biases)
   assert re.fullmatch(
-    'the cost computed from it is (inf|nan)', check.find(lost)
+    'the loss computed from it is (inf|nan)', check.find(lost)
   )
   assert check.find(sane) is None
 
 
-def test_without_data_the_cost_of_drawn_pixels_tells(tmp_path):
+def test_without_data_the_loss_of_drawn_pixels_tells(tmp_path):
   check = divergence.without_data(evaluation_test.PROBLEM, (1, 3, 1))
   biases = np.zeros(3, 'f')
   sane = save(tmp_path, 1, weights=np.eye(3, dtype='f'), biases=biases)
   assert check.find(sane) is None
   large = np.array([[3e38, -3e38, 0]] * 3, 'f')
   lost = save(tmp_path, 2, weights=large, biases=biases)
-  assert 'the cost computed from it is' in check.find(lost)
+  assert 'the loss computed from it is' in check.find(lost)
 
 
 def test_another_model_is_named(tmp_path):
   split = evaluation_test.make_split(7)
-  check = divergence.CostCheck(evaluation_test.PROBLEM, split)
+  check = divergence.CheckpointCheck(evaluation_test.PROBLEM, split)
   with pytest.raises(
     cli.RunError, match='has no softmax/biases: it comes from'
   ):
@@ -70,7 +70,7 @@ def test_words_are_looked_up_in_their_table(tmp_path):
   problem.preprocess = lambda x, y, is_training: (x, y)
   words = np.array([b'a', b'b'], object)
   split = split_lib.Split(words, np.arange(2, dtype=np.int32))
-  check = divergence.CostCheck(problem, split)
+  check = divergence.CheckpointCheck(problem, split)
   values = {'weights': np.eye(3, dtype='f'), 'biases': np.zeros(3, 'f')}
   assert check.find(save(tmp_path, 1, **values)) is None
 
@@ -128,5 +128,5 @@ def test_a_loss_that_cannot_take_a_batch_has_not_diverged():
 def test_a_loss_that_takes_the_batch_at_first_or_takes_none_has_diverged(loss):
   numbers = [4, 5, 6, 7] if loss is lose else [0, 1, 2, 3]
   assert explain(numbers, loss) == (
-    f'the cost is nan: {cli.DIVERGED}; try a lower rate'
+    f'the loss is nan: {cli.DIVERGED}; try a lower rate'
   )

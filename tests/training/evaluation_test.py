@@ -11,7 +11,7 @@ from distmnist.training import evaluation
 from distmnist.transport import sharding
 from tests.support import problems
 
-pytestmark = pytest.mark.usefixtures('set_flags')  # The cost reads a flag.
+pytestmark = pytest.mark.usefixtures('set_flags')  # The loss reads a flag.
 
 
 def build_model(images, is_training):

@@ -21,7 +21,7 @@ OUTCOME = {
   'test_images': 10,
   'unit': 'images',
   'global_step': 40,
-  'final_cost': 0.5,
+  'final_loss': 0.5,
   'train_secs': 2.0,
   'total_secs': 3.0,
 }

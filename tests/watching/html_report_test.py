@@ -44,7 +44,7 @@ def logdir(tmp_path, monkeypatch):
         *('sample',),
         state='training',
         step=step,
-        cost=1 / step,
+        loss=1 / step,
         unit='images',
         examples_per_sec=100.0,
         staleness={'0': 3, '2': 1},
@@ -72,7 +72,7 @@ def test_the_page_has_all_and_refers_to_nothing(logdir):
     *('a <run>', '--model=cnn --x=<b>', 'worker 1: killed by SIGKILL'),
     *('worker 1: no step for 10 s: <ps 0>', 'tensorflow 2.21.0'),
     # The charts.
-    *('cost', 'images/s of each worker', 'accuracy', 'pushes by staleness'),
+    *('loss', 'images/s of each worker', 'accuracy', 'pushes by staleness'),
     *('samples of ps in which a worker waited', 'lives of each task'),
   ):
     assert text in words, text
@@ -82,7 +82,7 @@ def test_the_page_has_all_and_refers_to_nothing(logdir):
 
 def test_curves_counts_and_lives_are_those_of_the_lines(logdir):
   history = html_report.History(metrics_file.iterate(str(logdir)))
-  assert history.curves['cost', 'step'] == {
+  assert history.curves['loss', 'step'] == {
     f'worker {i}': [(10, 0.1), (20, 0.05), (30, 0.03333333)] for i in range(2)
   }
   assert history.curves['accuracy', 'step'] == {'test': [(30, 0.5)]}

@@ -29,10 +29,10 @@ def test_each_life_begins_with_its_start(tmp_path):
 
 
 def test_a_number_that_is_none_becomes_null_and_others_stay_short(tmp_path):
-  fields = {'cost': float('nan'), 'metrics': {'a': 1 / 3, 'b': float('inf')}}
+  fields = {'loss': float('nan'), 'metrics': {'a': 1 / 3, 'b': float('inf')}}
   make(tmp_path).write('sample', **fields)
   line = read_lines(tmp_path)[1]
-  assert line['cost'] is None
+  assert line['loss'] is None
   assert line['metrics'] == {'a': 0.3333333, 'b': None}
 
 

@@ -8,7 +8,7 @@ import pytest
 from distmnist.watching import metrics_file
 
 GOOD = {'task': 'worker 1', 'kind': 'sample', 'life': 'a', 'time': 1.5}
-GOOD |= {'state': 'training', 'step': 3, 'cost': None, 'staleness': {'0': 4}}
+GOOD |= {'state': 'training', 'step': 3, 'loss': None, 'staleness': {'0': 4}}
 
 
 def write_line(folder, **fields):

@@ -11,7 +11,7 @@ class Progress:
 
   Attributes:
     final_step: int, the global step after the last run; None before the first.
-    final_cost: float, cost of the last step.
+    final_loss: float, loss of the last step.
     last_values: {name: number}, what was fetched from the last step.
   """
 
@@ -21,7 +21,7 @@ class Progress:
     """
     Args:
       stats: report.WorkerStats, filled in here.
-      steps: fused_steps.Steps, with `global_step` (after the step), `cost` and,
+      steps: fused_steps.Steps, with `global_step` (after the step), `loss` and,
         where they differ from step to step, `bytes_pulled`, `bytes_pushed` and
         `staleness`; for a run's last step its metrics, for summaries.
       constants: {name: number}, the values that stay the same.
@@ -42,7 +42,7 @@ class Progress:
     self._start = None
     self._printed_steps = 0
     self.final_step = None
-    self.final_cost = None
+    self.final_loss = None
     self.last_values = {}
 
   def begin(self):
@@ -81,7 +81,7 @@ class Progress:
   def _count(self, values):
     """Counts a step whose `values` are {name: number}."""
     stats = self._stats
-    self.final_cost = values['cost']
+    self.final_loss = values['loss']
     self.final_step = values['global_step']
     stats.local_steps += 1
     stats.images += self._source.dealing.batch_size
@@ -122,7 +122,7 @@ class Progress:
     self._printed_steps = self._stats.local_steps
     last = self.last_step
     of_all = f'{step}' if last is None else f'{min(step, last)}/{last}'
-    text = f'step {of_all}  epoch {epochs:.2f}  cost {self.final_cost:.4f}'
+    text = f'step {of_all}  epoch {epochs:.2f}  loss {self.final_loss:.4f}'
     local_steps = self._stats.local_steps - then_local
     if local_steps and step > then_step:
       rate = (step - then_step) * dealing.images_per_step / (now - then)

@@ -1,4 +1,4 @@
-"""Ends a training at its last step, on request, or at an infinite cost.
+"""Ends a training at its last step, on request, or at an infinite loss.
 
 What was made by each step is read from what fused_steps.Steps has fetched in
 the run of the training step itself: a step stays one session.run.
@@ -56,8 +56,8 @@ class StopHook(tf.train.SessionRunHook):
         every half second.
       request_stop: callable(context), how to end before the last step; the
         context has a method request_stop.
-      explain_nan: callable(cost, global step, place of the step in its run) ->
-        str, see divergence.LossCheck; None to leave the `cost` alone.
+      explain_nan: callable(loss, global step, place of the step in its run) ->
+        str, see divergence.LossCheck; None to leave the `loss` alone.
       save: callable(session), at the end saves what was trained.
       history: history.History, or None.
       metrics: own_metrics.OwnMetrics, or None.
@@ -117,11 +117,11 @@ class StopHook(tf.train.SessionRunHook):
       self._check_costs()
 
   def _check_costs(self):
-    """Raises cli.RunError, with advice, if the cost of a step is not finite."""
+    """Raises cli.RunError, with advice, if the loss of a step is not finite."""
     for place, step in enumerate(self._steps.done):
-      cost = step['cost']
-      if not math.isfinite(cost):
-        raise cli.RunError(self._explain_nan(cost, step['global_step'], place))
+      loss = step['loss']
+      if not math.isfinite(loss):
+        raise cli.RunError(self._explain_nan(loss, step['global_step'], place))
 
   def end(self, session):
     self._save(session)

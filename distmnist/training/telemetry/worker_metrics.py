@@ -32,7 +32,7 @@ class WorkerMetrics:
     # The same sums as in lives/, from which the report is made.
     stats, values = self._life.keep(), self._progress.last_values
     known = {
-      *('global_step', 'cost', 'staleness', 'bytes_pulled', 'bytes_pushed'),
+      *('global_step', 'loss', 'staleness', 'bytes_pulled', 'bytes_pushed'),
       *row_counts.choose(values),
     }
     return {
@@ -43,7 +43,7 @@ class WorkerMetrics:
       'examples': stats.images,
       'unit': self._unit,
       'examples_per_sec': self._compute_rate(stats.images),
-      'cost': self._progress.final_cost,
+      'loss': self._progress.final_loss,
       'metrics': {n: x for n, x in values.items() if n not in known},
       'bytes_pulled': stats.bytes_pulled,
       'bytes_pushed': stats.bytes_pushed,

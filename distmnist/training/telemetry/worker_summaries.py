@@ -77,7 +77,7 @@ class WorkerSummaries:
     """Writes the summary of a step.
 
     Args:
-      values: {name: number}, with `global_step`, `cost` and the metrics.
+      values: {name: number}, with `global_step`, `loss` and the metrics.
       stats: report.WorkerStats, which already counts the step.
       session: tf.Session, to read the learning rate.
       now: float, from time.monotonic().
@@ -85,7 +85,7 @@ class WorkerSummaries:
     every = self._every_steps
     self._next = stats.local_steps - stats.local_steps % every + every
     self._is_new_session = False
-    shown = {name: values[name] for name in ('cost', *self._metrics)}
+    shown = {name: values[name] for name in ('loss', *self._metrics)}
     # Fetching it with the step would make another graph to prepare.
     shown['learning_rate'] = session.run(self._learning_rate)
     shown |= {

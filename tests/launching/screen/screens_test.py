@@ -126,7 +126,7 @@ def screen(tmp_path, out):
 
 def test_lines_come_above_the_table_and_steps_not_at_all(screen, out, tmp_path):
   with open(tmp_path / 'worker_0.log', 'a') as log:
-    log.write('bytes held: [ps 0] 954,136\nstep 1/9  cost 2\n')
+    log.write('bytes held: [ps 0] 954,136\nstep 1/9  loss 2\n')
   screen.update()
   text = out.getvalue()
   assert text.index('bytes held: [ps 0] 954,136') < text.index('ps 0')

@@ -47,7 +47,7 @@ def worker():
 
   def run(*done):
     steps.done = [
-      {'global_step': step, 'cost': 0.5, 'staleness': s, 'bytes_pushed': pushed}
+      {'global_step': step, 'loss': 0.5, 'staleness': s, 'bytes_pushed': pushed}
       for step, s, pushed in done
     ]
     shown.count_run(None)
@@ -76,13 +76,13 @@ def test_rows_of_tables_are_added_up(worker):
   assert worker.stats.rows == {'rows/ids': 10, 'rows/of_ps_0': 4}
 
 
-def test_a_line_has_step_epoch_and_cost(worker):
+def test_a_line_has_step_epoch_and_loss(worker):
   worker.run((1, 0, 40))
   assert worker.console.lines == []
   worker.console.due = True
   worker.run((10, 0, 40))
   [(text, part)] = worker.console.lines
-  assert text.startswith('step 10/50  epoch 2.00  cost 0.5000  ')
+  assert text.startswith('step 10/50  epoch 2.00  loss 0.5000  ')
   assert text.endswith(' images/s')
   assert part == 0.2
 

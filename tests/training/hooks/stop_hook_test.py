@@ -52,13 +52,13 @@ def test_a_session_with_nothing_left_to_do_makes_no_step(
 
 
 @pytest.mark.parametrize('number', range(3))
-def test_no_step_of_a_run_may_have_an_infinite_cost(number):
-  done = [{'cost': 1.0, 'global_step': 7 + i} for i in range(3)]
+def test_no_step_of_a_run_may_have_an_infinite_loss(number):
+  done = [{'loss': 1.0, 'global_step': 7 + i} for i in range(3)]
   told = []
 
   def explain(*where):
     told.append(where)
-    return 'the cost is inf'
+    return 'the loss is inf'
 
   steps = types.SimpleNamespace(done=done, last=done[-1])
   stop = in_process.NoStop()
@@ -69,7 +69,7 @@ def test_no_step_of_a_run_may_have_an_infinite_cost(number):
     types.SimpleNamespace(run=lambda _: 0), tf.train.Coordinator()
   )
   hook.after_run(None, None)
-  steps.done[number]['cost'] = float('inf')
-  with pytest.raises(cli.RunError, match='^the cost is inf$'):
+  steps.done[number]['loss'] = float('inf')
+  with pytest.raises(cli.RunError, match='^the loss is inf$'):
     hook.after_run(None, None)
   assert told == [(float('inf'), 7 + number, number)]

@@ -66,15 +66,15 @@ def test_events_come_back_and_a_folder_that_is_removed_is_made_again(
 ):
   folder = tmp_path / 'worker_0'
   writer = summaries.Writer(str(folder))
-  writer.write_scalars({'cost': 0.5, 'images': 20}, 1)
+  writer.write_scalars({'loss': 0.5, 'images': 20}, 1)
   (event,) = read(folder)
   values = {v.tag: v.simple_value for v in event.summary.value}
-  assert (event.step, values) == (1, {'cost': 0.5, 'images': 20})
+  assert (event.step, values) == (1, {'loss': 0.5, 'images': 20})
   assert abs(event.wall_time - time.time()) < 600
   for path in folder.iterdir():
     path.unlink()
   folder.rmdir()
-  writer.write_scalars({'cost': 0.25}, 2)
+  writer.write_scalars({'loss': 0.25}, 2)
   writer.close()
   assert [event.step for event in read(folder)] == [2]
   assert logged == []
@@ -84,7 +84,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, logged):
   (tmp_path / 'worker_0').write_text('a file')
   writer = summaries.Writer(f'{tmp_path}/worker_0')
   for step in range(3):
-    writer.write_scalars({'cost': 0.5}, step)
+    writer.write_scalars({'loss': 0.5}, step)
   writer.close()
   assert logged == [
     f'cannot write summaries to {tmp_path}/worker_0: File exists; the training'
@@ -97,17 +97,17 @@ def test_a_disk_that_is_full_for_a_while_is_one_line(
 ):
   monkeypatch.setattr(summaries, '_RETRY_SECS', 0)
   writer = summaries.Writer(str(tmp_path))
-  writer.write_scalars({'cost': 0.5}, 0)
+  writer.write_scalars({'loss': 0.5}, 0)
   soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
   # Python ignores SIGXFSZ: a write beyond it fails, as on a full disk.
   resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
   try:
     for step in range(1, 20):
-      writer.write_scalars({'cost': 0.5}, step)
+      writer.write_scalars({'loss': 0.5}, step)
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
   for step in (20, 21):
-    writer.write_scalars({'cost': 0.5}, step)
+    writer.write_scalars({'loss': 0.5}, step)
   writer.close()
   (line,) = logged
   assert line.startswith(f'cannot write summaries to {tmp_path}: ')
@@ -141,17 +141,17 @@ def test_what_comes_after_the_step_that_is_gone_back_to_is_forgotten(tmp_path):
     leader.begin_session(first)
     other.begin_session()
     for step in range(first + 10, last + 1, 10):
-      leader.write_scalars({'cost': 1}, step)
+      leader.write_scalars({'loss': 1}, step)
       other.write_scalars({'rows': 1}, step)
   leader.close()
   other.close()
   assert read_steps(tmp_path) == {
-    'cost': [10, 20, 30, 40, 50, 60],
+    'loss': [10, 20, 30, 40, 50, 60],
     'rows': [10, 20, 30, 40, 50, 60],
   }
   # Another process, which begins with the checkpoint of step 40.
   again = summaries.Writer(str(tmp_path))
   again.begin_session(40)
-  again.write_scalars({'cost': 2}, 41)
+  again.write_scalars({'loss': 2}, 41)
   again.close()
-  assert read_steps(tmp_path)['cost'] == [10, 20, 30, 40, 41]
+  assert read_steps(tmp_path)['loss'] == [10, 20, 30, 40, 41]

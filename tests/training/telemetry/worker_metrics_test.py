@@ -24,7 +24,7 @@ def worker(monkeypatch):
     time=100.0,
     stats=report.WorkerStats(1),
     progress=types.SimpleNamespace(
-      final_step=None, final_cost=None, last_values={}, last_step=500
+      final_step=None, final_loss=None, last_values={}, last_step=500
     ),
     stalls=Stalls(),
   )
@@ -54,7 +54,7 @@ def test_a_worker_that_finds_nothing_to_do_knows_where_the_run_is(worker):
 def test_rates_and_staleness_are_those_since_the_last_sample(worker):
   worker.metrics.collect()
   worker.progress.final_step = 40
-  worker.progress.last_values = {'global_step': 40, 'cost': 1, 'accuracy': 0.5}
+  worker.progress.last_values = {'global_step': 40, 'loss': 1, 'accuracy': 0.5}
   worker.stats.images, worker.time = 500, 102.0
   worker.stats.staleness.update([0, 0, 3])
   found = worker.metrics.collect()

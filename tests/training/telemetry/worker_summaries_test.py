@@ -43,17 +43,17 @@ def test_a_summary_is_due_every_so_many_local_steps(tmp_path):
   summaries = WorkerSummaries(str(folder), 3, 'rate', ['accuracy'])
   summaries.begin()
   assert summaries.is_due(0)
-  values = {'global_step': 7, 'cost': 2.0, 'accuracy': 0.25, 'more': 1}
+  values = {'global_step': 7, 'loss': 2.0, 'accuracy': 0.25, 'more': 1}
   summaries.write(values, make_stats(1, [0]), Session(), now=100.0)
   assert not summaries.is_due(2) and summaries.is_due(3)
-  values |= {'global_step': 12, 'cost': 1.0}
+  values |= {'global_step': 12, 'loss': 1.0}
   summaries.write(values, make_stats(4, [0, 1, 3]), Session(), now=102.0)
   summaries.close(make_stats(5, [0, 1, 3, 5]), 13)
   [first, second, last] = read(folder)
   assert first == (
     7,
     {
-      'cost': 2.0,
+      'loss': 2.0,
       'accuracy': 0.25,
       'learning_rate': 0.5,
       'local_steps': 1,
@@ -75,7 +75,7 @@ def test_rows_of_tables_are_of_the_step(tmp_path):
   summaries = WorkerSummaries(str(tmp_path), 1, 'rate')
   summaries.begin()
   rows = {'rows/ids': 8, 'rows/different': 2, 'rows/of_ps_0': 2}
-  values = {'global_step': 7, 'cost': 2.0, **rows}
+  values = {'global_step': 7, 'loss': 2.0, **rows}
   summaries.write(values, make_stats(1, []), Session(), now=100.0)
   summaries.close(make_stats(1, []), 7)
   [(_, found)] = read(tmp_path)
