@@ -74,8 +74,8 @@ def fit(
     on_line: called with each line, see training.run.
     **settings: flags, see distmnist.run. By default epochs=1 (unless there are
       train_steps or train_secs), batch_size=32 (the examples in one worker's
-      batch), and the optimizer and its learning rate are those of the compiled
-      model.
+      batch), and the optimizer and its learning rate, or its schedule of the
+      rate, are those of the compiled model.
 
   Returns:
     (model, report): the same model, with the weights of the last step, or of
@@ -100,14 +100,20 @@ def fit(
       'takes both)'
     )
   process.check_is_shared(given, logdir, 'logdir')
-  defaults = {'batch_size': 32}
+  defaults, schedule = {'batch_size': 32}, None
   if 'optimizer' not in given:
-    defaults |= keras_optimizer.read(model, 'learning_rate' in given)
+    has_rate = 'learning_rate' in given or 'lr_schedule' in given
+    defaults |= keras_optimizer.read(model, has_rate)
+    schedule = None if has_rate else keras_optimizer.read_schedule(model)
   defaults = {n: value for n, value in defaults.items() if n not in given}
   splits = make_splits(x, y, validation_data, validation_split)
   with _opened(logdir) as folder:
     report = _train(
-      model, folder, splits, {**defaults, **settings, 'on_line': on_line}
+      model,
+      folder,
+      splits,
+      {**defaults, **settings, 'on_line': on_line},
+      schedule,
     )
   return model, report
 
@@ -139,7 +145,11 @@ def _opened(logdir: str | os.PathLike | None) -> Iterator[str]:
 
 
 def _train(
-  model: 'keras.Model', logdir: str, splits: Splits, settings: dict[str, object]
+  model: 'keras.Model',
+  logdir: str,
+  splits: Splits,
+  settings: dict[str, object],
+  schedule: keras_optimizer.Schedule | None,
 ) -> training.Report:
   """Trains the model in place."""
   import keras  # noqa: PLC0415  Keeps `import distmnist` cheap.
@@ -152,7 +162,7 @@ def _train(
       )
     )
   folder = layout.own_path(logdir, 'fitted')
-  _hand_over(model, folder, splits, logdir, settings.get('resume'))
+  _hand_over(model, folder, splits, logdir, settings.get('resume'), schedule)
   settings = settings | {'logdir': logdir, 'fitted_dir': folder}
   report = training.run('fitted', **settings)
   trained = keras.models.load_model(os.path.join(logdir, 'model.keras'))
@@ -166,6 +176,7 @@ def _hand_over(
   splits: Splits,
   logdir: str,
   resume: str | None,
+  schedule: keras_optimizer.Schedule | None,
 ) -> None:
   """Writes what the tasks read, once no other run has the log directory.
 
@@ -177,6 +188,7 @@ def _hand_over(
     splits: what it is trained and judged on.
     logdir: of the run.
     resume: the value of --resume.
+    schedule: of the learning rate, if the model is compiled with one.
 
   Raises:
     process.Error: another run has the log directory.
@@ -198,7 +210,7 @@ def _hand_over(
     with owner.owned('logdir', logdir):
       run = os.path.join(glob.escape(logdir), 'model.ckpt-*.index')
       is_resumed = resume != 'never' and bool(glob.glob(run))
-      fitted.fill(folder, model, splits, is_resumed)
+      fitted.fill(folder, model, splits, is_resumed, schedule)
   except cli.RunError as error:
     raise process.Error(str(error), error.exit_code, []) from error
 

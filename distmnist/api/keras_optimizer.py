@@ -1,9 +1,12 @@
 """The optimizer that a Keras model is compiled with, as flags of train."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
   import keras
+
+# A keras.optimizers.schedules.LearningRateSchedule as Keras serializes it.
+Schedule = dict[str, Any]
 
 # Keras optimizers, their names here, which of their settings are flags, and
 # what else makes TensorFlow 1's compute as Keras's do.
@@ -64,9 +67,15 @@ def read(
     settings['decay_biases'] = True
   _check_settings(optimizer, {*settings, *_SAID})
   settings['optimizer'] = ours
-  if not has_rate:
-    settings['learning_rate'] = _read_rate(optimizer)
+  if not has_rate and read_schedule(model) is None:
+    settings['learning_rate'] = optimizer.get_config()['learning_rate']
   return settings
+
+
+def read_schedule(model: 'keras.Model') -> Schedule | None:
+  """Returns the schedule that a model is compiled with, None for a number."""
+  rate = model.optimizer.get_config()['learning_rate']
+  return rate if isinstance(rate, dict) else None
 
 
 def _check_settings(
@@ -94,17 +103,3 @@ def _check_settings(
         f' which no flag can set: expected {key}={usual.get(key)}, or '
         'optimizer= and learning_rate= here'
       )
-
-
-def _read_rate(optimizer: 'keras.optimizers.Optimizer') -> float:
-  from distmnist.nn import schedules  # noqa: PLC0415  It needs TensorFlow.
-
-  rate = optimizer.get_config()['learning_rate']
-  if isinstance(rate, dict):
-    known = [name for name in schedules.SCHEDULES if name != 'constant']
-    raise ValueError(
-      f'the model is compiled with the learning rate {rate["class_name"]}: '
-      'expected a number, or learning_rate= and lr_schedule= here, which is '
-      f'one of {", ".join(known)}: there are no others'
-    )
-  return float(rate)

@@ -156,12 +156,22 @@ def make_optimizer(
   )
 
 
-def from_flags(global_step, batches_per_gradient=1, epochs_per_update=1.0):
+def from_flags(
+  global_step,
+  batches_per_gradient=1,
+  epochs_per_update=1.0,
+  last_step=None,
+  build_rate=None,
+):
   """Returns (make_optimizer, learning_rate).
 
   Args:
     global_step: int64 scalar variable.
-    batches_per_gradient, epochs_per_update: see schedules.from_flags.
+    batches_per_gradient, epochs_per_update, last_step: see
+      schedules.from_flags.
+    build_rate: callable(step, epoch) -> float32 scalar tensor, a problem's own
+      rate in place of the flags', or None if it has none; see
+      problem.Problem.learning_rate. None for the flags'.
 
   Returns:
     make_optimizer: callable(is_local=False, rate_factor=None, is_apart=False)
@@ -169,19 +179,29 @@ def from_flags(global_step, batches_per_gradient=1, epochs_per_update=1.0):
       bool, whether it is for tables_apart.py.
     learning_rate: float32 scalar tensor, the center's.
   """
-  schedule = schedules.from_flags(batches_per_gradient, epochs_per_update)
+  schedule = schedules.from_flags(
+    batches_per_gradient, epochs_per_update, last_step
+  )
+
+  def build(rate):
+    if build_rate is not None:
+      step = tf.convert_to_tensor(global_step)
+      epoch = tf.cast(step, tf.float32) * epochs_per_update
+      own = build_rate(step, epoch)
+      if own is not None:
+        return own
+    return schedule.build(global_step, rate)
+
   # The center's rate is computed on its ps: an update that holds the center's
   # lock must not wait for a number from the worker.
   with tf.device(global_step.device):
-    learning_rate = schedule.build(global_step, _LEARNING_RATE.value)
+    learning_rate = build(_LEARNING_RATE.value)
 
   def make(is_local=False, rate_factor=None, is_apart=False):
     name, rate = _OPTIMIZER.value, learning_rate
     if is_local:
       name, local_rate = _local_name(), _LOCAL_LEARNING_RATE.value
-      rate = schedule.build(
-        global_step, _LEARNING_RATE.value if local_rate is None else local_rate
-      )
+      rate = build(_LEARNING_RATE.value if local_rate is None else local_rate)
     if rate_factor is not None:
       rate *= rate_factor
     return make_optimizer(

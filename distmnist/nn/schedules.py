@@ -3,6 +3,7 @@
 A step t of a schedule is a global_step: an update of the center variables.
 With --lr_schedule_unit=epochs the flags are in the epochs of --epochs and are
 converted to steps here, so a schedule covers the same work under every rule.
+A problem's own learning_rate(step, epoch) takes the place of all of them.
 """
 
 import math
@@ -13,7 +14,18 @@ from absl import flags
 
 from distmnist.common import cli
 
-SCHEDULES = ('constant', 'exponential', 'step', 'linear_scaling')
+SCHEDULES = (
+  'constant',
+  'exponential',
+  'step',
+  'linear_scaling',
+  'cosine',
+  'polynomial',
+)
+# What --lr_decay_steps, --lr_decay_rate and --lr_warmup_steps are by default.
+_DECAY_STEPS = {'exponential': 1000.0}
+_DECAY_RATES = {'exponential': 0.96, 'step': 0.96}
+_WARMUP_STEPS = {'linear_scaling': 500.0}
 
 _LR_SCHEDULE = flags.DEFINE_enum(
   'lr_schedule',
@@ -31,16 +43,19 @@ _LR_SCHEDULE_UNIT = flags.DEFINE_enum(
 )
 _LR_DECAY_STEPS = flags.DEFINE_float(
   'lr_decay_steps',
-  1000,
-  'exponential: the steps, or epochs by --lr_schedule_unit, in which the rate '
-  'falls by --lr_decay_rate.',
+  None,
+  'exponential, cosine, polynomial: the steps, or epochs by '
+  '--lr_schedule_unit, in which the rate falls by --lr_decay_rate, counted '
+  'from the end of the warm-up. By default 1000 for exponential, else all up '
+  'to the last step of the training.',
   lower_bound=0,
 )
 _LR_DECAY_RATE = flags.DEFINE_float(
   'lr_decay_rate',
-  0.96,
-  'exponential, step: what the rate is multiplied by every --lr_decay_steps, '
-  'or at each of --lr_boundaries.',
+  None,
+  'exponential, step, cosine, polynomial: what the rate is multiplied by every '
+  '--lr_decay_steps, at each of --lr_boundaries, or in all. By default 0.96 '
+  'for exponential and step, and 0 for cosine and polynomial.',
   lower_bound=0,
 )
 _LR_BOUNDARIES = flags.DEFINE_list(
@@ -51,9 +66,16 @@ _LR_BOUNDARIES = flags.DEFINE_list(
 )
 _LR_WARMUP_STEPS = flags.DEFINE_float(
   'lr_warmup_steps',
-  500,
-  'linear_scaling: the steps, or epochs by --lr_schedule_unit, over which the '
-  'rate rises to its full value.',
+  None,
+  'The steps, or epochs by --lr_schedule_unit, over which the rate rises in '
+  'proportion to its full value, from 0, or under linear_scaling from '
+  '--learning_rate. By default 500 for linear_scaling, else 0.',
+  lower_bound=0,
+)
+_LR_POWER = flags.DEFINE_float(
+  'lr_power',
+  1,
+  'polynomial: the power of the part that is left; 1 is a straight line.',
   lower_bound=0,
 )
 _LR_SCALE = flags.DEFINE_float(
@@ -74,83 +96,151 @@ _LAST_STEP = 2**62
 class Schedule(NamedTuple):
   """How a rate eta changes with the step t.
 
+  With warmup_steps W every rate but linear_scaling's is multiplied by
+  min(1, t / W). s = max(0, t - W) counts from its end, and
+  left = max(0, 1 - s / decay_steps) is the part of the decay still to come.
+
   Attributes:
     name: one of SCHEDULES:
       constant: eta.
-      exponential: eta * decay_rate ** (t / decay_steps).
+      exponential: eta * decay_rate ** (s / decay_steps).
       step: eta * decay_rate ** (the number of boundaries <= t).
-      linear_scaling: eta + (scale * eta - eta) * min(1, t / warmup_steps), the
-        gradual warm-up of Goyal et al. 2017, arXiv 1706.02677, section 2.2.
-    decay_steps, warmup_steps: float above 0, in global steps.
-    decay_rate, scale: float factors.
+      linear_scaling: eta + (scale * eta - eta) * min(1, t / W), the gradual
+        warm-up of Goyal et al. 2017, arXiv 1706.02677, section 2.2.
+      cosine: eta * (decay_rate + (1 - decay_rate) * (1 - cos(pi * left)) / 2),
+        Loshchilov and Hutter 2017, arXiv 1608.03983, equation 5, without
+        restarts.
+      polynomial: eta * (decay_rate + (1 - decay_rate) * left ** power), as
+        tf.train.polynomial_decay.
+    decay_steps: float above 0, in global steps.
+    decay_rate, power, scale: floats.
     boundaries: ascending ints, in global steps.
+    warmup_steps: float, in global steps; 0 for none.
   """
 
   name: str = 'constant'
   decay_steps: float = 1000
   decay_rate: float = 0.96
   boundaries: tuple | list = ()
-  warmup_steps: float = 500
+  warmup_steps: float = 0
   scale: float = 1.0
+  power: float = 1.0
 
-  def build(self, step, learning_rate):
+  def build(self, step: tf.Tensor, learning_rate: float) -> tf.Tensor:
     """Returns the learning rate at `step`, a float32 scalar tensor.
 
     Args:
       step: int64 scalar tensor, the updates of the center so far.
-      learning_rate: float, the rate at step 0.
+      learning_rate: the rate eta.
     """
     with tf.name_scope('learning_rate'):
       rate = tf.constant(learning_rate, tf.float32)
-      t = tf.cast(step, tf.float32)
-      if self.name == 'exponential':
-        return rate * self.decay_rate ** (t / self.decay_steps)
-      if self.name == 'step':
-        passed = [
-          tf.cast(step >= boundary, tf.float32) for boundary in self.boundaries
-        ]
-        return rate * self.decay_rate ** tf.add_n(passed)
-      if self.name == 'linear_scaling':
-        return rate * (
-          1 + (self.scale - 1) * tf.minimum(1.0, t / self.warmup_steps)
-        )
-      return rate
+      factor = self._build_factor(step)
+      return rate if factor is None else rate * factor
+
+  def _build_factor(self, step: tf.Tensor) -> tf.Tensor | None:
+    """Returns rate / eta, a float32 scalar, or None if it is always 1."""
+    t = tf.cast(step, tf.float32)
+    warm = None
+    if self.warmup_steps:
+      warm = tf.minimum(1.0, t / self.warmup_steps)
+    if self.name == 'linear_scaling':
+      return self.scale if warm is None else 1 + (self.scale - 1) * warm
+    fallen = self._build_decay(step, t)
+    return warm if fallen is None else fallen if warm is None else warm * fallen
+
+  def _build_decay(self, step: tf.Tensor, t: tf.Tensor) -> tf.Tensor | None:
+    if self.name == 'step':
+      passed = [tf.cast(step >= b, tf.float32) for b in self.boundaries]
+      return self.decay_rate ** tf.add_n(passed)
+    if self.name == 'constant':
+      return None
+    done = tf.maximum(0.0, t - self.warmup_steps) / self.decay_steps
+    if self.name == 'exponential':
+      return self.decay_rate**done
+    left = tf.maximum(0.0, 1 - done)
+    if self.name == 'cosine':
+      left = (1 - tf.cos(math.pi * left)) / 2
+    elif self.power != 1:
+      left = left**self.power
+    return self.decay_rate + (1 - self.decay_rate) * left
 
 
-def from_flags(batches_per_gradient, epochs_per_update=1.0):
+def from_flags(
+  batches_per_gradient: int,
+  epochs_per_update: float = 1.0,
+  last_step: int | None = None,
+) -> Schedule:
   """Returns the Schedule that the flags ask for.
 
   Args:
-    batches_per_gradient: int, the default of --lr_scale: how many batches the
+    batches_per_gradient: the default of --lr_scale: how many batches the
       gradient of an update is the mean of.
-    epochs_per_update: float, the epochs that one global step takes in; for
+    epochs_per_update: the epochs that one global step takes in; for
       --lr_schedule_unit=epochs.
+    last_step: the global step at which the training ends, None if not known:
+      where cosine and polynomial end by default.
+
+  Raises:
+    cli.UsageError: they would end at a step that is not known, or before the
+      warm-up does.
   """
-  unit = _LR_SCHEDULE_UNIT.value
+  name, unit = _LR_SCHEDULE.value, _LR_SCHEDULE_UNIT.value
   steps_per_unit = 1 / epochs_per_update if unit == 'epochs' else 1
+  warmup_steps = _find_warmup() * steps_per_unit
   return Schedule(
-    _LR_SCHEDULE.value,
-    decay_steps=_LR_DECAY_STEPS.value * steps_per_unit,
-    decay_rate=_LR_DECAY_RATE.value,
+    name,
+    decay_steps=_find_decay_steps(
+      name, warmup_steps, steps_per_unit, last_step
+    ),
+    decay_rate=_given(_LR_DECAY_RATE, _DECAY_RATES.get(name, 0.0)),
     boundaries=[
       # A whole number stays one, even after rounding in the division. What is
       # more than an int64 has is as little reached as the largest.
       math.ceil(min(boundary * steps_per_unit - 1e-6, _LAST_STEP))
-      for boundary in parse_boundaries(
-        _LR_BOUNDARIES.value, _LR_SCHEDULE.value, unit
-      )
+      for boundary in parse_boundaries(_LR_BOUNDARIES.value, name, unit)
     ],
-    warmup_steps=_LR_WARMUP_STEPS.value * steps_per_unit,
-    scale=(
-      batches_per_gradient if _LR_SCALE.value is None else _LR_SCALE.value
-    ),
+    warmup_steps=warmup_steps,
+    scale=_given(_LR_SCALE, batches_per_gradient),
+    power=_LR_POWER.value,
   )
 
 
-def counts_epochs():
-  """Whether the rate depends on how many epochs have passed, a bool."""
+def _given(flag: flags.FlagHolder, default: float) -> float:
+  return default if flag.value is None else flag.value
+
+
+def _find_warmup() -> float:
+  return _given(_LR_WARMUP_STEPS, _WARMUP_STEPS.get(_LR_SCHEDULE.value, 0.0))
+
+
+def _find_decay_steps(
+  name: str, warmup_steps: float, steps_per_unit: float, last_step: int | None
+) -> float:
+  """Returns the global steps of the decay (float); see from_flags."""
+  default = _DECAY_STEPS.get(name)
+  if default is not None or _LR_DECAY_STEPS.value is not None:
+    return _given(_LR_DECAY_STEPS, default) * steps_per_unit
+  if name not in ('cosine', 'polynomial'):
+    return 1.0
+  if last_step is None:
+    raise cli.UsageError(
+      f'--lr_schedule={name} needs --lr_decay_steps, the steps in which the '
+      'rate falls: the last step of this training is not known'
+    )
+  if last_step <= warmup_steps:
+    raise cli.UsageError(
+      f'--lr_schedule={name} with a warm-up of {warmup_steps:g} steps: the '
+      f'training ends at step {last_step}, before the rate would fall: give a '
+      'smaller --lr_warmup_steps'
+    )
+  return last_step - warmup_steps
+
+
+def counts_epochs() -> bool:
+  """Whether the rate depends on how many epochs have passed."""
   return _LR_SCHEDULE_UNIT.value == 'epochs' and (
-    _LR_SCHEDULE.value != 'constant'
+    _LR_SCHEDULE.value != 'constant' or _find_warmup() > 0
   )
 
 
@@ -159,6 +249,8 @@ def check_flags():
   unit = _LR_SCHEDULE_UNIT.value
   parse_boundaries(_LR_BOUNDARIES.value, _LR_SCHEDULE.value, unit)
   for flag in (_LR_DECAY_STEPS, _LR_WARMUP_STEPS):
+    if flag.value is None or (flag is _LR_WARMUP_STEPS and not flag.value):
+      continue
     given = f'--{flag.name}={flag.value:g}'
     if unit == 'steps' and (flag.value < 1 or flag.value % 1):
       raise cli.UsageError(

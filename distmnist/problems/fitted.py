@@ -2,6 +2,7 @@
 
   model.keras    the model, with its compile arguments
   modules.json   the modules that register what it consists of with Keras
+  rate.json      the schedule of the learning rate, if it is one of Keras's
 
 and the examples, see data/array_folder.py. This module is a problem as defined
 in training/problems/problem.py.
@@ -58,10 +59,23 @@ def make_model():
   return _load_model(folder)
 
 
+def learning_rate(step, epoch):
+  """Returns the compiled schedule's rate at a step, None without a schedule."""
+  del epoch
+  try:
+    with open(_rate_path(_FITTED_DIR.value), encoding='utf-8') as file:
+      serialized = json.load(file)
+  except FileNotFoundError:
+    return None
+  import keras  # noqa: PLC0415  Only for a Keras model.
+
+  return keras.optimizers.schedules.deserialize(serialized)(step)
+
+
 def find_other_owner(folder):
   """Returns (path, uid) of what is another user's, see files; None if none."""
   return files.find_other_owner(
-    folder, model_path(folder), _modules_path(folder)
+    folder, model_path(folder), _modules_path(folder), _rate_path(folder)
   )
 
 
@@ -86,7 +100,11 @@ def _modules_path(folder):
   return os.path.join(folder, 'modules.json')
 
 
-def fill(folder, model, splits, is_resumed):
+def _rate_path(folder):
+  return os.path.join(folder, 'rate.json')
+
+
+def fill(folder, model, splits, is_resumed, rate=None):
   """Writes the folder; whoever reads it finds all that a call gave, or nothing.
 
   A run that is resumed keeps its own model file: Keras numbers layers as they
@@ -97,6 +115,8 @@ def fill(folder, model, splits, is_resumed):
     model: keras.Model, built.
     splits: {name: (x, y)}, see array_folder.write.
     is_resumed: bool, whether a training of what is there goes on.
+    rate: dict, the schedule of the learning rate as Keras serializes it, or
+      None.
 
   Raises:
     ValueError: that training is of another model or other examples, an array
@@ -116,6 +136,9 @@ def fill(folder, model, splits, is_resumed):
       model.save(model_path(new))
     with open(_modules_path(new), 'w', encoding='utf-8') as file:
       json.dump(_find_modules(model_path(new)), file)
+    if rate:
+      with open(_rate_path(new), 'w', encoding='utf-8') as file:
+        json.dump(rate, file)
     if not is_resumed:
       _check_loads(new)
     if os.path.exists(folder):

@@ -137,6 +137,9 @@ def check(cluster, num_images, num_validation_images):
   plan = schedule.make_plan(
     cluster, choice.strategy, num_images, choice.problem.unit
   )
+  # Only whether the rate can fall up to the last step.
+  per_update = plan.images_per_update / plan.images_per_epoch
+  schedules.from_flags(1, per_update, plan.dealing.known_last_step)
   start = startup_hook.find_start(cluster, plan.last_step)
   return choice._replace(plan=plan, start_step=start)
 

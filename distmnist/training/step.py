@@ -99,6 +99,7 @@ def build_step(
     dealing,
     len(slices) * len(cluster.tower_devices),
     placement,
+    problem.learning_rate,
   )
 
 
@@ -110,6 +111,7 @@ def build_step_of(
   dealing=None,
   batches_per_loss=1,
   placement=None,
+  build_rate=None,
 ):
   """Builds the Step of a worker around any function that builds its loss.
 
@@ -118,6 +120,7 @@ def build_step_of(
     build_loss: callable(model_state.ModelState) -> (loss, metrics), see Step;
       variables that it makes with tf.get_variable form the center.
     batches_per_loss: int, the batches of --batch_size that it is the mean of.
+    build_rate: see optimizers.from_flags.
 
   Raises:
     cli.UsageError: the strategy cannot train one of the variables, or its
@@ -153,6 +156,8 @@ def build_step_of(
       global_step,
       strategy.pushes_per_step * batches_per_loss,
       epochs_per_update,
+      dealing.known_last_step if dealing else None,
+      build_rate,
     )
     slots = sparse_updates.RowSlots()
     update = strategy.minimize(loss, slots.watch(make_optimizer), global_step)

@@ -111,14 +111,6 @@ def test_one_that_is_not_known_and_none_are_refused():
       'compiled with exclude_from_weight_decay, which no flag can set',
     ),
     (
-      lambda: keras.optimizers.Adam(
-        keras.optimizers.schedules.CosineDecay(0.1, 9)
-      ),
-      'learning rate CosineDecay: expected a number, or learning_rate= and '
-      'lr_schedule= here, which is one of exponential, step, linear_scaling: '
-      'there are no others',
-    ),
-    (
       lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()),
       "no update rule here does: expected 'mixed_bfloat16', or float32",
     ),

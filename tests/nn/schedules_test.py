@@ -27,6 +27,38 @@ from distmnist.nn import schedules
       {0: 0.2, 5: 0.5, 10: 0.8, 11: 0.8, 999: 0.8},
     ),
     ('linear_scaling', {'warmup_steps': 10}, {0: 0.2, 5: 0.2, 99: 0.2}),
+    ('constant', {'warmup_steps': 4}, {0: 0, 1: 0.05, 3: 0.15, 4: 0.2, 9: 0.2}),
+    (
+      'cosine',
+      {'decay_steps': 100, 'decay_rate': 0.0},
+      {0: 0.2, 25: 0.1 * (1 + 0.5**0.5), 50: 0.1, 100: 0, 999: 0},
+    ),
+    (
+      'cosine',
+      {'decay_steps': 100, 'decay_rate': 0.5, 'warmup_steps': 10},
+      {0: 0, 5: 0.1, 10: 0.2, 60: 0.15, 110: 0.1, 999: 0.1},
+    ),
+    (
+      'polynomial',
+      {'decay_steps': 100, 'decay_rate': 0.1},
+      {0: 0.2, 50: 0.11, 100: 0.02, 999: 0.02},
+    ),
+    (
+      'polynomial',
+      {'decay_steps': 10, 'decay_rate': 0, 'power': 2, 'warmup_steps': 2},
+      {1: 0.1, 2: 0.2, 7: 0.05, 12: 0, 99: 0},
+    ),
+    (
+      'exponential',
+      {'decay_steps': 10, 'decay_rate': 0.5, 'warmup_steps': 2},
+      {0: 0, 2: 0.2, 12: 0.1},
+    ),
+    # Boundaries count all steps, as in the papers that warm up before them.
+    (
+      'step',
+      {'boundaries': [10], 'decay_rate': 0.1, 'warmup_steps': 4},
+      {2: 0.1, 9: 0.2, 10: 0.02},
+    ),
   ],
 )
 def test_a_schedule_follows_its_equation(
@@ -66,7 +98,7 @@ def test_epochs_that_do_not_ascend_are_refused(words):
   'words, message',
   [
     (['--lr_decay_steps=0.5'], '--lr_decay_steps=0.5: expected whole global '),
-    (['--lr_warmup_steps=0'], '--lr_warmup_steps=0: expected whole global '),
+    (['--lr_warmup_steps=0.5'], '--lr_warmup_steps=0.5: expected whole glob'),
     (
       ['--lr_schedule_unit=epochs', '--lr_decay_steps=0'],
       '--lr_decay_steps=0: expected a number of epochs above 0',
@@ -101,3 +133,38 @@ def test_a_boundary_that_no_step_reaches_changes_nothing(
   set_flags('--lr_schedule=step', f'--lr_boundaries=5,{boundary}', *unit)
   rate = schedules.from_flags(1, 0.1).build(tf.int64.max // 4, 1.0)
   assert tf_session.run(rate) == pytest.approx(0.96)
+
+
+@pytest.mark.parametrize(
+  'words, expected',
+  [
+    ([], {0: 1, 10: 0.5, 20: 0}),
+    (['--lr_warmup_steps=4'], {2: 0.5, 4: 1, 12: 0.5, 20: 0}),
+    (['--lr_decay_steps=10'], {0: 1, 5: 0.5, 10: 0, 20: 0}),
+    (['--lr_schedule_unit=epochs', '--lr_decay_steps=1'], {2: 0.5, 4: 0}),
+    (['--lr_decay_rate=0.5'], {0: 1, 10: 0.75, 20: 0.5}),
+  ],
+)
+def test_a_cosine_ends_with_the_training(
+  tf_session, set_flags, words, expected
+):
+  set_flags('--lr_schedule=cosine', *words)
+  step = tf.placeholder(tf.int64, [])
+  rate = schedules.from_flags(1, 0.25, last_step=20).build(step, 1.0)
+  found = {t: tf_session.run(rate, {step: t}) for t in expected}
+  assert found == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+  'words, last_step, message',
+  [
+    ([], None, 'cosine needs --lr_decay_steps'),
+    (['--lr_warmup_steps=20'], 20, 'ends at step 20, before the rate would'),
+  ],
+)
+def test_a_cosine_without_an_end_is_refused(
+  set_flags, words, last_step, message
+):
+  set_flags('--lr_schedule=cosine', *words)
+  with pytest.raises(cli.UsageError, match=message):
+    schedules.from_flags(1, last_step=last_step)

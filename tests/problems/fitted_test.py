@@ -5,8 +5,11 @@ import os
 import keras
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
+from absl import flags
 
 from distmnist import runtime
+from distmnist.api import keras_optimizer
 from distmnist.common import cli
 from distmnist.data import array_folder
 from distmnist.problems import fitted
@@ -179,3 +182,40 @@ def test_code_of_the_callers_own_is_refused_before_anything_starts(
     fitted.fill(str(tmp_path / 'fitted'), model, SPLITS, is_resumed=False)
   assert said in str(why.value) and '\n' not in str(why.value)
   assert not list(tmp_path.iterdir())
+
+
+SCHEDULES = keras.optimizers.schedules
+
+
+@pytest.mark.parametrize(
+  'schedule',
+  [
+    SCHEDULES.CosineDecay(0.1, 9, warmup_target=0.5, warmup_steps=3),
+    SCHEDULES.CosineDecayRestarts(0.1, 4),
+    SCHEDULES.ExponentialDecay(0.1, 3, 0.5, staircase=True),
+    SCHEDULES.InverseTimeDecay(0.1, 3, 0.5),
+    SCHEDULES.PiecewiseConstantDecay([3, 7], [0.1, 0.2, 0.3]),
+    SCHEDULES.PolynomialDecay(0.1, 9, power=2),
+  ],
+  ids=lambda schedule: type(schedule).__name__,
+)
+def test_the_rate_is_that_of_the_compiled_schedule(folder, schedule):
+  model = make()
+  model.compile(keras.optimizers.SGD(schedule), 'mse')
+  rate = keras_optimizer.read_schedule(model)
+  folder = os.path.join(folder, 'fitted')
+  fitted.fill(folder, model, SPLITS, False, rate)
+  flags.FLAGS.fitted_dir = folder
+  with tf.Graph().as_default(), tf.Session() as session:
+    step = tf.placeholder(tf.int64, [])
+    built = fitted.learning_rate(step, None)
+    found = [session.run(built, {step: t}) for t in range(12)]
+  expected = [float(schedule(t)) for t in range(12)]
+  assert found == pytest.approx(expected, rel=1e-6, abs=1e-8)
+
+
+def test_a_number_is_no_schedule(folder):
+  model = make()
+  assert keras_optimizer.read_schedule(model) is None
+  fitted.fill(os.path.join(folder, 'fitted'), model, SPLITS, False)
+  assert fitted.learning_rate(None, None) is None

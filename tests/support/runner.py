@@ -156,8 +156,11 @@ class Runner:
 
 
 def _read_state(thread):
-  """Returns the letter of a thread's state, T if it is stopped."""
-  return (thread / 'stat').read_text().rpartition(') ')[2][0]
+  """Returns the letter of a thread's state: T if it is stopped or has ended."""
+  try:
+    return (thread / 'stat').read_text().rpartition(') ')[2][0]
+  except (FileNotFoundError, ProcessLookupError):
+    return 'T'
 
 
 class Cluster:

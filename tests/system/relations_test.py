@@ -76,6 +76,8 @@ SCHEDULES = (
   '--lr_schedule=step --lr_boundaries=0.05,0.11 --lr_decay_rate=0.5 '
   '--lr_schedule_unit=epochs',
   '--lr_schedule=linear_scaling --lr_warmup_steps=4',
+  '--lr_schedule=cosine --lr_warmup_steps=2 --lr_decay_steps=5',
+  '--lr_schedule=polynomial --lr_power=2 --lr_decay_steps=9',
 )
 # What an update of one worker is where nothing is stale; the mean of several
 # workers; the mean of several batches of one, whose copy stays. All kinds of

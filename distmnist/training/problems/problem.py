@@ -21,6 +21,8 @@ every strategy:
                                   examples; by default from the training data
   serve(outputs)                  {name: tensor [n, ...]} that a SavedModel
                                   returns; by default all of the outputs
+  learning_rate(step, epoch)      the learning rate, a float32 scalar in the
+                                  graph, in place of the flags'
 
 The first three are required. With `make_model` the loss and the metrics may be
 Keras's, see keras_problem.py. The file itself, `load`, `prepare`, `make_model`,
@@ -187,6 +189,38 @@ class Problem:
     return {
       name: metric_total.check(self.error, name, x) for name, x in found.items()
     }
+
+  def learning_rate(self, step, epoch):
+    """Returns the problem's own learning rate, or None if it has none.
+
+    Args:
+      step: int64 scalar tensor, the updates of the center so far.
+      epoch: float32 scalar tensor, the epochs that these took in.
+
+    Returns:
+      float32 scalar tensor.
+
+    Raises:
+      cli.UsageError: it is no scalar.
+    """
+    if not (
+      self.is_custom and callable(getattr(self.module, 'learning_rate', None))
+    ):
+      return None
+    found = self.call('learning_rate', step, epoch)
+    if found is None:
+      return None
+    with contextlib.suppress(TypeError, ValueError):
+      found = tf.convert_to_tensor(found)
+    is_number = tf.is_tensor(found) and (
+      found.dtype.is_floating or found.dtype.is_integer
+    )
+    if not is_number or found.shape.rank not in (0, None):
+      raise self.error(
+        f'learning_rate() gave {problem_module.shorten(found)}: expected one '
+        'number, or a scalar tensor of floats'
+      )
+    return tf.cast(found, tf.float32)
 
   def finish(self, means):
     """Returns {name: float} from {name: mean}, with what is computed from them.

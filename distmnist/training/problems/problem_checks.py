@@ -1,7 +1,9 @@
 """Whether the functions of a user's problem fit each other and its data."""
 
 import tensorflow.compat.v1 as tf
+from absl import flags
 
+from distmnist.cluster import server
 from distmnist.common import cli
 from distmnist.nn import optimizer_checks
 from distmnist.training.problems import (
@@ -11,6 +13,16 @@ from distmnist.training.problems import (
   variable_checks,
 )
 from distmnist.training.problems import problem as problem_lib
+
+FLAGS = flags.FLAGS
+# What a problem's own rate takes the place of.
+_RATE_FLAGS = (
+  'learning_rate',
+  'local_learning_rate',
+  'lr_schedule',
+  'lr_warmup_steps',
+  'worker_learning_rates',
+)
 
 
 def check_graph(problem, split, batch_size, strategy=None):
@@ -45,6 +57,7 @@ def check_graph(problem, split, batch_size, strategy=None):
       table_checks.check(strategy)
       optimizer_checks.check_dtypes(strategy)
     trained = _find_shapes()
+  _check_rate(problem, split.num_examples / batch_size)
   if not problem.has_keras_model:
     _check_evaluation(problem, split, trained)
   _check_best(problem, {'loss', *metrics})
@@ -106,6 +119,29 @@ def _check_evaluation(problem, split, trained):
           f'build() makes the variable {name!r} of {shape} where is_training '
           f'is False, and {known} where it is True: make the same in both'
         )
+
+
+def _check_rate(problem, steps_per_epoch):
+  """Tries a problem's own learning rate at steps far apart."""
+  with problem_lib.open_graph():
+    step = tf.placeholder(tf.int64, [])
+    epoch = tf.placeholder(tf.float32, [])
+    rate = problem.learning_rate(step, epoch)
+    if rate is None:
+      return
+    for flag in _RATE_FLAGS:
+      if FLAGS[flag].value != FLAGS[flag].default:
+        raise problem.error(
+          f'has a learning_rate(step, epoch) of its own: leave out --{flag}'
+        )
+    with tf.Session(config=server.make_server_config()) as session:
+      for t in (0, *(10**i for i in range(7))):
+        found = session.run(rate, {step: t, epoch: t / steps_per_epoch})
+        if not (found.ndim == 0 and 0 <= found < float('inf')):
+          raise problem.error(
+            f'learning_rate() gives {found:g} at step {t}: expected a number '
+            'of 0 or more'
+          )
 
 
 def _check_best(problem, names):

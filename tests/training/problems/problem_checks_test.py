@@ -187,3 +187,35 @@ def loss(y, outputs):
   scale = tf.get_variable('scale', [])
   return tf.exp(-scale) * (y - outputs) ** 2 + scale
 """)
+
+
+NET = """
+def build(x, is_training):
+  return tf.squeeze(x @ tf.get_variable('w', [2, 1]), 1)
+
+def learning_rate(step, epoch):
+  return """
+
+
+@pytest.mark.parametrize(
+  'rate, message',
+  [
+    ('0.1 / tf.cast(step, tf.float32)', 'learning_rate() gives inf at step 0'),
+    ('0.5 - epoch', 'learning_rate() gives -4.5 at step 10: expected a number'),
+    ('tf.log(epoch - 1)', 'learning_rate() gives nan at step 0'),
+    ('"fast"', 'learning_rate() gave '),
+    ('[0.1, 0.2]', 'learning_rate() gave '),
+    ('step.n', 'in learning_rate(): AttributeError: '),
+  ],
+)
+def test_a_rate_that_is_none_is_refused(check, rate, message):
+  with pytest.raises(cli.UsageError) as caught:
+    check(NET + rate)
+  assert message in str(caught.value)
+
+
+def test_a_rate_of_the_problem_takes_the_place_of_the_flags(check, set_flags):
+  check(NET + '0.1 / (1 + epoch)')
+  set_flags('--learning_rate=0.5')
+  with pytest.raises(cli.UsageError, match='leave out --learning_rate$'):
+    check(NET + '0.1')
