@@ -40,6 +40,7 @@ from distmnist.training import (
   final_report,
   flag_checks,
   run_folder,
+  step,
   worker_graph,
   worker_loop,
 )
@@ -61,21 +62,8 @@ _FIRST_FLAGS = (
   *('job_name', 'task_index', 'ps_hosts', 'worker_hosts'),
 )
 
-_SEED = flags.DEFINE_integer(
-  'seed',
-  0,
-  'Seed of the initial weights and of the order of the images.',
-  lower_bound=0,
-)
 _DOWNLOAD_ONLY = flags.DEFINE_bool(
   'download_only', False, 'Download the data set if it is missing, and exit.'
-)
-_LOG_SECS = flags.DEFINE_float(
-  'log_secs',
-  2,
-  'Seconds from one progress line to the next, and from one line of '
-  'LOGDIR/TASK/metrics.jsonl to the next (at least 0.5 for the latter).',
-  lower_bound=0,
 )
 _PRINT_CLUSTER = flags.DEFINE_bool(
   'print_cluster',
@@ -90,7 +78,7 @@ def main() -> int:
   if _DOWNLOAD_ONLY.value:
     problem_lib.from_flags().prepare()
     return 0
-  console = console_lib.Console(_LOG_SECS.value)
+  console = console_lib.Console(task_metrics.secs_from_flags())
   console_lib.print_logs(console.say)
   task = task_lib.from_flags()
   if _PRINT_CLUSTER.value:
@@ -98,11 +86,11 @@ def main() -> int:
     return 0
   task.log_role()
   if task.cluster.job_name == 'evaluator':
-    with problem_errors.explained(), task_metrics.kept(task, _LOG_SECS.value):
+    with problem_errors.explained(), task_metrics.kept(task):
       return evaluator.run_task(task)
   if task.cluster.job_name == 'ps':
     task.serve()
-    with task_metrics.kept(task, _LOG_SECS.value):
+    with task_metrics.kept(task):
       return ps.run_ps(task)
   with problem_errors.explained(), contextlib.ExitStack() as at_end:
     return run_worker(task, console, start, at_end)
@@ -127,7 +115,8 @@ def run_worker(
   stalls.busy('the loading of the data', may_fail=False)
   # Check for user mistakes before the server starts: once it answers, the
   # other tasks count on this one.
-  problem = problem_lib.from_flags(_SEED.value)
+  seed = step.seed_from_flags()
+  problem = problem_lib.from_flags(seed)
   with task.loading():
     train_split, *judges = problem_data.load_splits(problem, cluster.is_chief)
   splits = train_split, judges[0]
@@ -146,7 +135,7 @@ def run_worker(
     task.serve()
     stalls.busy('the reading of the log directory')
     folder.sign()
-    at_end.enter_context(task_metrics.kept(task, _LOG_SECS.value))
+    at_end.enter_context(task_metrics.kept(task))
     task.begin_history(folder.path)
     task.history.write(
       'start',
@@ -166,12 +155,12 @@ def run_worker(
     shutdown.reporting_end_to_ps(cluster, task.server, stop),
     tf.Graph().as_default(),
   ):
-    graph = worker_graph.build(task, choice, train_split, _SEED.value)
+    graph = worker_graph.build(task, choice, train_split, seed)
     if folder.path and cluster.is_chief:
       # The graph of one step, before it is copied.
       summaries.write_graph(layout.metrics_dir(folder.path, 'graph'))
     loop = worker_loop.WorkerLoop(task, choice, graph, folder, console)
-    loop.build(_SEED.value, judges, at_end)
+    loop.build(seed, judges, at_end)
     first = session_lib.make_session(task, loop.scaffold, loop.hooks)
     with (  # The session takes OutOfRangeError for the end of its work.
       cli.amid_run(),

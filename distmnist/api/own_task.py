@@ -20,7 +20,7 @@ def run_task(train: Callable[..., object]) -> NoReturn:
   Args:
     train: called by a worker, but not by a ps, with its own_loop.WorkerTask.
   """
-  argv, conflict = sys.argv, None
+  argv, conflict, own_loop = sys.argv, None, None
   try:
     own_loop = importlib.import_module(OWN_LOOP)
   except flags.DuplicateFlagError as error:
@@ -35,7 +35,11 @@ def run_task(train: Callable[..., object]) -> NoReturn:
       raise cli.UsageError(f"{conflict} Remove the script's flag, or rename it")
     return own_loop.run(train, function.__code__.co_filename)
 
-  cli.run(main, argv, leave=os._exit)
+  def is_shown(name: str) -> bool:
+    checks = own_loop and own_loop.script_checks
+    return not checks or checks.is_read(name, function.__code__.co_filename)
+
+  cli.run(main, argv, leave=os._exit, is_shown=is_shown)
 
 
 def _find_function(train: Callable) -> Callable:

@@ -181,6 +181,7 @@ def run(
   is_for_train=lambda name: False,
   first_flags=(),
   prepare=lambda words: None,
+  is_shown=lambda name: True,
 ):
   """Parses the flags, calls `main` and ends the process with its exit code.
 
@@ -199,6 +200,7 @@ def run(
     prepare: called with the words, without --flagfile, before they are parsed:
       the module that a flag names is imported now, as its flags are not known
       earlier.
+    is_shown: callable(name of a flag) -> whether --help may tell of it.
   """
   output.prepare()
   argv = list(sys.argv if argv is None else argv)
@@ -213,7 +215,7 @@ def run(
     prepare(words)
     words = command_line.parse(FLAGS, [argv[0], *words])
     if FLAGS.help or FLAGS.helpfull:
-      code = _print_help(program, main.__module__, first_flags)
+      code = _print_help(program, main.__module__, first_flags, is_shown)
     elif words and not takes_words:
       raise UsageError(f'{words[0]!r} is not a flag: flags start with --')
     else:
@@ -251,8 +253,9 @@ def _end_output(program, code):
   return code
 
 
-def _print_help(program, module_name, first_flags):
-  print(help_text.make(program, module_name, first_flags, FLAGS.helpfull))
+def _print_help(program, module_name, first_flags, is_shown):
+  full = FLAGS.helpfull
+  print(help_text.make(program, module_name, first_flags, full, is_shown))
   return 0
 
 

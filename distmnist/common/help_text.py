@@ -51,7 +51,9 @@ def is_ours(module_name):
   )
 
 
-def make(program, module_name, first=(), is_full=False):
+def make(
+  program, module_name, first=(), is_full=False, is_shown=lambda name: True
+):
   """Returns the text of --help (str).
 
   Args:
@@ -60,14 +62,16 @@ def make(program, module_name, first=(), is_full=False):
     first: names of the flags that matter most; by default the program's own.
     is_full: bool, for --helpfull: all flags are explained, including those of
       libraries; else only the first are, and the others are listed by name.
+    is_shown: callable(name of a flag) -> bool, whether the program reads it.
   """
   own = {module_name, sys.argv[0]}
-  subjects = _group(own)
+  subjects = _choose(_group(own), is_shown)
   if not (first or is_full):
     first = [flag.name for flag in subjects.get('This program', [])]
   lines = [f'{program}: {sys.modules[module_name].__doc__.strip()}', '']
   if is_full:
-    for subject, found in (subjects | _group_libraries()).items():
+    libraries = _choose(_group_libraries(), is_shown)
+    for subject, found in (subjects | libraries).items():
       lines += [f'{subject}:', *map(_explain, found), '']
   else:
     if first:
@@ -103,6 +107,15 @@ def _group(own):
         room = home.split('.')[1] if is_packaged else 'Yours'
         found.setdefault(_SUBJECTS.get(room, room), []).append(flag)
   return _sort(found)
+
+
+def _choose(subjects, is_shown):
+  """Returns the {subject: list of flags.Flag} of which some are shown."""
+  chosen = {
+    subject: [flag for flag in found if is_shown(flag.name)]
+    for subject, found in subjects.items()
+  }
+  return {subject: found for subject, found in chosen.items() if found}
 
 
 def _group_libraries():

@@ -29,10 +29,12 @@ import os
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
+from distmnist.cluster import server as server_lib
 from distmnist.cluster import stop_request
 from distmnist.common import cli, refusals
 from distmnist.common import console as console_lib
 from distmnist.common.names import CHIEF, MIN_WORKERS
+from distmnist.data import seeds
 from distmnist.lifecycle import late_start, ps, shutdown
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
@@ -55,6 +57,7 @@ from distmnist.training.hooks import (
   stop_hook,
 )
 from distmnist.training.problems import classic_variables
+from distmnist.training.telemetry import task_metrics
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +84,7 @@ class WorkerTask:
     cluster = task.cluster
     self._rule, self._strategy = flag_checks.make_strategy(cluster)
     refusals.refuse(
-      (*script_checks.REFUSALS, *flag_checks.OF_RULE),
+      flag_checks.OF_RULE,
       rule=self._rule,
       strategy=self._strategy,
       min_workers=os.environ.get(MIN_WORKERS),
@@ -91,6 +94,7 @@ class WorkerTask:
     self.is_chief = cluster.is_chief
     self._train_op = self._exit = None
     self._has_begun = False
+    seeds.set_seed(step.seed_from_flags(), self.index)
     # What the script builds before `minimize` may use it.
     self._placement = step.make_global_step(cluster)
     self.global_step = tf.train.get_global_step()
@@ -229,6 +233,7 @@ class WorkerTask:
       *(task, folder.restart, state.saver, state.hooks, kept),
       before_restore=saves.end_beside if saves else lambda: None,
     )
+    server_lib.log_placement(tf.get_default_graph())
     first = session_lib.make_session(task, scaffold, hooks)
     with cli.amid_run(), first as session:
       self._has_begun = True
@@ -270,7 +275,10 @@ def run(train, script=None):
   """
   # What the first lines of the script may have switched.
   distmnist.runtime.restore_behavior()
-  console_lib.print_logs(console_lib.Console(0).say)
+  console = console_lib.Console(task_metrics.secs_from_flags())
+  console_lib.print_logs(console.say)
+  script = script or train.__code__.co_filename
+  script_checks.check_flags(script)
   task = task_lib.from_flags()
   task.log_role()
   cluster = task.cluster
@@ -281,11 +289,12 @@ def run(train, script=None):
     )
   if cluster.job_name == 'ps':
     task.serve()
-    return ps.run_ps(task)
+    with task_metrics.kept(task):
+      return ps.run_ps(task)
   with (
     tf.Graph().as_default(),
     contextlib.suppress(stop_request.StoppedError),
-    script_errors.explained(script or train.__code__.co_filename),
+    script_errors.explained(script),
   ):
     try:
       train(WorkerTask(task))

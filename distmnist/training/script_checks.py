@@ -1,36 +1,105 @@
-"""Refuses what a script with a loop of its own cannot ask of a task."""
+"""Refuses what a script with a loop of its own cannot ask of a task.
 
+Of the flags of `train` run_task adopts those that it reads: the cluster, the
+update rule, the optimizer, what is saved and shown. The script chooses the
+rest: the data, the net, and where the training ends. A flag of that rest is
+refused, unless the script itself names it, as in `FLAGS.batch_size`.
+"""
+
+import inspect
 import numbers
+import os
+import re
+import sys
+import sysconfig
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.common import cli
-from distmnist.common.refusals import Refusal
+import distmnist
+from distmnist.common import cli, refusals
+from distmnist.common.names import PACKAGE
 
 FLAGS = flags.FLAGS
 
-# What only our own loop knows: the data, its batches, and where it begins.
-_WITHOUT_EFFECT = (
-  'gradient_accumulation',
-  'lr_schedule_unit',
-  'startup_delay_steps',
-  'steps_per_run',
-  'train_secs',
+# The modules, or their rooms, whose flags run_task reads.
+_ADOPTED = (
+  *('cluster.', 'common.', 'exchange.pull_ahead', 'lifecycle.'),
+  *('logdir.logdirs', 'logdir.restart', 'logdir.saving', 'nn.optimizers'),
+  *('nn.schedules', 'nn.worker_rates', 'strategies.', 'tables.'),
+  *('training.averages', 'training.flag_checks', 'training.step'),
+  *('training.hooks.end_hook', 'training.hooks.save_hook'),
+  *('training.telemetry.task_metrics', 'transport.'),
+)
+# Of these modules, but for our own loop: it counts epochs.
+_NOT_ADOPTED = ('lr_schedule_unit',)
+OURS = os.path.dirname(os.path.realpath(distmnist.__file__)) + os.sep
+LIBRARIES = tuple(
+  os.path.realpath(path) + os.sep
+  for path in {*map(sysconfig.get_path, ('stdlib', 'purelib', 'platlib'))}
 )
 
 
-def _make_refusal(flag):
-  return Refusal(
-    flag,
-    lambda f: FLAGS[flag].value != FLAGS[flag].default,
-    ' has no effect in a script with a loop of its own, which chooses what a '
-    'step reads and when the training ends: leave it out',
+def is_adopted(name: str) -> bool:
+  """Whether run_task reads a flag, or it is none of distmnist's."""
+  module = FLAGS.find_module_defining_flag(name)
+  if not module.startswith(f'{PACKAGE}.'):
+    return True
+  is_of_ours = module.removeprefix(f'{PACKAGE}.').startswith(_ADOPTED)
+  return is_of_ours and name not in _NOT_ADOPTED
+
+
+def check_flags(script: str) -> None:
+  """Checks that each flag that was given has an effect.
+
+  Args:
+    script: the path of the script's file.
+
+  Raises:
+    cli.UsageError: neither run_task nor the script reads one of them.
+  """
+  for name in sorted(FLAGS):
+    if FLAGS[name].value != FLAGS[name].default and not is_read(name, script):
+      raise cli.UsageError(
+        f'{refusals.show(name)} has no effect in a script with a loop of its '
+        'own, which chooses its data, its net and where the training ends: '
+        'leave it out'
+      )
+
+
+def is_read(name: str, script: str) -> bool:
+  """Whether run_task or the script reads a flag; see `is_named`."""
+  return is_adopted(name) or is_named(name, script)
+
+
+def is_named(name: str, script: str) -> bool:
+  """Whether a script, or a module of its folder, has a flag's name in it.
+
+  Args:
+    name: of a flag.
+    script: the path of its file; modules that it imports later are not seen.
+  """
+  script = os.path.realpath(script)
+  folder = os.path.dirname(script) + os.sep
+  paths = {script}
+  for module in list(sys.modules.values()):
+    path = os.path.realpath(
+      inspect.getattr_static(module, '__file__', '') or ''
+    )
+    is_other = path.startswith(OURS) or path.startswith(LIBRARIES)
+    if path.startswith(folder) and path.endswith('.py') and not is_other:
+      paths.add(path)
+  return any(
+    re.search(rf'[.\'"]{name}\b'.encode(), _read(path)) for path in paths
   )
 
 
-# What asks for what a script's own loop does; they need no facts.
-REFUSALS = tuple(map(_make_refusal, _WITHOUT_EFFECT))
+def _read(path):
+  try:
+    with open(path, 'rb') as file:
+      return file.read()
+  except OSError:  # Typed in, say.
+    return b''
 
 
 def check_builder(build_loss):

@@ -2,12 +2,10 @@
 
 import contextlib
 import os
-import sysconfig
 import traceback
 
 import tensorflow.compat.v1 as tf
 
-import distmnist
 from distmnist.cluster import (
   errors,
   incarnations,
@@ -18,14 +16,10 @@ from distmnist.common import cli
 from distmnist.common.names import CHIEF
 from distmnist.data import initial_values
 from distmnist.exchange import graph_copy
+from distmnist.training import script_checks
 from distmnist.training.problems import classic_variables, user_calls
 from distmnist.transport import sharding
 
-_OURS = os.path.dirname(os.path.realpath(distmnist.__file__)) + os.sep
-_LIBRARIES = tuple(
-  os.path.realpath(path) + os.sep
-  for path in {*map(sysconfig.get_path, ('stdlib', 'purelib', 'platlib'))}
-)
 # What the script's own session.run, and its variables, pass through.
 _PASSED = (
   *(incarnations.__file__, repeated_runs.__file__),
@@ -117,8 +111,8 @@ def _locate(frames, script):
     path = os.path.realpath(frame.filename)
     if frame.filename in _PASSED:
       continue
-    if path != script and path.startswith(_OURS):
+    if path != script and path.startswith(script_checks.OURS):
       return None
-    if path == script or not path.startswith(_LIBRARIES):
+    if path == script or not path.startswith(script_checks.LIBRARIES):
       return f'{os.path.basename(path)}:{frame.lineno}, in {frame.name}()'
   return None

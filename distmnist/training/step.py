@@ -9,6 +9,7 @@ import functools
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 from distmnist.data import initial_values, metric_total, seeds
 from distmnist.exchange.copies import local_copies
@@ -25,6 +26,18 @@ from distmnist.training.batches import dispatcher
 from distmnist.training.problems import table_checks, variable_checks
 from distmnist.transport import model_state, sharding, sums
 from distmnist.transport import strategy as strategy_lib
+
+_SEED = flags.DEFINE_integer(
+  'seed',
+  0,
+  'Seed of the initial weights and of the order of the images.',
+  lower_bound=0,
+)
+
+
+def seed_from_flags() -> int:
+  """Returns --seed."""
+  return _SEED.value
 
 
 class Step(NamedTuple):

@@ -153,28 +153,34 @@ def test_what_is_killed_is_started_again_and_all_reach_the_last_step(tmp_path):
   assert checkpoints.find_latest(str(logdir)) == path
 
 
-@pytest.mark.parametrize(
-  'words, said',
-  [
-    (['--optimizer=ftrl', '--strategy=easgd'], '--optimizer=ftrl'),
-    (['--lr_schedule_unit=epochs'], '--lr_schedule_unit=epochs has no effect'),
-    (['--gradient_accumulation=4'], 'has no effect in a script with a loop'),
-  ],
-)
-def test_what_is_wrong_is_told_before_anything_is_built(set_flags, words, said):
-  set_flags(*words)
+def test_what_is_wrong_is_told_before_anything_is_built(set_flags):
+  set_flags('--optimizer=ftrl', '--strategy=easgd')
   task = in_process.make_task(cluster_lib.Cluster())
-  with pytest.raises(cli.UsageError, match=said):
+  with pytest.raises(cli.UsageError, match='--optimizer=ftrl'):
     own_loop.WorkerTask(task)
 
 
 @pytest.mark.slow
 def test_what_is_wrong_is_one_line():
-  words = '--job_name=evaluator'
-  output, errors = programs.run('examples.own_loop', words, code=2)
-  [*_, line] = errors.splitlines()
-  assert 'expected ps or worker' in line
-  assert 'Traceback' not in output + errors
+  for word, said in (
+    ('--job_name=evaluator', 'expected ps or worker'),
+    ('--train_steps=9', '--train_steps=9 has no effect'),
+    ('--download_only', "'download_only'"),  # The program train's alone.
+  ):
+    output, errors = programs.run('examples.own_loop', word, code=2)
+    [*_, line] = errors.splitlines()
+    assert said in line
+    assert 'Traceback' not in output + errors
+
+
+@pytest.mark.slow
+def test_help_tells_of_the_flags_that_are_read_and_no_others():
+  for word in '--help', '--helpfull':
+    output, _ = programs.run('examples.own_loop', word)
+    for name in 'last_step', 'strategy', 'optimizer', 'logdir', 'seed':
+      assert f'--{name}' in output
+    for name in 'train_steps', 'batch_size', 'model', 'dataset', 'problem':
+      assert not re.search(rf'--{name}\b[,:]', output)
 
 
 @pytest.mark.slow

@@ -1,24 +1,156 @@
 """script_checks: what a script asks in vain, each in one line."""
 
+import contextlib
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 import tensorflow.compat.v1 as tf
+from absl import flags
+from absl.testing import flagsaver
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import cli, refusals
+from distmnist.common import cli
+from distmnist.launching.train_flags import MANIFEST
 from distmnist.training import script_checks
+from tests.support.paths import PYTHONPATH
 
+FLAGS = flags.FLAGS
 _CLUSTER = cluster_lib.Cluster(('a:1',), ('b:1', 'c:1'), 'worker')
+# But for those that train.py itself reads, which a script does not know.
+_OF_TRAIN = [
+  name
+  for name in json.loads(MANIFEST.read_text())
+  if not FLAGS.find_module_defining_flag(name).endswith('distmnist.train')
+  and name not in ('help', 'helpfull')
+]
 
 
-@pytest.mark.parametrize(
-  'name, value',
-  [('steps_per_run', 2), ('gradient_accumulation', 4), ('train_secs', 9)],
-)
-def test_a_flag_of_our_own_loop_is_refused(set_flags, name, value):
-  refusals.refuse(script_checks.REFUSALS)
-  set_flags(f'--{name}={value}')
-  with pytest.raises(cli.UsageError, match=f'--{name}={value} has no effect'):
-    refusals.refuse(script_checks.REFUSALS)
+def _choose_other(flag):
+  """Returns another value than a flag's default."""
+  if flag.boolean:
+    return not flag.default
+  kind = flag.parser.flag_type()
+  if kind in ('int', 'float'):
+    return 7 if flag.default != 7 else 8
+  return ['other'] if 'list' in kind else 'other'
+
+
+def test_each_flag_of_train_is_adopted_or_refused():
+  assert len(_OF_TRAIN) > 100
+  refused = set()
+  for name in _OF_TRAIN:
+    with flagsaver.flagsaver():
+      FLAGS[name].value = _choose_other(FLAGS[name])
+      try:
+        script_checks.check_flags('/none.py')
+      except cli.UsageError as error:
+        assert str(error).startswith((f'--{name}', f'--no{name}'))
+        assert 'has no effect in a script' in str(error)
+        refused.add(name)
+  assert refused == {x for x in _OF_TRAIN if not script_checks.is_adopted(x)}
+  assert refused >= {
+    *('train_steps', 'epochs', 'train_secs', 'batch_size', 'model', 'dataset'),
+    *('problem', 'validation_steps', 'early_stopping_patience'),
+    *('steps_per_run', 'gradient_accumulation', 'startup_delay_steps'),
+  }
+  assert not refused & {'strategy', 'optimizer', 'logdir', 'seed', 'log_secs'}
+
+
+@pytest.mark.parametrize('is_named', [True, False])
+def test_a_script_may_read_a_flag_of_ours(set_flags, tmp_path, is_named):
+  script = tmp_path / 'mine.py'
+  script.write_text('FLAGS.batch_size' if is_named else 'FLAGS.batch_size_2')
+  set_flags('--batch_size=7')
+  assert script_checks.is_read('batch_size', str(script)) == is_named
+  refused = contextlib.nullcontext()
+  if not is_named:
+    refused = pytest.raises(cli.UsageError, match='--batch_size=7 has no eff')
+  with refused:
+    script_checks.check_flags(str(script))
+
+
+# Prints the flags that run_task reads: in a run, and as steps are built under
+# other flags. What looks at all flags, to compare or keep them, does not count.
+_READER = """
+import distmnist.runtime
+import sys
+import tensorflow.compat.v1 as tf
+from absl import flags
+from absl.testing import flagsaver
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import registry
+from distmnist.common.names import STRATEGIES
+from distmnist.training import own_loop
+from tests.support import in_process
+
+read, value = set(), flags.Flag.value
+of_all = 'consistency', 'idle_flags', 'refusals', 'run_flags', 'script_checks'
+
+
+def note(self):
+  frame = sys._getframe(1)
+  while 'absl' in frame.f_code.co_filename:
+    frame = frame.f_back
+  name = frame.f_globals['__name__']
+  if name != '__main__' and not name.endswith(of_all):
+    read.add(self.name)
+  return value.fget(self)
+
+
+def train(task):
+  x = tf.constant(2.0)
+  train_op, _ = task.minimize(lambda: (x * tf.get_variable('w', [])) ** 2)
+  with task.session(3) as session:
+    while not session.should_stop():
+      session.run(train_op)
+
+
+flags.FLAGS(sys.argv)
+runs = [[f'--strategy={rule}'] for rule in registry.names(STRATEGIES)]
+runs += [['--strategy=dc_asgd', '--dc_adaptive']]
+runs += [
+  ['--strategy=async_sgd', f'--optimizer={name}']
+  for name in ('rmsprop', 'ftrl', 'lars')
+]
+runs += [
+  [f'--lr_schedule={name}', '--lr_boundaries=5']
+  for name in ('exponential', 'step', 'linear_scaling')
+]
+flags.Flag.value = property(note, value.fset)
+assert own_loop.run(train) == 0
+for words in runs:
+  ps = [] if 'ring' in words[0] else ['a:1']
+  task = in_process.make_task(
+    cluster_lib.Cluster(tuple(ps), ('b:1', 'c:1'), 'worker')
+  )
+  with flagsaver.flagsaver(), tf.Graph().as_default():
+    flags.FLAGS([sys.argv[0], *words])
+    task = own_loop.WorkerTask(task)
+    task.minimize(lambda: tf.get_variable('w', []) ** 2)
+print('read', *read)
+"""
+# A table has to be there.
+_READ_ELSEWHERE = {'save_tables'}
+
+
+@pytest.mark.slow
+def test_each_adopted_flag_is_read(tmp_path):
+  (tmp_path / 'reader.py').write_text(_READER)
+  done = subprocess.run(
+    [sys.executable, 'reader.py', f'--logdir={tmp_path / "run"}'],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONPATH': PYTHONPATH},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert done.returncode == 0, done.stderr
+  _, *read = done.stdout.splitlines()[-1].split()
+  adopted = {x for x in _OF_TRAIN if script_checks.is_adopted(x)}
+  assert adopted - {*read} == _READ_ELSEWHERE
 
 
 def test_minimize_takes_a_function():

@@ -7,6 +7,8 @@ import os
 import secrets
 import signal
 
+from absl import flags
+
 from distmnist.common import layout, owner
 from distmnist.exchange.rounds import round_waits
 from distmnist.logdir import logdirs
@@ -16,6 +18,13 @@ from distmnist.watching import metrics_file, stop_file
 
 _log = logging.getLogger(__name__)
 
+_LOG_SECS = flags.DEFINE_float(
+  'log_secs',
+  2,
+  'Seconds from one progress line to the next, and from one line of '
+  'LOGDIR/TASK/metrics.jsonl to the next (at least 0.5 for the latter).',
+  lower_bound=0,
+)
 # Fields of a ps's sample that become curves.
 _CURVES = (
   'sent_bytes_per_sec',
@@ -25,13 +34,17 @@ _CURVES = (
 )
 
 
+def secs_from_flags() -> float:
+  """Returns --log_secs."""
+  return _LOG_SECS.value
+
+
 @contextlib.contextmanager
-def kept(task, every_secs):
+def kept(task):
   """Writes this task's metrics while it is open, if there is a --logdir.
 
   Args:
     task: task.Task; a ps or a worker is already serving.
-    every_secs: float, from one sample to the next.
   """
   cluster, logdir = task.cluster, logdirs.from_flags()
   if logdir and urls.is_remote(logdir):
@@ -48,7 +61,9 @@ def kept(task, every_secs):
         collect = _Serving(waiting).collect
     life = task.watchdog.life if task.watchdog else secrets.token_hex(8)
     metrics = stack.enter_context(
-      task.metrics.kept(logdir, cluster.name, life, every_secs, collect, sinks)
+      task.metrics.kept(
+        logdir, cluster.name, life, _LOG_SECS.value, collect, sinks
+      )
     )
     yield
     if metrics and task.stop.is_requested:

@@ -32,7 +32,7 @@ def test_a_ps_is_a_run_in_tensorboard(make_cluster, tmp_path, set_flags):
   shared = make_cluster(1, 2)
   task = in_process.make_task(shared.ps(0), shared.ps_servers[0])
   task.watchdog.life = 'a'
-  with task_metrics.kept(task, 60):
+  with task_metrics.kept(task):
     pass
   lines = metrics_file.read(str(tmp_path))
   assert [line['kind'] for line in lines] == [
@@ -51,7 +51,7 @@ def test_evaluations_are_curves_over_the_step(tmp_path, set_flags):
     cluster_lib.Cluster(job_name='evaluator'), in_process.NoStop()
   )
   task.stop.is_requested = True
-  with task_metrics.kept(task, 60):
+  with task_metrics.kept(task):
     task.metrics.write(
       'evaluation', split='test', step=40, metrics={'accuracy': 0.5}
     )
@@ -120,7 +120,7 @@ def test_a_request_to_stop_is_kept_until_its_launcher_is_known_to_be_gone(
     cluster_lib.Cluster(job_name='evaluator'), in_process.NoStop()
   )
   task.stop.request = lambda *args, **kwargs: requests.put(args)
-  with task_metrics.kept(task, 60):
+  with task_metrics.kept(task):
     stop_file.write(str(tmp_path))
     for _ in range(3):
       assert looks.acquire(timeout=20)
