@@ -1,4 +1,4 @@
-"""Test metrics of checkpoints, with no cluster.
+"""Metrics of checkpoints on test or other data, with no cluster.
 
   python -m distmnist.evaluate --logdir=logs/run
 
@@ -30,7 +30,11 @@ _CONTINUOUS = flags.DEFINE_bool(
   'continuous', False, 'Evaluate each new checkpoint until the run has ended.'
 )
 _SPLIT = flags.DEFINE_enum(
-  'split', 'test', ['test', 'validation', 'train'], 'What to evaluate on.'
+  'split',
+  None,
+  ['test', 'validation', 'train'],
+  'What to evaluate on; by default the test data, without any the validation '
+  'data, and without these the training data.',
 )
 
 # What --help explains.
@@ -54,19 +58,22 @@ def evaluate() -> None:
 
     @functools.cache  # Called only if there is a checkpoint.
     def make_evaluator() -> evaluation.Evaluator:
-      return evaluation.Evaluator(problem, _load_split(problem))
+      return evaluation.Evaluator(problem, _load_split(problem)[1])
 
     line = saved_run.use_checkpoint(
       lambda: saved_run.find_checkpoint(logdir, check.find),
-      lambda path: evaluator_lib.describe(make_evaluator(), path, _SPLIT.value),
+      lambda path: evaluator_lib.describe(
+        make_evaluator(), path, _load_split(problem)[0]
+      ),
     )
     print(line)
     return
-  evaluator = evaluation.Evaluator(problem, _load_split(problem))
+  split_name, split = _load_split(problem)
+  evaluator = evaluation.Evaluator(problem, split)
   # The run's own flag, unless it is given here.
   secs_to_wait = evaluator_lib.timeout_secs_from_flags()
   for path in evaluator_lib.follow(logdir, secs_to_wait):
-    if line := evaluator_lib.describe_new(evaluator, path, _SPLIT.value):
+    if line := evaluator_lib.describe_new(evaluator, path, split_name):
       print(line, flush=True)
 
 
@@ -76,23 +83,25 @@ def run() -> None:
 
 def _make_check(problem: problem_lib.Problem) -> divergence.CheckpointCheck:
   if problem.is_custom:
-    return divergence.CheckpointCheck(problem, _load_split(problem))
+    return divergence.CheckpointCheck(problem, _load_split(problem)[1])
   # Check before loading the images, which may need a download.
   return divergence.without_data(problem, images.image_shape())
 
 
 @functools.cache
-def _load_split(problem: problem_lib.Problem) -> split_lib.Split:
-  if _SPLIT.value == 'test':
-    return problem_data.load_test_split(problem)
-  train, validation = problem_data.load_training_splits(problem)
-  split = train if _SPLIT.value == 'train' else validation
-  if not split.num_examples:
-    empty = '--split=validation is empty'
+def _load_split(problem: problem_lib.Problem) -> tuple[str, split_lib.Split]:
+  """Returns the name and the examples of what to evaluate on."""
+  name = _SPLIT.value
+  if name is None:
+    return problem_data.load_judge(problem)
+  if name == 'train':
+    return name, problem_data.load_train_split(problem)
+  if (split := problem_data.load_split(problem, name)) is None:
+    empty = f'--split={name} is empty'
     if problem.is_custom:
-      raise problem.error(f"{empty}: load('validation') gave no examples")
+      raise problem.error(f'{empty}: load({name!r}) gave no examples')
     raise cli.UsageError(f'{empty}: --validation_images=0')
-  return split
+  return name, split
 
 
 if __name__ == '__main__':

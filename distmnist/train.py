@@ -19,7 +19,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -118,8 +118,11 @@ def run_worker(
   seed = step.seed_from_flags()
   problem = problem_lib.from_flags(seed)
   with task.loading():
-    train_split, *judges = problem_data.load_splits(problem, cluster.is_chief)
-  splits = train_split, judges[0]
+    splits = problem_data.load_training_splits(problem)
+    judges = {}
+    if cluster.is_chief:
+      judges = problem_data.load_judges(problem, *splits)
+  train_split, _ = splits
   if cluster.is_chief:
     final_report.check_flags()
   choice = flag_checks.check(cluster, *(s.num_examples for s in splits))
@@ -128,7 +131,7 @@ def run_worker(
     problem, train_split, choice.plan.slice_size, choice.strategy
   )
   stalls.busy('the reading of the log directory')
-  is_last = functools.partial(chief.is_last, choice.plan)
+  is_last = functools.partial(chief.is_last, choice)
   folder = run_folder.RunFolder(task, is_last, splits)
   try:
     folder.claim(problem, at_end, choice.plan)
@@ -184,7 +187,7 @@ def run_worker(
 def end_late(
   task: task_lib.Task,
   choice: flag_checks.Choice,
-  judges: Sequence[split.Split],
+  judges: Mapping[str, split.Split],
   folder: run_folder.RunFolder,
   start: float,
 ) -> int:
@@ -193,7 +196,7 @@ def end_late(
   Args:
     task: already serving.
     choice: of the rule and the plan.
-    judges: validation and test.
+    judges: see problem_data.load_judges.
     folder: claimed.
     start: time.monotonic() at the start of this program.
   """

@@ -8,7 +8,7 @@ from distmnist import check_flags
 from distmnist.common import cli
 
 DATA = ('--dataset=synthetic', '--synthetic_train_images=300')
-SMALL = (*DATA, '--validation_images=100', '--validate_at_end')
+SMALL = (*DATA, '--validation_images=100')
 
 
 @pytest.fixture

@@ -282,7 +282,7 @@ def test_what_two_ps_have_trained_predicts_mnist_as_it_was_reported(
   assert len(lines) == 12
   rows = read_csv(tmp_path / 'all.csv')
   num_correct = sum(row['class'] == row['label'] for row in rows)
-  assert len(rows) == report['test_images'] == 10000
+  assert len(rows) == report['test_examples'] == 10000
   assert num_correct / 10000 == report['test_accuracy'] > 0.8
   assert lines[-1] == (
     f'accuracy {report["test_accuracy"]:.4f} ({num_correct:,} of 10,000 images)'

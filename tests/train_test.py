@@ -48,7 +48,7 @@ def test_one_process_trains_and_reports(tasks, tmp_path):
   assert report['images'] == 15000
   assert report['local_steps'] == 300
   assert report['staleness_max'] == 0
-  assert report['test_images'] == 500
+  assert report['test_examples'] == 500
   assert report['flags']['model'] == 'softmax'
   assert report['test_accuracy'] > 0.5
   assert f'test accuracy       {report["test_accuracy"]:.4f}' in task.output

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
   import keras
 
 Nest = Any  # An array [n, ...], or a dict, tuple or list of arrays.
-Splits = dict[str, tuple[Nest, Nest]]  # 'train' and maybe 'validation': (x, y).
+# {'train': (x, y)}, and maybe 'validation' and 'test'.
+Splits = dict[str, tuple[Nest, Nest]]
 
 _WEIGHTS = (
   'weights are part of the loss: write a problem with a loss of its own for '
@@ -50,6 +51,8 @@ def fit(
   *,
   validation_data: tuple[Nest, Nest] | None = None,
   validation_split: float | None = None,
+  test_data: tuple[Nest, Nest] | None = None,
+  best: str | None = None,
   logdir: str | os.PathLike | None = None,
   on_line: Callable[[str], object] | None = None,
   **settings,
@@ -64,10 +67,15 @@ def fit(
       that the tasks can import as well.
     x: array [n, ...], or a dict, tuple or list of arrays.
     y: array [n, ...].
-    validation_data: (x, y) on which the model is judged; None for the training
-      data.
+    validation_data: (x, y) on which the model is judged, during the training
+      with validation_steps and at its end: report.validation_metrics. Without
+      it and without test_data, report.train_metrics are of the training data.
     validation_split: the part of x and y, their last examples, on which it is
       judged instead of being trained.
+    test_data: (x, y) of which nothing is seen before the end:
+      report.test_metrics.
+    best: what early_stopping_patience goes by, a metric with + if more is
+      better and - if less is, such as '+auc'; None for '-loss'.
     logdir: where checkpoints and reports are kept, and from which the same call
       resumes; None keeps nothing. With another model, or other x and y, it is
       refused.
@@ -84,10 +92,10 @@ def fit(
   Raises:
     process.Error: the training has failed, or another run has the logdir.
     ValueError: the model is not compiled, or there are no flags for its
-      optimizer; an argument is for Keras's own fit; the arrays do not fit each
-      other or have objects that are no text; `logdir` is in a store, belongs to
-      another user, has the training of another model or of other examples, or
-      is missing and the launcher is for other hosts.
+      optimizer; best has no direction; an argument is for Keras's own fit; the
+      arrays do not fit each other or have objects that are no text; `logdir` is
+      in a store, belongs to another user, has the training of another model or
+      of other examples, or is missing and the launcher is for other hosts.
   """
   settings = {name: x for name, x in settings.items() if x is not None}
   given = process.read_flags(process.make_words(None, settings))
@@ -106,7 +114,14 @@ def fit(
     defaults |= keras_optimizer.read(model, has_rate)
     schedule = None if has_rate else keras_optimizer.read_schedule(model)
   defaults = {n: value for n, value in defaults.items() if n not in given}
-  splits = make_splits(x, y, validation_data, validation_split)
+  if best:
+    if best[0] not in '+-':
+      raise ValueError(
+        f'best={best!r}: expected + if more of it is better, such as '
+        f"'+{best}', or - if less is"
+      )
+    settings['best'] = best
+  splits = make_splits(x, y, validation_data, validation_split, test_data)
   with _opened(logdir) as folder:
     report = _train(
       model,
@@ -236,6 +251,7 @@ def make_splits(
   y: Nest,
   validation_data: tuple[Nest, Nest] | None,
   validation_split: float | None,
+  test_data: tuple[Nest, Nest] | None = None,
 ) -> Splits:
   """Returns what to train on, and what to judge by if that is given.
 
@@ -244,6 +260,7 @@ def make_splits(
     y: array [n, ...].
     validation_data: (x, y) to judge by.
     validation_split: the part of x and y, their last examples, to judge by.
+    test_data: (x, y) to judge by at the end.
 
   Raises:
     ValueError: both are given; the one is not a pair, or the other not a part
@@ -253,14 +270,14 @@ def make_splits(
   from distmnist.data import array_folder  # noqa: PLC0415  Cheap until used.
 
   pairs = {'train': (x, y)}
-  if validation_data is not None:
-    if not isinstance(validation_data, (tuple, list)) or (
-      len(validation_data) != 2
-    ):
-      raise ValueError('validation_data: expected (x, y), without weights')
-    if validation_split:
-      raise ValueError('validation_data and validation_split: expected one')
-    pairs['validation'] = validation_data
+  if validation_data is not None and validation_split:
+    raise ValueError('validation_data and validation_split: expected one')
+  for name, pair in ('validation', validation_data), ('test', test_data):
+    if pair is None:
+      continue
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+      raise ValueError(f'{name}_data: expected (x, y), without weights')
+    pairs[name] = pair
   splits = {name: array_folder.make(*pair) for name, pair in pairs.items()}
   if (parts := len(array_folder.flatten(splits['train'][1])[1])) > 1:
     raise ValueError(
@@ -279,7 +296,7 @@ def make_splits(
       f'validation_split={validation_split:g} of {number} examples: expected a '
       'part between 0 and 1 that leaves some to train on and some to judge by'
     )
-  return {
+  return splits | {
     name: tuple(
       array_folder.map_arrays(operator.itemgetter(part), nest) for nest in train
     )

@@ -76,6 +76,8 @@ ROWS_DIFFERENT = 'rows/different'
 ROWS_OF_PS = 'rows/of_ps_'
 ROW_BYTES_OF = 'rows/bytes_of_'
 
+# What metrics are of: the parts of a problem's examples.
+SPLITS = 'train', 'validation', 'test'
 # The worker that saves, evaluates and reports.
 CHIEF = 'worker 0'
 # Tells a restarted task which attempt it is: 2, 3, ... Not set at the first

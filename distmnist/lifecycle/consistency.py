@@ -12,6 +12,7 @@ _log = logging.getLogger(__name__)
 
 # Flags that may differ between tasks; all others must agree.
 _OWN_FLAGS = {
+  'best',
   'allow_soft_placement',
   'continuous_timeout_secs',
   'data_dir',
@@ -42,7 +43,6 @@ _OWN_FLAGS = {
   'summary_steps',
   'task_index',
   'trace_steps',
-  'validate_at_end',
   'validation_steps',
 }
 _HOSTS = 'ps_hosts', 'worker_hosts'

@@ -1,6 +1,6 @@
 """The best checkpoint of a training by a metric on validation data, in best/.
 
-It holds the very values that were evaluated, together with their metric: one
+It holds the very values that were evaluated, together with their metrics: one
 file says what is best and how good it is, so no crash can separate the two.
 """
 
@@ -18,7 +18,7 @@ from distmnist.storage import paths
 
 _log = logging.getLogger(__name__)
 
-# The metric's name in the checkpoint; no model has such a variable.
+# A metric's name in the checkpoint; no model has such a variable.
 _METRIC = 'distmnist/validation_{}'
 _WORSE_FILE = 'worse_steps.json'
 
@@ -29,7 +29,8 @@ class Best:
   Attributes:
     step: int, global_step of the best, or None before the first evaluation.
     metric: str, the name of the metric that judges.
-    value: float, the best's metric; None before the first evaluation.
+    metrics: {name: float}, all of the best's on validation data; empty before
+      the first evaluation.
     path: str, its checkpoint, or None without a folder.
     num_worse: int, evaluations after it that were not better.
   """
@@ -45,7 +46,7 @@ class Best:
       metric: str.
       sign: int, 1 if more of it is better, -1 if less is.
     """
-    self.step, self.value, self.path = None, None, None
+    self.step, self.path, self.metrics = None, None, {}
     self.metric = metric
     self._sign = sign
     self._worse_steps = []
@@ -57,19 +58,25 @@ class Best:
       self._read()
 
   @property
+  def value(self):
+    """float, what judges the best; None before the first evaluation."""
+    return self.metrics.get(self.metric)
+
+  @property
   def num_worse(self):
     return len(self._worse_steps)
 
   def _is_better(self, value):
     return self.value is None or self._sign * (value - self.value) > 0
 
-  def note(self, values, step, value):
+  def note(self, values, step, metrics):
     """Notes an evaluation, and keeps what was evaluated if it is the best.
 
     Args:
       values: {name: array}, whole variables: all that a checkpoint holds.
       step: int, their global_step.
-      value: float, the metric computed from them; nan is never the best.
+      metrics: {name: float}, computed from them, with the one that judges;
+        nan is never the best.
 
     Returns:
       bool, whether it is the best so far.
@@ -79,12 +86,13 @@ class Best:
       cli.RunError: another process now owns the folder.
     """
     self.forget_removed()
+    value = metrics[self.metric]
     if not math.isnan(value) and self._is_better(value):
       if self._folder:
-        values = values | {_METRIC.format(self.metric): np.float64(value)}
-        self._writer.save_values(values, step)
+        kept = {_METRIC.format(n): np.float64(x) for n, x in metrics.items()}
+        self._writer.save_values(values | kept, step)
         self.path = checkpoints.path_of_step(self._folder, step)
-      self.step, self.value, self._worse_steps = step, value, []
+      self.step, self.metrics, self._worse_steps = step, dict(metrics), []
       return True
     # A training that was set back reaches the same steps again.
     worse_steps = [s for s in self._worse_steps if s < step]
@@ -105,7 +113,7 @@ class Best:
           f'{self.path}, the best checkpoint, was removed by somebody: the '
           'evaluations up to now no longer count'
         )
-        self.step, self.value, self.path = None, None, None
+        self.step, self.path, self.metrics = None, None, {}
         self._worse_steps = []
 
   def _write_worse(self, steps):
@@ -113,7 +121,8 @@ class Best:
     try:
       paths.make_folders(self._folder)  # As long as nothing was the best.
       with files.replacing(path) as file:
-        json.dump({'best_step': self.step, 'worse_steps': steps}, file)
+        found = {'metric': self.metric, 'best_step': self.step}
+        json.dump(found | {'worse_steps': steps}, file)
         file.write('\n')
     except OSError as error:
       raise saving.choose_error(error)(
@@ -126,28 +135,34 @@ class Best:
       if damage := checkpoints.find_damage(path):
         _log.info(f'{path} was the best checkpoint, and is not whole: {damage}')
         continue
-      name = _METRIC.format(self.metric)
+      prefix = _METRIC.format('')
       with checkpoint_reader.Reader(path) as reader:
         step = int(reader.read('global_step'))
-        value = float(reader.read(name)) if name in reader.shapes else math.nan
+        metrics = {
+          name.removeprefix(prefix): float(reader.read(name))
+          for name in reader.shapes
+          if name.startswith(prefix)
+        }
+      value = metrics.get(self.metric, math.nan)
       # There are two if the writer was killed: the better one is newer.
       if not math.isnan(value) and self._is_better(value):
-        self.step, self.value, self.path = step, value, path
-    self._worse_steps = _read_worse(self._folder, self.step)
+        self.step, self.path, self.metrics = step, path, metrics
+    self._worse_steps = _read_worse(self._folder, self.metric, self.step)
 
 
-def count_worse(folder):
+def count_worse(folder, metric):
   """Returns the `num_worse` (int) of the Best in a folder; reads no weights."""
   path = checkpoints.find_latest(folder) if paths.is_folder(folder) else None
   step = checkpoints.parse_step(path) if path else None
-  return len(_read_worse(folder, step))
+  return len(_read_worse(folder, metric, step))
 
 
-def _read_worse(folder, best_step):
+def _read_worse(folder, metric, best_step):
   """Returns the steps (list of int) of later evaluations; [] if unknown."""
   # If this file is damaged, that costs some patience and nothing else.
   with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
     found = json.loads(paths.read_text(os.path.join(folder, _WORSE_FILE)))
-    if found['best_step'] == best_step:
+    is_same = found.get('metric', metric) == metric  # Of old ones it is.
+    if is_same and found['best_step'] == best_step:
       return [int(step) for step in found['worse_steps']]
   return []

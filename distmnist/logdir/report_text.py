@@ -1,5 +1,6 @@
 """What a run reports at its end, in lines for people."""
 
+from distmnist.common.names import SPLITS
 from distmnist.logdir import report as report_lib
 
 
@@ -25,8 +26,8 @@ def format_lines(report):
 
   if report['best_step'] is not None:
     add('best step', f'{report["best_step"]} (early stopping on validation)')
-  for split in 'validation', 'test':
-    for name, value in (report[f'{split}_metrics'] or {}).items():
+  for split in SPLITS:
+    for name, value in (report.get(f'{split}_metrics') or {}).items():
       add(f'{split} {name}', format_metric(value))
   add(
     'total time',

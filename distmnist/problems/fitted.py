@@ -30,12 +30,8 @@ _FITTED_DIR = flags.DEFINE_string(
 
 
 def load(split):
-  """Returns (x, y); the test split is the validation split, if there is one."""
-  folder = _FITTED_DIR.value
-  if split != 'test':
-    return array_folder.load(folder, split)
-  validation = array_folder.load(folder, 'validation')
-  return validation or array_folder.load(folder, 'train')
+  """Returns (x, y) of a split that `fit` was given, else None."""
+  return array_folder.load(_FITTED_DIR.value, split)
 
 
 def make_model():

@@ -23,7 +23,8 @@ def find_columns(trials):
     tests = {key for t in trials for key in t.result if key[:5] == 'test_'}
     return [by, *sorted(tests)]
   _, _, metric = by.partition('_')
-  return [f'validation_{metric}', f'test_{metric}']
+  columns = [f'validation_{metric}', f'test_{metric}']
+  return columns if by in columns else [by]
 
 
 def _find_metric(trials):

@@ -3,14 +3,16 @@
 import sys
 
 from distmnist.common import cli
+from distmnist.common.names import SPLITS
 
 # What a trial's result takes from train's report.json, besides the metric that
-# judges the problem: its values in validation and test.
+# judges the problem: its values on each split.
 _REPORTED = 'final_loss', 'global_step', 'images_per_sec'
 _JUDGED_BY = '+accuracy'  # if a report does not say
 # The values of --judge.
 METRIC, SPEED = JUDGES = 'metric', 'images_per_sec'
-_SPLITS = 'validation_', 'test_'
+# Which of them may compare trials, the first that all have; others are shown.
+_JUDGING = 'validation', 'test', 'train'
 _NO_SPEED = (
   ': worker 0 has made no step after its first session.run, which is not timed;'
   ' give train more steps, or --train_secs=10'
@@ -35,17 +37,17 @@ def is_result(value):
     return False
   numbers = {key: n for key, n in value.items() if key != 'judged_by'}
   return (
-    all(k in _REPORTED or k.startswith(_SPLITS) for k in numbers)
-    and is_number(value.get(_name_keys(metric)[-1]))
+    all(k in _REPORTED or k.partition('_')[0] in SPLITS for k in numbers)
+    and any(is_number(value.get(key)) for key in _name_keys(metric))
     and isinstance(value.get('global_step', 0), int | None)
     and all(n is None or is_number(n) for n in numbers.values())
   )
 
 
 def _name_keys(judged_by: str) -> list[str]:
-  """Returns what may compare trials, the one that each result has last."""
+  """Returns what may compare trials, best first."""
   name = judged_by[1:]
-  return [name] if name == SPEED else [f'validation_{name}', f'test_{name}']
+  return [name] if name == SPEED else [f'{split}_{name}' for split in _JUDGING]
 
 
 def describe(key: str) -> str:
@@ -60,12 +62,13 @@ def read_metric(results):
     results: list of dict.
 
   Returns:
-    str, 'images_per_sec' under that --judge, else 'validation_' and the
-    metric's name if all have it, else 'test_' and its name; int, 1 if higher is
-    better, -1 if lower is.
+    str, 'images_per_sec' under that --judge, else the metric's name after that
+    of the split, such as 'validation_loss': the first of validation, test and
+    train whose metric all have; int, 1 if higher is better, -1 if lower is.
 
   Raises:
-    cli.RunError: they are not all judged by the same metric.
+    cli.RunError: they are not all judged by the same metric, or on the same
+      split.
   """
   judged_by = sorted({r.get('judged_by', _JUDGED_BY) for r in results})
   if len(judged_by) > 1:
@@ -75,9 +78,13 @@ def read_metric(results):
       ' began; give another --sweep_dir, which runs all trials anew'
     )
   metric = judged_by[0] if judged_by else _JUDGED_BY
-  keys = _name_keys(metric)
-  has_all = results and all(r.get(keys[0]) is not None for r in results)
-  return keys[0 if has_all else -1], 1 if metric[0] == '+' else -1
+  for key in _name_keys(metric):
+    if all(r.get(key) is not None for r in results):
+      return key, 1 if metric[0] == '+' else -1
+  raise cli.RunError(
+    f'some trials have the {metric[1:]} of other examples than others: give '
+    'each the same data, and another --sweep_dir, which runs all trials anew'
+  )
 
 
 def choose_value(result: dict) -> tuple[str, float]:
@@ -103,16 +110,17 @@ def take(report: dict, judge: str = METRIC) -> dict:
   result = {name: report.get(name) for name in _REPORTED}
   judged_by = metric if judge == METRIC else f'+{judge}'
   result |= {'judged_by': judged_by} if judged_by != _JUDGED_BY else {}
-  for split in 'validation', 'test':
+  for split in SPLITS:
     found = report.get(f'{split}_metrics') or {}
     key = f'{split}_{name}'
-    result[key] = found.get(name, report.get(key))
+    if split != 'train' or name in found:
+      result[key] = found.get(name, report.get(key))
     if judge == METRIC and name in found and found[name] is None:
       raise ValueError(f'its {key} is not a finite number')
-  needed = _name_keys(judged_by)[-1]
-  if result[needed] is None:
-    why = _NO_SPEED if needed == SPEED else ''
-    raise ValueError(f'it has no {needed}{why}')
+  keys = _name_keys(judged_by)
+  if all(result.get(key) is None for key in keys):
+    why = _NO_SPEED if keys == [SPEED] else ''
+    raise ValueError(f'it has no {name if keys != [SPEED] else SPEED}{why}')
   if not is_result(result):
     raise ValueError(f'not all are numbers: {result}')
   return result

@@ -16,7 +16,7 @@ from distmnist.common.names import LAUNCH, LAUNCHERS, TRAIN
 from distmnist.common.refusals import Refusal
 from distmnist.launching import cluster_flags, jobs, problem_file
 from distmnist.launching.ssh import ssh_hosts
-from distmnist.sweeps import results, runners, search_space
+from distmnist.sweeps import runners, search_space
 from distmnist.sweeps import spec as spec_lib
 
 # Flags of launch that the sweep itself sets or handles.
@@ -92,7 +92,6 @@ class TrialCommand:
     spec = self.spec
     given = [*spec.flags, *search_space.to_flags(trial.combination)]
     return [
-      *(['--validate_at_end'] if spec.judge == results.METRIC else []),
       *(self.backend.find_data_dir(given) if spec.module == TRAIN else []),
       *given,
       *filter(None, [spec.rungs[rung][1]]),

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import layout
-from distmnist.common.names import CHIEF
+from distmnist.common.names import CHIEF, SPLITS
 from distmnist.logdir import best, checkpoints, logdirs, report, worker_records
 from distmnist.training import (
   evaluation,
@@ -37,12 +37,6 @@ _EARLY_STOPPING_PATIENCE = flags.DEFINE_integer(
   'checkpoint; 0 means never. Needs --validation_steps and --logdir.',
   lower_bound=0,
 )
-_VALIDATE_AT_END = flags.DEFINE_bool(
-  'validate_at_end',
-  False,
-  'Report the accuracy on the validation split too, if there is one: choose '
-  'between trainings by it, and keep the test images for the one chosen.',
-)
 
 
 def period_from_flags():
@@ -50,19 +44,19 @@ def period_from_flags():
   return _VALIDATION_STEPS.value
 
 
-def is_last(plan, path, step, is_of_other_run):
+def is_last(choice, path, step, is_of_other_run):
   """Whether the training has ended with a checkpoint, see restart.Restart.
 
   Args:
-    plan: schedule.Plan.
-    path, step, is_of_other_run: see `plan.is_last`.
+    choice: flag_checks.Choice.
+    path, step, is_of_other_run: see schedule.Plan.is_last.
   """
   logdir, patience = logdirs.from_flags(), _EARLY_STOPPING_PATIENCE.value
   if logdir and patience:
     folder = checkpoints.best_dir(logdir)
-    if best.count_worse(folder) >= patience:
+    if best.count_worse(folder, choice.problem.metric) >= patience:
       return True
-  return plan.is_last(path, step, is_of_other_run)
+  return choice.plan.is_last(path, step, is_of_other_run)
 
 
 class Chief(strategy.CenterHook):
@@ -80,7 +74,8 @@ class Chief(strategy.CenterHook):
       task: task.Task, already serving.
       choice: flag_checks.Choice.
       variables: list of tf.Variable, the center's: weights and averages.
-      judges: (validation, test), split.Splits that judge the training.
+      judges: {name: split.Split}, on what the training is judged, see
+        problem_data.load_judges.
       folder: run_folder.RunFolder.
       steps: fused_steps.Steps.
       others: shutdown.Others.
@@ -95,19 +90,16 @@ class Chief(strategy.CenterHook):
       folder.path, folder.images, choice.problem
     )
     self._growth = growth.Growth(folder.summary_dir)
-    validation_split, _ = judges
     self._validation = None
     if _VALIDATION_STEPS.value:
       self._evaluator = live_evaluation.make_evaluator(
-        task, choice, validation_split
+        task, choice, judges['validation']
       )
       self._validation = self._make_validation(steps)
     self._global_step = tf.train.get_global_step()
     self._final_step = None
-    self._splits = _choose_splits(*judges)
-    self._live = live_evaluation.LiveEvaluation(
-      task, choice, variables, self._splits
-    )
+    self._judges = judges
+    self._live = live_evaluation.LiveEvaluation(task, choice, variables, judges)
 
   def begin(self):
     self._growth.build()
@@ -173,7 +165,9 @@ class Chief(strategy.CenterHook):
 
     def evaluate(session):
       values = fetch(session)
-      return values, problem.choose(self._evaluator.compute(values))
+      metrics = self._evaluator.compute(values)
+      problem.check_best(metrics)
+      return values, metrics
 
     return validation.Validation(
       steps,
@@ -201,7 +195,7 @@ class Chief(strategy.CenterHook):
     """
     kept = _EARLY_STOPPING_PATIENCE.value and self._validation.best
     judged = _judge(
-      *(self._task, self._choice, self._splits, kept),
+      *(self._task, self._choice, self._judges, kept),
       *(self._live.compute, self._final_step),
     )
     counted = {
@@ -234,7 +228,7 @@ def report_alone(task, choice, judges, folder, start):
   Args:
     task: task.Task, already serving.
     choice: flag_checks.Choice.
-    judges: (validation, test), split.Splits.
+    judges: {name: split.Split}, see problem_data.load_judges.
     folder: run_folder.RunFolder, claimed, with the last step.
     start: float, time.monotonic() at the start of this program.
   """
@@ -247,17 +241,11 @@ def report_alone(task, choice, judges, folder, start):
   kept = None
   if _EARLY_STOPPING_PATIENCE.value:
     kept = _open_best(problem, folder)
-  splits = _choose_splits(*judges)
 
   def evaluate():
-    return [
-      live_evaluation.make_evaluator(task, choice, split).compute_checkpoint(
-        path
-      )
-      for split in splits
-    ]
+    return _evaluate_checkpoint(task, choice, judges, path)
 
-  judged = _judge(task, choice, splits, kept, evaluate, last_step)
+  judged = _judge(task, choice, judges, kept, evaluate, last_step)
   final_model.write(problem, folder.path, None, judged.path or path)
   # What each worker did is known from its last life.
   lives = sorted(
@@ -279,59 +267,63 @@ class _Judgement(NamedTuple):
   """How good a training was.
 
   Attributes:
-    test: {name: float}, the metrics on the test split.
-    validation: {name: float} on the validation split, or None.
-    test_images: int, the examples of the test split.
+    metrics: {split: {name: float}}.
     best_step: int, the step of the best checkpoint, if it is what was judged.
     path: str, that checkpoint, or None.
+    num_test_examples: int, of the test split, or None.
   """
 
-  test: dict
-  validation: dict | None
-  test_images: int
-  best_step: int | None = None
-  path: str | None = None
+  metrics: dict
+  best_step: int | None
+  path: str | None
+  num_test_examples: int | None
 
 
-def _judge(task, choice, splits, kept, evaluate, last_step):
+def _evaluate_checkpoint(task, choice, splits, path):
+  """Returns {split: {name: float}} of a checkpoint."""
+  return {
+    name: live_evaluation.make_evaluator(
+      task, choice, split
+    ).compute_checkpoint(path)
+    for name, split in splits.items()
+  }
+
+
+def _judge(task, choice, judges, kept, evaluate, last_step):
   """Evaluates the best checkpoint, else the last step; returns a _Judgement.
 
   Args:
     task: task.Task of the chief.
     choice: flag_checks.Choice.
-    splits: list of split.Split, from `_choose_splits`.
+    judges: {name: split.Split}, see problem_data.load_judges.
     kept: best.Best of early stopping, or None.
-    evaluate: callable, returns the last step's metrics of each split.
+    evaluate: callable, returns the last step's metrics, {split: {name: float}}.
     last_step: int.
   """
   task.history.write('evaluating')
-  num_images = splits[0].num_examples
+  known, path, step = {}, None, last_step
   if kept:
     kept.forget_removed()
   if kept and kept.path:
-    test = live_evaluation.make_evaluator(task, choice, splits[0])
-    judged = _Judgement(
-      test.compute_checkpoint(kept.path),
-      {kept.metric: kept.value},
-      num_images,
-      kept.step,
-      kept.path,
-    )
+    # What was found when it was kept, and is written already.
+    known, path, step = {'validation': kept.metrics}, kept.path, kept.step
+    others = {name: s for name, s in judges.items() if name not in known}
+    found = _evaluate_checkpoint(task, choice, others, path)
   else:
-    test, *others = evaluate()
-    judged = _Judgement(test, others[0] if others else None, num_images)
+    found = evaluate()
   task.stalls.busy('the report')
-  found = {'validation': judged.validation, 'test': judged.test}
-  for split, metrics in found.items():
-    if metrics:
-      task.metrics.write(
-        'evaluation',
-        split=split,
-        step=judged.best_step or last_step,
-        metrics=metrics,
-        is_final=True,
-      )
-  return judged
+  for split, metrics in (known | found).items():
+    task.metrics.write(
+      'evaluation',
+      split=split,
+      step=step,
+      metrics=metrics,
+      is_final=split in found,
+    )
+  test = judges.get('test')
+  return _Judgement(
+    known | found, path and step, path, test and test.num_examples
+  )
 
 
 def _write_report(task, choice, folder, judged, workers, counted, start):
@@ -347,11 +339,12 @@ def _write_report(task, choice, folder, judged, workers, counted, start):
   problem = choice.problem
   outcome = {
     'best_step': judged.best_step,
-    'validation_metrics': judged.validation,
-    'validation_accuracy': (judged.validation or {}).get('accuracy'),
-    'test_metrics': judged.test,
-    'test_accuracy': judged.test.get('accuracy'),
-    'test_images': judged.test_images,
+    **{f'{split}_metrics': judged.metrics.get(split) for split in SPLITS},
+    **{
+      f'{split}_accuracy': judged.metrics.get(split, {}).get('accuracy')
+      for split in SPLITS
+    },
+    'test_examples': judged.num_test_examples,
     'unit': problem.unit,
     'judged_by': problem.judged_by,
     **counted,
@@ -360,10 +353,3 @@ def _write_report(task, choice, folder, judged, workers, counted, start):
   final_report.publish(
     outcome, workers, choice.strategy, task.cluster.num_workers, folder.path
   )
-
-
-def _choose_splits(validation, test):
-  """Returns the split.Splits that are evaluated at the end, a list."""
-  if _VALIDATE_AT_END.value and validation.num_examples:
-    return [test, validation]
-  return [test]

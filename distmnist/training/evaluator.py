@@ -1,4 +1,4 @@
-"""Test metrics of each new checkpoint of a run, for as long as it trains.
+"""Metrics of each new checkpoint of a run, for as long as it trains.
 
 An evaluator knows the run only by its log directory. It is not part of the
 cluster, and no task waits for it.
@@ -71,9 +71,10 @@ def run_task(task):
   earlier = _Earlier(logdir)
   stalls.busy('the loading of the data', may_fail=False)
   problem = problem_lib.from_flags()
+  split_name, split = problem_data.load_judge(problem)
   evaluator = evaluation.Evaluator(
     problem,
-    problem_data.load_test_split(problem),
+    split,
     task.server_config,
     functools.partial(stalls.busy, 'the evaluation'),
   )
@@ -92,7 +93,7 @@ def run_task(task):
     path = None
     with cli.amid_run():
       for path in follow(logdir, secs, pause):
-        if line := describe_new(evaluator, path, 'test', task.metrics):
+        if line := describe_new(evaluator, path, split_name, task.metrics):
           _log.info(line)
     if not logdirs.has_ended(logdir):
       advice = (

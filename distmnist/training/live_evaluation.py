@@ -32,7 +32,7 @@ class LiveEvaluation:
       task: task.Task of a worker, serving when `take` is called.
       choice: flag_checks.Choice.
       variables: list of tf.Variable, the center's, in the default graph.
-      splits: list of split.Split to evaluate on.
+      splits: {name: split.Split}, what to evaluate on.
     """
     self._task, self._choice, self._splits = task, choice, splits
     self._places = {v.op.name: v.device for v in tf.global_variables()}
@@ -50,12 +50,12 @@ class LiveEvaluation:
       session, [*self._variables, self._global_step]
     )
     if self._tables:
-      self._found = [
-        _LiveEvaluator(
+      self._found = {
+        name: _LiveEvaluator(
           self._task, self._choice, self._places, split
         ).compute_live()
-        for split in self._splits
-      ]
+        for name, split in self._splits.items()
+      }
 
   @property
   def has_tables(self):
@@ -63,13 +63,13 @@ class LiveEvaluation:
     return bool(self._tables)
 
   def compute(self):
-    """Returns the metrics of each split, a list of {name: float}."""
+    """Returns {split: {name: float}}, the metrics on each."""
     if self._found:
       return self._found
-    return [
-      make_evaluator(self._task, self._choice, split).compute(self.values)
-      for split in self._splits
-    ]
+    return {
+      name: make_evaluator(self._task, self._choice, split).compute(self.values)
+      for name, split in self._splits.items()
+    }
 
 
 def make_evaluator(task, choice, split):

@@ -159,7 +159,7 @@ class WorkerLoop:
 
     Args:
       seed: int, from --seed.
-      judges: (validation, test), split.Splits; only the chief needs them.
+      judges: {name: split.Split} of the chief, see problem_data.load_judges.
       at_end: contextlib.ExitStack, for what is written when this life ends.
     """
     task, choice, folder = self._task, self._choice, self._folder

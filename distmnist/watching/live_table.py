@@ -1,5 +1,6 @@
 """The tasks of a run as a table of `rich`, with a bar above it."""
 
+from distmnist.common.names import SPLITS
 from distmnist.watching import table_text
 
 _COLOURS = {
@@ -80,7 +81,7 @@ def _make_bar(state, full, empty):
     done = round(_BAR_WIDTH * min(1.0, step / last))
     bar = full * done + empty * (_BAR_WIDTH - done)
     text = f'{bar} step {min(step, last)}/{last}'
-  for split in ('validation', 'test'):
+  for split in SPLITS:
     if line := state.evaluations.get(split):
       text += f'  {split} {table_text.format_metrics(line["metrics"])}'
   return text

@@ -1,5 +1,6 @@
 """The tasks of a run as a plain text table, for a screen, a file or a pipe."""
 
+from distmnist.common.names import SPLITS
 from distmnist.storage import urls
 
 
@@ -59,7 +60,7 @@ def describe_run(logdir, state):
   if state.step is not None:
     of_all = f' of {state.last_step}' if state.last_step else ''
     parts.append(f'step {state.step}{of_all}')
-  for split in ('validation', 'test'):
+  for split in SPLITS:
     if line := state.evaluations.get(split):
       found = format_metrics(line['metrics'])
       parts.append(f'{split} {found} at step {line["step"]}')

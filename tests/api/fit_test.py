@@ -15,6 +15,28 @@ X = np.ones([3, 1], np.float32)
 FIT_ARGUMENTS_X, Y = np.arange(10.0), np.arange(10)
 
 
+def test_a_judge_has_a_direction():
+  with pytest.raises(ValueError, match=r"^best='auc': expected .*'\+auc'"):
+    fit.fit(None, X, X, optimizer='sgd', best='auc')
+
+
+@pytest.mark.parametrize(
+  'given, names',
+  [
+    ({}, {'train'}),
+    ({'validation_data': (X, X), 'test_data': (X, X)}, {'validation', 'test'}),
+    ({'validation_split': 0.4, 'test_data': (X, X)}, {'validation', 'test'}),
+  ],
+)
+def test_the_splits_have_the_names_of_the_arguments(monkeypatch, given, names):
+  found = []
+  monkeypatch.setattr(fit, '_train', lambda *args: found.extend(args[2:]))
+  fit.fit(None, X, X, optimizer='sgd', best='+auc', **given)
+  splits, settings = found
+  assert splits.keys() == names | {'train'}
+  assert settings['best'] == '+auc'
+
+
 def test_validation_data_are_a_pair():
   with runtime.eagerly():
     model = keras.Sequential([keras.layers.Dense(1)])

@@ -200,7 +200,7 @@ def test_a_notebook_trains_where_nothing_but_the_wheel_is(built, tmp_path):
   )
   env = {k: v for k, v in os.environ.items() if not k.startswith('PYTHON')}
   env.pop('VIRTUAL_ENV', None)
-  check = 'print(report.test_metrics, model.evaluate(x, y, verbose=0))'
+  check = 'print(report.train_metrics, model.evaluate(x, y, verbose=0))'
   done = subprocess.run(
     [python, '-c', _NOTEBOOK, read_first_code('python.md'), check],
     cwd=tmp_path,

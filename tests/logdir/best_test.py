@@ -13,7 +13,7 @@ from distmnist.logdir import best, checkpoints, saving
 
 def note(kept, step, accuracy):
   values = {'w': np.full(3, step, 'f'), 'global_step': np.int64(step)}
-  return kept.note(values, step, accuracy)
+  return kept.note(values, step, {'accuracy': accuracy, 'loss': 1 - accuracy})
 
 
 def read(kept):
@@ -41,15 +41,15 @@ def test_a_new_life_goes_on_from_it(tmp_path):
     note(kept, step, accuracy)
   again = best.Best(str(tmp_path))
   assert describe(again) == (20, 1 / 3, 2)
-  assert best.count_worse(str(tmp_path)) == 2
+  assert best.count_worse(str(tmp_path), 'accuracy') == 2
   assert not note(again, 50, 0.3)
   again = best.Best(str(tmp_path))
   assert describe(again) == (20, 1 / 3, 3)
   assert read(again) == ([20.0] * 3, 20)
   assert note(again, 60, 0.4)
   assert describe(best.Best(str(tmp_path))) == (60, 0.4, 0)
-  assert best.count_worse(str(tmp_path)) == 0
-  assert best.count_worse(str(tmp_path / 'none')) == 0
+  assert best.count_worse(str(tmp_path), 'accuracy') == 0
+  assert best.count_worse(str(tmp_path / 'none'), 'accuracy') == 0
 
 
 def test_one_that_somebody_has_removed_no_longer_counts(tmp_path, logged):
@@ -66,6 +66,21 @@ def test_one_that_somebody_has_removed_no_longer_counts(tmp_path, logged):
   assert describe(kept) == (None, None, 0) and kept.path is None
   assert len(logged) == 2
   assert 'the best checkpoint, was removed by somebody' in logged[0]
+
+
+def test_all_metrics_are_kept_and_another_judge_begins_to_count_anew(tmp_path):
+  folder = str(tmp_path)
+  kept = best.Best(folder)
+  for step, accuracy in [(10, 0.75), (20, 0.5)]:
+    note(kept, step, accuracy)
+  again = best.Best(folder, metric='loss', sign=-1)
+  assert again.metrics == {'accuracy': 0.75, 'loss': 0.25}
+  assert describe(again) == (10, 0.25, 0)
+  assert best.count_worse(folder, 'loss') == 0
+  assert best.count_worse(folder, 'accuracy') == 1
+  assert not note(again, 30, 0.5)
+  assert note(again, 40, 0.875)
+  assert describe(best.Best(folder, metric='loss', sign=-1)) == (40, 0.125, 0)
 
 
 @pytest.mark.parametrize('is_new_life', [False, True])

@@ -23,12 +23,11 @@ def folder(tmp_path, set_flags):
   return str(tmp_path)
 
 
-def test_the_test_split_is_that_of_the_validation_if_there_is_one(folder):
-  array_folder.write(folder, {'train': (A, B)})
+def test_a_split_is_what_the_call_has_called_so(folder):
+  array_folder.write(folder, {'train': (A, B), 'test': (A[:1], B[:1])})
   assert fitted.load('validation') is None
-  assert fitted.load('test')[1].tolist() == B.tolist()
-  array_folder.write(folder, {'train': (A, B), 'validation': (A[:1], B[:1])})
-  assert len(fitted.load('validation')[0]) == len(fitted.load('test')[0]) == 1
+  assert fitted.load('train')[1].tolist() == B.tolist()
+  assert len(fitted.load('test')[0]) == 1
 
 
 X = np.arange(10, dtype='f').reshape(5, 2)

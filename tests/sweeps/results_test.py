@@ -23,7 +23,10 @@ def test_it_has_the_metric_by_which_it_is_judged():
   # Where one trial of a sweep has no validation, all are compared by the test.
   other = {**found, 'validation_mse': None}
   assert results.read_metric([found, other]) == ('test_mse', -1)
-  assert results.read_metric([]) == ('test_accuracy', 1)
+  assert results.read_metric([]) == ('validation_accuracy', 1)
+  # Without either it is the training data that all have.
+  trained = results.take({'judged_by': '-mse', 'train_metrics': {'mse': 1.0}})
+  assert results.read_metric([trained]) == ('train_mse', -1)
 
 
 def test_by_speed_no_metric_is_needed_but_kept():
@@ -42,13 +45,14 @@ def test_trials_of_two_metrics_are_not_compared():
   auc = {'judged_by': '+auc', 'test_auc': 0.5}
   with pytest.raises(cli.RunError, match=r"by '\+accuracy' and .* '\+auc'"):
     results.read_metric([auc, {'test_accuracy': 0.5}])
+  with pytest.raises(cli.RunError, match='accuracy of other examples'):
+    results.read_metric([{'test_accuracy': 0.5}, {'validation_accuracy': 0.5}])
 
 
 @pytest.mark.parametrize(
   'value',
   [
     {},
-    {'validation_accuracy': 0.5},
     {'test_accuracy': None},
     {'test_accuracy': 0.5, 'validation_accuracy': float('nan')},
     {'test_accuracy': 0.5, 'final_loss': 10**400},
@@ -65,7 +69,7 @@ def test_what_no_table_can_show_is_no_result(value):
 @pytest.mark.parametrize(
   'report, message',
   [
-    ({}, 'it has no test_accuracy'),
+    ({}, 'it has no accuracy'),
     ({'test_accuracy': 'good'}, 'not all are numbers'),
     # Otherwise it would change by what the others are compared.
     (

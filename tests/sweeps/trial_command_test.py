@@ -54,15 +54,6 @@ def test_the_trials_share_the_cores(set_flags, monkeypatch):
   ]
 
 
-def test_only_who_is_judged_by_a_metric_is_validated(set_flags):
-  for judge in 'metric', 'images_per_sec':
-    set_flags('--num_ps=0', '--num_workers=1', f'--judge={judge}')
-    spec = sweep.make_spec(['a=1'], [])
-    (trial,) = trials.make_trials(spec.combinations, 'x')
-    made = sweep.make_command(spec).make(trial, 0)
-    assert ('--validate_at_end' in made) == (judge == 'metric')
-
-
 def find_launch_flags(set_flags, *words):
   set_flags('--num_ps=0', '--num_workers=1', *words)
   return sweep.make_command(sweep.make_spec(['a=1,2'], [])).launch_flags

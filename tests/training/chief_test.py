@@ -90,7 +90,7 @@ class Run:
     )
     problem.load = problem_lib.from_flags().load
     choice = types.SimpleNamespace(problem=problem, strategy=self.rule)
-    judges = validation, problem_data.load_test_split(problem)
+    judges = {'test': load_test_split(), 'validation': validation}
     steps = types.SimpleNamespace(last={'global_step': 40})
     kept = types.SimpleNamespace(
       saver=table_saver.TableSaver('/cpu:0'), is_whole=lambda session: True
@@ -121,7 +121,7 @@ class Run:
 
 
 def load_test_split():
-  return problem_data.load_test_split(problem_lib.from_flags())
+  return problem_data.load_split(problem_lib.from_flags(), 'test')
 
 
 def find_share(split):
@@ -133,7 +133,7 @@ def find_share(split):
 def test_the_report_is_of_the_center_at_the_end(
   tf_session, set_flags, tmp_path
 ):
-  set_flags(*FEW, '--end_timeout_secs=12', '--validate_at_end')
+  set_flags(*FEW, '--end_timeout_secs=12')
   other = report_lib.WorkerStats(2, life='b', local_steps=30, images=300)
   run = Run(tf_session, tmp_path, [other])
   run.end()
@@ -150,7 +150,7 @@ def test_the_report_is_of_the_center_at_the_end(
   assert {find_share(test_split), find_share(run.validation)} != {0}
   expected = {
     'best_step': None,
-    'test_images': 8,
+    'test_examples': 8,
     'global_step': 40,
     'local_steps': 40,
     'images': 400,
@@ -175,7 +175,7 @@ def test_the_report_is_of_the_center_if_the_best_has_been_removed(
   set_flags(*FEW, '--validation_steps=10', '--early_stopping_patience=2')
   run = Run(tf_session, tmp_path)
   values = {'w': np.zeros(3), 'global_step': np.int64(20)}
-  run.chief._validation.best.note(values, 20, 0.8)
+  run.chief._validation.best.note(values, 20, {'accuracy': 0.8})
   shutil.rmtree(tmp_path / 'best')
   run.end()
   run.report(local_steps=10, images=100)
@@ -220,7 +220,7 @@ def test_the_validation_accuracy_at_the_end_is_that_of_evaluate(
 ):
   logdir = tmp_path / 'run'
   flags = [*SMALL, '--train_steps=60', f'--logdir={logdir}']
-  task = tasks.run(tmp_path / '1', *flags, '--validate_at_end')
+  task = tasks.run(tmp_path / '1', *flags)
   found = read_report(logdir)
   accuracy = found['validation_accuracy']
   assert found['best_step'] is None
@@ -232,7 +232,7 @@ def test_the_validation_accuracy_at_the_end_is_that_of_evaluate(
   )
   assert f'validation accuracy {accuracy:.4f}' in evaluated.output
   flags = [*flags, '--validation_images=0', '--resume=never']
-  assert tasks.run(tmp_path / '3', *flags, '--validate_at_end').code == 0
+  assert tasks.run(tmp_path / '3', *flags).code == 0
   found = read_report(logdir)
   assert found['validation_accuracy'] is None
 

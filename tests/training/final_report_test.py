@@ -18,7 +18,7 @@ OUTCOME = {
   'test_accuracy': 0.9,
   'test_metrics': {'accuracy': 0.9},
   'validation_metrics': None,
-  'test_images': 10,
+  'test_examples': 10,
   'unit': 'images',
   'global_step': 40,
   'final_loss': 0.5,

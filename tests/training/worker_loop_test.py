@@ -40,7 +40,8 @@ class Run:
       console = console_lib.Console(0)
       console.say = self.lines.append
       self.loop = worker_loop.WorkerLoop(task, choice, graph, folder, console)
-      self.loop.build(3, (splits[1], splits[1]), at_end)
+      judges = dict.fromkeys(['test', 'validation'], splits[1])
+      self.loop.build(3, judges, at_end)
       with session_lib.make_session(
         task, self.loop.scaffold, self.loop.hooks
       ) as session:

@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.logdir import history as history_lib
 from distmnist.logdir import saving
-from distmnist.logdir.report_text import format_metric
+from distmnist.logdir.report_text import format_metric, format_metrics
 from distmnist.training.telemetry import summaries
 from distmnist.watching import own_metrics
 
@@ -17,7 +17,7 @@ class Validation:
   """The chief's early stopping: keeps the best checkpoint, ends the training.
 
   At multiples of `every_steps` global steps it fetches the center, with all
-  that a checkpoint holds, and computes the validation metric from that while
+  that a checkpoint holds, and computes the validation metrics from that while
   the other workers go on. If it is the best so far, what was fetched is kept.
 
   A training that it has ended makes no step when it is started again.
@@ -40,7 +40,7 @@ class Validation:
     Args:
       steps: fused_steps.Steps, with the `global_step` after each.
       evaluate: callable, session -> ({name: array}, all that a checkpoint
-        holds; its metric on the validation split).
+        holds; {name: float}, its metrics on the validation split).
       every_steps: int, global steps.
       patience: int, evaluations without improvement after which training
         ends; 0 never ends it.
@@ -119,26 +119,24 @@ class Validation:
 
   def _evaluate(self, session):
     self._history.write('validating')
-    values, value = self._evaluate_now(session)
-    name = self.best.metric
+    values, metrics = self._evaluate_now(session)
+    value, found = metrics[self.best.metric], format_metrics(metrics)
     # Other workers may have gone on since their own step was seen.
     step = int(values['global_step'])
     self._history.write('evaluated', step=step, value=value)
     self._metrics.write(
-      'evaluation', split='validation', step=step, metrics={name: value}
+      'evaluation', split='validation', step=step, metrics=metrics
     )
     try:
-      is_best = self.best.note(values, step, value)
+      is_best = self.best.note(values, step, metrics)
     except saving.SaveError as error:
       _log.info(
-        f'step {step}: validation {name} {format_metric(value)} is not taken '
-        f'into account: {error}; the training goes on'
+        f'step {step}: validation {found} is not taken into account: {error}; '
+        'the training goes on'
       )
       return
     self._history.write('noted', step=step, value=value)
     if self._writer:
-      self._writer.write_scalars({name: value}, step)
+      self._writer.write_scalars(metrics, step)
     best_mark = ' (best so far)' if is_best else ''
-    _log.info(
-      f'step {step}: validation {name} {format_metric(value)}{best_mark}'
-    )
+    _log.info(f'step {step}: validation {found}{best_mark}')

@@ -13,7 +13,8 @@ every strategy:
   finish(means) -> {name: float}  computed from these means, such as rmse
   preprocess(x, y, is_training) -> (x, y)    for one batch, in the graph
   best = '-loss'                  the metric that judges a training: '+' if
-                                  more is better, '-' if less is
+                                  more is better, '-' if less is; --best
+                                  names another
   prepare()                       for --download_only
   num_examples, stream(indices)   the training examples as a tf.data.Dataset,
                                   see readers/dataset.py
@@ -31,6 +32,7 @@ problem is problems/images.py.
 """
 
 import contextlib
+import re
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -45,6 +47,20 @@ from distmnist.training.problems import (
   user_calls,
 )
 
+_BEST = flags.DEFINE_string(
+  'best',
+  None,
+  'The metric that judges a training on validation data, for early stopping '
+  'and the best checkpoint: + and its name if more is better, such as +auc, - '
+  'if less is, such as -loss. By default what the problem says.',
+)
+_JUDGE = re.compile(r'[+-].+')
+flags.register_validator(
+  'best',
+  lambda text: text is None or _JUDGE.fullmatch(text),
+  'expected a metric with its direction, such as -loss or +accuracy',
+)
+
 
 def from_flags(seed=0):
   """Returns the Problem that --problem names, by default the images.
@@ -57,7 +73,7 @@ def from_flags(seed=0):
   """
   named, module = problem_module.load()
   if module in (None, images):
-    return Problem(images)
+    return Problem(images, best=_BEST.value)
   has_model = hasattr(module, 'make_model')
   if has_model and hasattr(module, 'build'):
     raise cli.UsageError(
@@ -72,7 +88,7 @@ def from_flags(seed=0):
     )
   if has_model:
     module = keras_problem.adapt(named, module, seed)
-  return Problem(module, named)
+  return Problem(module, named, _BEST.value)
 
 
 @contextlib.contextmanager
@@ -100,17 +116,19 @@ class Problem:
   Attributes:
     module: the module, or what stands in for it.
     is_custom: bool, whether it is the user's.
-    judged_by: str, the metric by which a training is judged, as in `best`.
+    judged_by: str, the metric by which a training is judged, as in `best`, or
+      by --best.
     metric, sign: str, its name; int, 1 if more of it is better, -1 if less is.
     has_keras_model: bool, whether its model is a Keras model.
     unit: str, what its examples are called, such as 'images'.
   """
 
-  def __init__(self, module, named=''):
+  def __init__(self, module, named='', best=None):
     """
     Args:
       module: the module.
       named: str, how the user names it in --problem; '' for the package's.
+      best: str, the metric that --best names, or None for the module's.
 
     Raises:
       cli.UsageError: its `best` is wrong.
@@ -120,14 +138,16 @@ class Problem:
     self.is_custom = bool(named)
     self.has_keras_model = isinstance(module, keras_problem.KerasModule)
     self.unit = getattr(module, 'unit', 'examples')
-    best = getattr(module, 'best', '-loss')
-    if not isinstance(best, str) or best[:1] not in ('+', '-') or not best[1:]:
+    self._best_flag = best
+    best = best or getattr(module, 'best', '-loss')
+    if not isinstance(best, str) or not _JUDGE.fullmatch(best):
       raise cli.UsageError(
         f'--problem={named}: best is {best!r}: expected a metric with its '
         "direction, such as '-loss' or '+accuracy'"
       )
     self.judged_by = best
-    self.metric, self.sign = best[1:], 1 if best[0] == '+' else -1
+    self.metric = self.judged_by[1:]
+    self.sign = 1 if self.judged_by[0] == '+' else -1
 
   def describe(self):
     """Returns what is learned and by which model, a str."""
@@ -225,27 +245,31 @@ class Problem:
   def finish(self, means):
     """Returns {name: float} from {name: mean}, with what is computed from them.
 
-    If a metric is a Total, its entry is a list of sums instead of a mean.
+    If a metric is a Total, its entry is a list of sums instead of a mean. What
+    judges the training is the first of those returned.
     """
-    if not hasattr(self.module, 'finish'):
-      return means
-    found = self.call('finish', means)
+    found = means
+    if hasattr(self.module, 'finish'):
+      found = self.call('finish', means)
     try:
-      return {name: float(value) for name, value in found.items()}
+      judge = {name: found[name] for name in [self.metric] if name in found}
+      return {n: float(x) for n, x in {**judge, **found}.items()}
     except (AttributeError, TypeError, ValueError) as error:
       raise self.error(
         f'finish() gave {problem_module.shorten(found)}: expected a dict of '
         'name -> number'
       ) from error
 
-  def choose(self, metrics):
-    """Returns the metric named by `best` from {name: float}, or raises."""
-    if self.metric not in metrics:
-      raise self.error(
-        f'best names the metric {self.metric!r}: expected one of '
-        f'{", ".join(sorted(metrics))}'
+  def check_best(self, metrics):
+    """Raises cli.UsageError unless what judges is among names of metrics."""
+    if self.metric in metrics:
+      return
+    expected = f'expected one of {", ".join(sorted(metrics))}'
+    if self._best_flag:
+      raise cli.UsageError(
+        f'--best={self._best_flag}: no metric is {self.metric!r}: {expected}'
       )
-    return metrics[self.metric]
+    raise self.error(f'best names the metric {self.metric!r}: {expected}')
 
   def save_model(self, values, path):
     """Writes the model, which must be a Keras model, as a Keras file.
@@ -297,8 +321,8 @@ def _check_loss(error, found):
 def build_sums(problem, y, outputs):
   """Returns {name: float32 scalar}: the metrics, summed over the examples.
 
-  For a metric_total.Total it is the list of its states. The loss of a user's
-  problem is added unless one of its metrics has that name.
+  For a metric_total.Total it is the list of its states. The loss is added
+  unless a metric has that name.
 
   Args:
     problem: problem.Problem.
@@ -311,7 +335,7 @@ def build_sums(problem, y, outputs):
     else tf.reduce_sum(values)
     for name, values in problem.metrics(y, outputs).items()
   }
-  if problem.is_custom and 'loss' not in sums:
+  if 'loss' not in sums:
     mean, values = problem.loss(y, outputs)
     if values is None:
       n = tf.shape(tf.nest.flatten(y)[0])[0]

@@ -39,6 +39,7 @@ def check_graph(problem, split, batch_size, strategy=None):
       variables that cannot be shared or that the rule cannot train.
   """
   if not problem.is_custom:
+    problem.check_best(['accuracy', 'loss'])
     return
   problem_spec.check(problem, split.spec.x)
   noted = variable_checks.Noted('build()', problem.error)
@@ -149,7 +150,7 @@ def _check_best(problem, names):
     known = problem.finish(dict.fromkeys(names, 0.5))
   except cli.UsageError:
     return  # It may still work with means of real data.
-  problem.choose(known)
+  problem.check_best(known)
 
 
 def _check_any_is_trained(problem):

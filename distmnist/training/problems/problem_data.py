@@ -37,16 +37,6 @@ def load_training_splits(problem):
   return train, validation
 
 
-def load_splits(problem, has_test):
-  """Returns [train, validation], and test if `has_test`, all checked.
-
-  Raises:
-    cli.UsageError: the data are not what a graph can take.
-  """
-  splits = [*load_training_splits(problem)]
-  return [*splits, load_test_split(problem, splits[0])] if has_test else splits
-
-
 def load_train_split(problem):
   """Returns the split.Split to train on.
 
@@ -59,25 +49,61 @@ def load_train_split(problem):
   return train
 
 
-def load_test_split(problem, train=None):
-  """Returns the split.Split by which a training is finally judged.
+def load_judges(problem, train, validation):
+  """Returns {name: split.Split}, what a training is judged on at its end.
+
+  That is the test and the validation data; the training data if there are
+  neither.
 
   Args:
     problem: problem.Problem.
-    train: split.Split of the training data or of a part, which it must be
-      like; None to take any.
+    train, validation: what `load_training_splits` gave.
 
   Raises:
-    cli.UsageError: there is none, or it is not like `train`.
+    cli.UsageError: there are none that a session can read to their end, or
+      they are not like `train`.
   """
-  test = load(problem, 'test')
-  if test is None or not test.num_examples:
-    raise problem.error(
-      "load('test') gave nothing to judge the training by: expected (x, y)"
-    )
-  if train is not None:
+  test = load_split(problem, 'test')
+  if test is not None:
     _check_alike(problem, train, test, 'test')
-  return test
+  found = {'test': test, 'validation': validation}
+  found = {name: s for name, s in found.items() if s and s.num_examples}
+  return found or {'train': _check_judges(problem, train)}
+
+
+def load_judge(problem):
+  """Returns (name, split.Split), the first of what `load_judges` gives."""
+  for name in 'test', 'validation':
+    if (found := load_split(problem, name)) is not None:
+      return name, found
+  return 'train', _check_judges(problem, load_train_split(problem))
+
+
+def load_split(problem, name):
+  """Returns the examples of 'test' or 'validation', or None if there are none.
+
+  Raises:
+    cli.UsageError: they are not what a graph can take, or a test of nothing.
+  """
+  found = load(problem, name)
+  if found is None or found.num_examples:
+    return found
+  if name == 'test':
+    raise problem.error(
+      "load('test') gave no examples: expected some, or None where there is no "
+      'such split'
+    )
+  return None
+
+
+def _check_judges(problem, train):
+  # The largest split: nobody asked to read all of it once more.
+  if isinstance(train, streamed.Streamed):
+    raise problem.error(
+      "load('test') and load('validation') gave nothing to judge the training "
+      'by: expected (x, y), or a reader, of one of them'
+    )
+  return train
 
 
 def load(problem, name):

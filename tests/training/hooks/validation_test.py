@@ -55,7 +55,8 @@ class Chief:
   def _evaluate(self, session):
     values = checkpoints.fetch_whole(session, tf.global_variables())
     self.meanwhile()
-    return values, float(values['w'][0])
+    accuracy = float(values['w'][0])
+    return values, {'accuracy': accuracy, 'loss': 2.0}
 
   def set(self, step, w):
     self.session.run([self.global_step.assign(step), self.w.assign([w])])
@@ -79,7 +80,9 @@ def test_what_others_push_meanwhile_is_not_in_the_best(chief):
   chief.meanwhile = lambda: chief.set(17, 0.75)
   context = types.SimpleNamespace(session=chief.session, stop_requested=False)
   chief.hook.after_run(context, None)
-  assert chief.lines == ['step 12: validation accuracy 0.5000 (best so far)']
+  assert chief.lines == [
+    'step 12: validation accuracy 0.5000, loss 2.0000 (best so far)'
+  ]
   assert chief.read_best() == (12, 0.5)
   kept = chief.hook.best
   assert (kept.step, kept.value) == (12, 0.5)
@@ -142,8 +145,8 @@ def test_a_best_that_cannot_be_written_is_said(chief, monkeypatch):
     patch.setattr(saving.CheckpointWriter, 'save_values', fail)
     chief.run_to(10, 0.5)
   assert chief.lines == [
-    'step 10: validation accuracy 0.5000 is not taken into account: cannot '
-    'write it; the training goes on'
+    'step 10: validation accuracy 0.5000, loss 2.0000 is not taken into '
+    'account: cannot write it; the training goes on'
   ]
   chief.run_to(20, np.float32(0.25))
   assert chief.read_best() == (20, 0.25)
@@ -154,7 +157,7 @@ def test_what_is_never_a_number_ends_the_training_as_well(chief):
     chief.run_to(step, w)
   assert len(chief.stops) == 1
   assert chief.lines == [
-    'step 10: validation accuracy nan',
-    'step 20: validation accuracy nan',
+    'step 10: validation accuracy nan, loss 2.0000',
+    'step 20: validation accuracy nan, loss 2.0000',
     'early stopping at step 20: 2 evaluations none of which gave a number',
   ]

@@ -34,7 +34,8 @@ def load(split):
   train, validation = problem_data.load_training_splits(found)
   assert (train.num_examples, validation.num_examples) == (3, 0)
   assert validation.x['a'].shape == (0, 2)
-  assert problem_data.load_test_split(found).num_examples == 3
+  judges = problem_data.load_judges(found, train, validation)
+  assert {name: s.num_examples for name, s in judges.items()} == {'test': 3}
   x, y = problem_data.make_batch(found, 4)
   assert (x['a'].shape.as_list(), y.dtype) == ([4, 2], tf.int64)
 
@@ -82,25 +83,70 @@ def load(split):
     problem_data.load_training_splits(found)
 
 
-def test_without_test_data_nothing_can_be_judged(make):
-  found = make("""
+def find_judges(found):
+  """Returns {name: examples} of what judges, and the name that comes first."""
+  judges = problem_data.load_judges(
+    found, *problem_data.load_training_splits(found)
+  )
+  name, split = problem_data.load_judge(found)
+  assert split.num_examples == judges[name].num_examples
+  return {name: split.num_examples for name, split in judges.items()}, name
+
+
+@pytest.mark.parametrize(
+  'there, judges',
+  [
+    (('validation', 'test'), {'test': 3, 'validation': 3}),
+    (('validation',), {'validation': 3}),
+    ((), {'train': 3}),
+  ],
+)
+def test_what_judges_has_the_name_of_its_examples(make, there, judges):
+  found = make(f"""
 def load(split):
-  return None if split == 'test' else (np.ones(3), np.ones(3))
+  if split in {('train', *there)}:
+    return np.ones(3), np.ones(3)
 """)
-  with pytest.raises(cli.UsageError, match='nothing to judge the training by'):
-    problem_data.load_test_split(found)
+  assert find_judges(found) == (judges, next(iter(judges)))
+
+
+READER = """
+class Reader:
+  num_examples = 3
+  def read(self, indices):
+    return np.zeros([len(indices), 2]), np.zeros(len(indices))
+"""
+
+
+@pytest.mark.parametrize(
+  'code, message',
+  [
+    (
+      "return 2 * (np.ones(0 if split == 'test' else 3),)",
+      "load('test') gave no examples",
+    ),
+    (
+      "return Reader() if split == 'train' else None",
+      'nothing to judge the training by: expected (x, y), or a reader',
+    ),
+  ],
+)
+def test_without_examples_at_hand_nothing_can_be_judged(make, code, message):
+  found = make(f'{READER}\ndef load(split):\n  {code}\n')
+  with pytest.raises(cli.UsageError, match=re.escape(message)):
+    find_judges(found)
+  with pytest.raises(cli.UsageError, match=re.escape(message)):
+    problem_data.load_judge(found)
 
 
 def test_what_judges_is_like_what_was_learnt(make):
   found = make("""
 def load(split):
-  y = np.ones(3) if split == 'train' else np.array([1, 2, 3])
+  y = np.ones(3) if split != 'test' else np.array([1, 2, 3])
   return np.ones([3, 2]), y
 """)
-  train = problem_data.load_train_split(found)
-  assert problem_data.load_test_split(found).num_examples == 3
   with pytest.raises(cli.UsageError, match="'test'.*int64.*training.*float32"):
-    problem_data.load_test_split(found, train)
+    find_judges(found)
 
 
 def test_readers_agree_on_what_a_class_is_called(make):
@@ -116,6 +162,5 @@ def load(split):
   if split != 'validation':
     return Reader(['cat', 'dog'] if split == 'train' else ['dog'])
 """)
-  train = problem_data.load_train_split(found)
   with pytest.raises(cli.UsageError, match='the classes dog, but .* cat, dog'):
-    problem_data.load_test_split(found, train)
+    find_judges(found)

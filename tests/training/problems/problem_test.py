@@ -4,6 +4,7 @@ import re
 
 import pytest
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 from distmnist.common import cli
 from distmnist.training.problems import problem as problem_lib
@@ -59,7 +60,7 @@ def test_three_functions_are_enough(make, y, tf_session):
   assert found.metrics(y, y) == {}
   assert found.preprocess(1, 2, is_training=True) == (1, 2)
   assert found.finish({'loss': 2.0}) == {'loss': 2.0}
-  assert found.choose({'loss': 2.0}) == 2.0
+  found.check_best({'loss': 2.0})
   assert found.flags_of_meaning() == ['problem']
   found.prepare()
 
@@ -90,6 +91,18 @@ def finish(means):
   assert tf_session.run(values).tolist() == [1, 0]
   assert found.finish({'right': 0.75}) == {'right': 0.75, 'wrong': 0.25}
   assert (found.metric, found.sign) == ('right', 1)
+
+
+def test_the_flag_names_another_judge_and_the_judge_comes_first(make):
+  found = make("\nbest = '+right'\n", '--best=-loss')
+  assert (found.metric, found.sign, found.judged_by) == ('loss', -1, '-loss')
+  assert [*found.finish({'right': 0.5, 'loss': 2.0})] == ['loss', 'right']
+  with pytest.raises(cli.UsageError, match='--best=-loss: .* one of right$'):
+    found.check_best(['right'])
+  with pytest.raises(
+    flags.IllegalFlagValueError, match='--best=loss: expected'
+  ):
+    make('', '--best=loss')
 
 
 def test_flags_of_its_own_must_stay_the_same(make):
@@ -173,7 +186,7 @@ def test_a_mistake_is_one_line_with_its_place(make, y):
 def test_a_best_that_is_none_of_the_metrics_is_one_line(make):
   found = make("\nbest = '+f1'\n")
   message = "best names the metric 'f1': expected one of a, b"
-  check_line(lambda: found.choose({'b': 1.0, 'a': 2.0}), message)
+  check_line(lambda: found.check_best(['b', 'a']), message)
 
 
 def check_line(call, message):
