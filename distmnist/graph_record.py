@@ -27,7 +27,8 @@ class GraphRecord:
     sliced_losses: list of nn/gradient_accumulation.SlicedLoss.
     other_names: {name of a variable: callable(names in a checkpoint) -> the
       name there, or None}, asked if a checkpoint lacks the variable's own name.
-    initial_values: list of (name, callable); transport/fed_initial_values.py.
+    initial_values, first_values: lists of (name, callable);
+      transport/fed_initial_values.py.
     model_state: transport/model_state.ModelState, or None.
     exchanges: list of exchange/copies/periodic_exchange.Exchange.
     pulls: list of ops by which a worker copies the center, as its session
@@ -56,6 +57,7 @@ class GraphRecord:
   sliced_losses: list = dataclasses.field(default_factory=list)
   other_names: dict = dataclasses.field(default_factory=dict)
   initial_values: list = dataclasses.field(default_factory=list)
+  first_values: list = dataclasses.field(default_factory=list)
   model_state: Any = None
   exchanges: list = dataclasses.field(default_factory=list)
   pulls: list = dataclasses.field(default_factory=list)

@@ -52,7 +52,8 @@ class FirstValues:
     member = self._member
     if member and member.is_given:
       if not member.has_values:
-        self._initialize(session)  # They are set once the session is made.
+        # They are set once the session is made.
+        self._initialize(session, is_new=False)
       if self._cluster.is_chief:
         self._restart.go_on()
       return
@@ -90,9 +91,9 @@ class FirstValues:
     if self._center_flags:
       self._center_flags.raise_all(session, self._restart.run)
 
-  def _initialize(self, session):
+  def _initialize(self, session, is_new=True):
     with session.graph.as_default():
-      given = fed_initial_values.make_feed()
+      given = fed_initial_values.make_feed(is_new)
       has_tables = bool(tf.get_collection(sparse_table.TABLES))
     server = self._task.server
     if not (has_tables and self._cluster.num_ps and server):

@@ -131,7 +131,7 @@ def _is_finite(
 _ADVICE = 'or begin anew with --resume=never, which moves them aside'
 
 
-def find_usable(logdir, find_fault, advice=_ADVICE):
+def find_usable(logdir, find_fault=find_fault, advice=_ADVICE):
   """Returns the path of the latest checkpoint without a fault, or None.
 
   Args:

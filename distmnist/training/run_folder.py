@@ -15,7 +15,7 @@ from distmnist.logdir import (
   run_data,
   run_flags,
 )
-from distmnist.training import divergence, epoch_check
+from distmnist.training import divergence, epoch_check, warm_start
 from distmnist.training.problems import problem_source
 
 _log = logging.getLogger(__name__)
@@ -85,6 +85,8 @@ class RunFolder:
       changed = problem_source.find_change(problem, self.path, True)
       if changed:
         _log.info(changed)
+      if not self.restart.find():
+        warm_start.check()
       if plan:
         self._check_epochs(plan)
         if self.path and not run_flags.are_kept(self.path):

@@ -29,7 +29,7 @@ _ADOPTED = (
   *('nn.schedules', 'nn.worker_rates', 'strategies.', 'tables.'),
   *('training.averages', 'training.flag_checks', 'training.step'),
   *('training.hooks.end_hook', 'training.hooks.save_hook'),
-  *('training.telemetry.task_metrics', 'transport.'),
+  *('training.telemetry.task_metrics', 'training.warm_start', 'transport.'),
 )
 # Of these modules, but for our own loop: it counts epochs.
 _NOT_ADOPTED = ('lr_schedule_unit',)

@@ -21,7 +21,7 @@ from distmnist.nn import (
   sparse_updates,
 )
 from distmnist.tables import key_shard, sparse_table, tables_apart
-from distmnist.training import averages, rule_checks
+from distmnist.training import averages, rule_checks, warm_start
 from distmnist.training.batches import dispatcher
 from distmnist.training.problems import table_checks, variable_checks
 from distmnist.transport import model_state, sharding, sums
@@ -160,6 +160,8 @@ def build_step_of(
     table_checks.check(strategy)
     optimizer_checks.check_dtypes(strategy)
     center = [v for v in tf.global_variables() if v is not global_step]
+    if cluster.is_chief:
+      warm_start.give(center)
     average = averages.make(center, global_step)
     if dealing:
       table = dispatcher.Table(global_step, dealing, cluster.task_index)

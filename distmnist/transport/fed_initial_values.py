@@ -19,19 +19,39 @@ def give(name, load):
   graph_record.current().initial_values.append((name, load))
 
 
-def make_feed():
-  """Returns what to feed when the variables of the graph are initialised."""
-  values = dict(graph_record.current().initial_values)
+def give_first(name, load):
+  """Gives a variable its value in a run that begins, in place of any other.
+
+  Args:
+    name: str, as in `give`.
+    load: callable() -> array of the variable's shape and dtype, or None: then
+      it has what it has otherwise.
+  """
+  graph_record.current().first_values.append((name, load))
+
+
+def make_feed(is_new=True):
+  """Returns what to feed when the variables of the graph are initialised.
+
+  Args:
+    is_new: bool, whether a run begins; else the values are replaced at once.
+  """
+  record = graph_record.current()
+  values = dict(record.initial_values)
+  first = dict(record.first_values) if is_new else {}
   feed = {}
-  for variable in tf.global_variables() if values else ():
+  for variable in tf.global_variables() if values or first else ():
     cut = tf_internals.get_slice(variable)
     name = cut.full_name if cut else variable.op.name
-    if name in values:
+    value = first[name]() if name in first else None
+    if value is None and name in values:
       value = values[name]()
-      if cut:
-        begin, size = cut.var_offset, cut.var_shape
-        value = value[
-          tuple(slice(b, b + n) for b, n in zip(begin, size, strict=True))
-        ]
-      feed[variable.initializer.inputs[1]] = value
+    if value is None:
+      continue
+    if cut:
+      begin, size = cut.var_offset, cut.var_shape
+      value = value[
+        tuple(slice(b, b + n) for b, n in zip(begin, size, strict=True))
+      ]
+    feed[variable.initializer.inputs[1]] = value
   return feed

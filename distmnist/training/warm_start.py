@@ -1,0 +1,232 @@
+"""The values of another model that a new run begins with, by --warm_start.
+
+Only the model's own variables come over, by name and shape: no optimizer slot,
+no step. They are fed as initial values, so whatever a rule derives from those
+(a backup, an average, a worker's copy) begins with them as well. Once the run
+has a checkpoint of its own, nothing reads the other model again.
+"""
+
+import contextlib
+import functools
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist import runtime, tf_internals
+from distmnist.common import cli
+from distmnist.logdir import checkpoint_reader, checkpoints
+from distmnist.storage import paths, urls
+from distmnist.transport import fed_initial_values
+
+_log = logging.getLogger(__name__)
+
+_WARM_START = flags.DEFINE_string(
+  'warm_start',
+  None,
+  'What a new run takes its first values from: a log directory, a checkpoint, '
+  'a SavedModel or a .keras file. A variable takes the value of the one with '
+  'its name if that has its shape. PATH:PATTERN takes only those whose whole '
+  'name matches the regular expression, such as run:hidden/.*. The optimizer '
+  'and the global step begin anew.',
+)
+_MOST_NAMES = 8
+_ADVICE = 'or give another --warm_start'
+# What belongs together in a table whose rows are made.
+_TABLE_PARTS = '/keys', '/rows'
+
+
+class Source(NamedTuple):
+  """A model's variables.
+
+  Attributes:
+    path: what was read, for messages.
+    shapes: {name: list of int}.
+    dtypes: {name: tf.DType}.
+    read: callable(name) -> array.
+  """
+
+  path: str
+  shapes: dict[str, list[int]]
+  dtypes: dict[str, tf.DType]
+  read: Callable[[str], np.ndarray]
+
+
+def check() -> None:
+  """Checks that --warm_start can be read; for a run that begins.
+
+  Raises:
+    cli.UsageError: there is no model at its path, --resume begins with another,
+      or its pattern is none or matches no variable.
+    cli.RunError: the model is damaged.
+    cli.PassingError: it cannot be read now.
+  """
+  if not _WARM_START.value:
+    return
+  path, pattern = _parse()
+  if flags.FLAGS.resume not in ('auto', 'never'):
+    raise _error(
+      f'--resume={flags.FLAGS.resume} is given, too, which begins with all of '
+      'a checkpoint: leave one of them out'
+    )
+  with _open(path) as source:
+    if not any(pattern.fullmatch(name) for name in source.shapes):
+      raise _error(
+        f'no variable of {source.path} matches {pattern.pattern}: it has '
+        f'{_list(source.shapes)}'
+      )
+
+
+def give(variables: list[tf.Variable]) -> None:
+  """Gives variables of the default graph the values of --warm_start.
+
+  They are read when the variables are initialised.
+
+  Args:
+    variables: the model's; of a partitioned one, its shards.
+  """
+  if not _WARM_START.value:
+    return
+  specs = {}
+  for variable in variables:
+    cut = tf_internals.get_slice(variable)
+    name, shape = variable.op.name, variable.shape.as_list()
+    if cut:
+      name, shape = cut.full_name, list(cut.full_shape)
+    specs[name] = shape, variable.dtype.base_dtype
+  choose = functools.cache(lambda: _choose(specs))
+  for name in specs:
+    fed_initial_values.give_first(name, functools.partial(_read, name, choose))
+
+
+def _read(name: str, choose: Callable[[], set[str]]) -> np.ndarray | None:
+  if name not in choose():
+    return None
+  with _open(_parse()[0]) as source:
+    return source.read(name)
+
+
+def _choose(specs: dict[str, tuple[list[int], tf.DType]]) -> set[str]:
+  """Returns the names of those that take their values; says which.
+
+  Args:
+    specs: {name: (shape, dtype)} of the model's variables.
+
+  Raises:
+    cli.UsageError: none does, or one that a pattern names has another shape.
+  """
+  path, pattern = _parse()
+  with _open(path) as source:
+    fit = {
+      name
+      for name, (shape, dtype) in specs.items()
+      if source.shapes.get(name) == shape and source.dtypes[name] == dtype
+    }
+    chosen = {
+      name
+      for name in fit
+      if all(part in fit for part in _find_parts(name, specs))
+      and any(pattern.fullmatch(part) for part in _find_parts(name, specs))
+    }
+    for name in specs.keys() & source.shapes.keys() - fit:
+      if pattern.fullmatch(name) and pattern.pattern != '.*':
+        raise _error(
+          f'{name} in {source.path} is {source.dtypes[name].name} of shape '
+          f'{source.shapes[name]}, and the model has {specs[name][1].name} of '
+          f'shape {specs[name][0]}: expected the same, or a pattern without it'
+        )
+    if not chosen:
+      raise _error(
+        f'no variable of the model has its name and shape in {source.path}: '
+        f'the model has {_list(specs)}, and there is {_list(source.shapes)}'
+      )
+    left = specs.keys() - chosen
+    text = f'warm start from {source.path}: {_list(chosen)}'
+    _log.info(text + (f'; anew: {_list(left)}' if left else ''))
+  return chosen
+
+
+def _find_parts(name: str, names: dict) -> list[str]:
+  """Returns `name`, and what of a table of made rows comes with it or not."""
+  stem = next(
+    (name.removesuffix(p) for p in _TABLE_PARTS if name.endswith(p)), None
+  )
+  parts = [] if stem is None else [stem + part for part in _TABLE_PARTS]
+  return parts if all(part in names for part in parts) and parts else [name]
+
+
+def _parse() -> tuple[str, re.Pattern]:
+  """Returns (path, pattern) of --warm_start, which is given."""
+  given = _WARM_START.value
+  path, colon, pattern = given.rpartition(':')
+  # An address has a colon of its own.
+  if not colon or pattern.startswith('//') or paths.exists(given):
+    path, pattern = given, '.*'
+  try:
+    return urls.expand(path), re.compile(pattern)
+  except re.error as error:
+    raise _error(f'{pattern} is no regular expression: {error}') from error
+
+
+@contextlib.contextmanager
+def _open(path: str) -> Iterator[Source]:
+  """Yields the Source of what a path leads to, here or in a store."""
+  try:
+    is_folder = paths.is_folder(path)
+    if is_folder and paths.exists(os.path.join(path, 'saved_model.pb')):
+      path = os.path.join(path, 'variables', 'variables')
+    elif is_folder:
+      path = checkpoints.find_usable(path, advice=_ADVICE) or path
+  except OSError as error:
+    kind = cli.choose_error(error, cli.UsageError)
+    raise kind(f'--warm_start={path}: {error.strerror}') from error
+  if path.endswith('.keras'):
+    yield _read_keras(path)
+    return
+  if not checkpoint_reader.is_there(path):
+    raise _error(
+      f'{path} is no model: expected a log directory, a checkpoint without its '
+      'ending, a SavedModel or a .keras file'
+    )
+  with checkpoint_reader.Reader(path) as reader:
+    yield Source(path, reader.shapes, reader.dtypes, reader.read)
+
+
+@functools.lru_cache(maxsize=1)
+def _read_keras(path: str) -> Source:
+  import keras  # noqa: PLC0415  Only for a Keras model.
+
+  try:
+    with runtime.eagerly():
+      model = keras.models.load_model(path, compile=False)
+      found = {}
+      for weight in model.weights:
+        # Keras may leave the model's name out of a path, or not.
+        inner = weight.path.removeprefix(f'{model.name}/')
+        for name in weight.path, inner, f'{model.name}/{inner}':
+          found[name] = np.asarray(weight)
+  except Exception as error:  # Keras may raise anything.
+    reason = ' '.join(str(error).split())[:200]
+    raise _error(f'{path} cannot be read as a Keras model: {reason}') from error
+  return Source(
+    path,
+    {name: list(value.shape) for name, value in found.items()},
+    {name: tf.as_dtype(value.dtype) for name, value in found.items()},
+    found.__getitem__,
+  )
+
+
+def _list(names) -> str:
+  names = sorted(names)
+  more = len(names) - _MOST_NAMES
+  shown = ', '.join(names[:_MOST_NAMES]) or 'none'
+  return f'{shown} and {more} more' if more > 0 else shown
+
+
+def _error(text: str) -> cli.UsageError:
+  return cli.UsageError(f'--warm_start={_WARM_START.value}: {text}')
