@@ -23,7 +23,7 @@ def test_flags_of_the_run_are_found_and_can_be_overruled(tasks, tmp_path):
     )
   )
   assert [test.code, validation.code, fewer.code] == [0, 0, 0]
-  line = r'step 100  {} accuracy (0\.\d{{4}})  .*model.ckpt-100\n'
+  line = r'step 100  {} accuracy (0\.\d{{4}}), loss \S+  .*model.ckpt-100\n'
   assert re.fullmatch(line.format('test'), test.output)
   assert re.fullmatch(line.format('validation'), validation.output)
   # 20 images give multiples of 0.05.

@@ -194,9 +194,12 @@ class Chief(strategy.CenterHook):
       start: float, time.monotonic() at the start of this program.
     """
     kept = _EARLY_STOPPING_PATIENCE.value and self._validation.best
+    known, of_step = {}, self._validation and self._validation.last
+    if of_step and of_step[0] == self._final_step:
+      known = {'validation': of_step[1]}
     judged = _judge(
       *(self._task, self._choice, self._judges, kept),
-      *(self._live.compute, self._final_step),
+      *(self._live.compute, (self._final_step, known)),
     )
     counted = {
       'global_step': self._final_step,
@@ -241,11 +244,8 @@ def report_alone(task, choice, judges, folder, start):
   kept = None
   if _EARLY_STOPPING_PATIENCE.value:
     kept = _open_best(problem, folder)
-
-  def evaluate():
-    return _evaluate_checkpoint(task, choice, judges, path)
-
-  judged = _judge(task, choice, judges, kept, evaluate, last_step)
+  evaluate = _make_evaluate(task, choice, judges, path)
+  judged = _judge(task, choice, judges, kept, evaluate, (last_step, {}))
   final_model.write(problem, folder.path, None, judged.path or path)
   # What each worker did is known from its last life.
   lives = sorted(
@@ -261,6 +261,20 @@ def report_alone(task, choice, judges, folder, start):
   }
   workers = [own, *last.values()]
   _write_report(task, choice, folder, judged, workers, counted, start)
+
+
+def _make_evaluate(task, choice, judges, path):
+  """Returns the `evaluate` of `_judge` for a checkpoint."""
+
+  def evaluate(splits):
+    return {
+      name: live_evaluation.make_evaluator(
+        task, choice, judges[name]
+      ).compute_checkpoint(path)
+      for name in splits
+    }
+
+  return evaluate
 
 
 class _Judgement(NamedTuple):
@@ -279,17 +293,7 @@ class _Judgement(NamedTuple):
   num_test_examples: int | None
 
 
-def _evaluate_checkpoint(task, choice, splits, path):
-  """Returns {split: {name: float}} of a checkpoint."""
-  return {
-    name: live_evaluation.make_evaluator(
-      task, choice, split
-    ).compute_checkpoint(path)
-    for name, split in splits.items()
-  }
-
-
-def _judge(task, choice, judges, kept, evaluate, last_step):
+def _judge(task, choice, judges, kept, evaluate, last):
   """Evaluates the best checkpoint, else the last step; returns a _Judgement.
 
   Args:
@@ -297,21 +301,19 @@ def _judge(task, choice, judges, kept, evaluate, last_step):
     choice: flag_checks.Choice.
     judges: {name: split.Split}, see problem_data.load_judges.
     kept: best.Best of early stopping, or None.
-    evaluate: callable, returns the last step's metrics, {split: {name: float}}.
-    last_step: int.
+    evaluate: callable, names of splits -> {name: metrics} of the last step.
+    last: (step, {split: metrics}), the last step, and what is known of it.
   """
   task.history.write('evaluating')
-  known, path, step = {}, None, last_step
+  path, (step, known) = None, last
   if kept:
     kept.forget_removed()
   if kept and kept.path:
-    # What was found when it was kept, and is written already.
-    known, path, step = {'validation': kept.metrics}, kept.path, kept.step
-    others = {name: s for name, s in judges.items() if name not in known}
-    found = _evaluate_checkpoint(task, choice, others, path)
-  else:
-    found = evaluate()
+    path, step, known = kept.path, kept.step, {'validation': kept.metrics}
+    evaluate = _make_evaluate(task, choice, judges, path)
+  found = evaluate([name for name in judges if name not in known])
   task.stalls.busy('the report')
+  # What is known is a point of a curve already.
   for split, metrics in (known | found).items():
     task.metrics.write(
       'evaluation',

@@ -62,13 +62,15 @@ class LiveEvaluation:
     """bool, whether the model has more than `values`."""
     return bool(self._tables)
 
-  def compute(self):
-    """Returns {split: {name: float}}, the metrics on each."""
+  def compute(self, splits):
+    """Returns {split: {name: float}}, the metrics on these splits."""
     if self._found:
-      return self._found
+      return {name: self._found[name] for name in splits}
     return {
-      name: make_evaluator(self._task, self._choice, split).compute(self.values)
-      for name, split in self._splits.items()
+      name: make_evaluator(
+        self._task, self._choice, self._splits[name]
+      ).compute(self.values)
+      for name in splits
     }
 
 

@@ -30,7 +30,7 @@ def test_a_judge_has_a_direction():
 )
 def test_the_splits_have_the_names_of_the_arguments(monkeypatch, given, names):
   found = []
-  monkeypatch.setattr(fit, '_train', lambda *args: found.extend(args[2:]))
+  monkeypatch.setattr(fit, '_train', lambda *args: found.extend(args[2:4]))
   fit.fit(None, X, X, optimizer='sgd', best='+auc', **given)
   splits, settings = found
   assert splits.keys() == names | {'train'}

@@ -338,7 +338,7 @@ def test_an_evaluator_follows_a_run(tasks, make_real_cluster, tmp_path):
   )
   assert tasks.wait(*ps, *workers, evaluator) == [0] * 3
   lines = re.findall(
-    r'^step (\d+)  test accuracy (\S+)', evaluator.output, re.M
+    r'^step (\d+)  test accuracy (0\.\d+)', evaluator.output, re.M
   )
   report = read_report(logdir)
   assert lines[-1] == ('200', f'{report["test_accuracy"]:.4f}')

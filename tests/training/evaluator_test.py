@@ -371,7 +371,7 @@ def test_a_tfjob_runs_to_its_end(tasks, tfjob, tmp_path):
   assert len(report['workers']) == 2
   assert report['workers_not_heard_of'] == []
   found = re.findall(
-    r'^step (\d+)  test accuracy (0\.\d{4})  (\S+)$',
+    r'^step (\d+)  test accuracy (0\.\d{4}), loss \S+  (\S+)$',
     evaluator_task.output,
     re.M,
   )

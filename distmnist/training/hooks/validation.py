@@ -21,6 +21,10 @@ class Validation:
   the other workers go on. If it is the best so far, what was fetched is kept.
 
   A training that it has ended makes no step when it is started again.
+
+  Attributes:
+    best: best.Best.
+    last: (step, metrics), the last evaluation of this life; None before it.
   """
 
   def __init__(
@@ -65,7 +69,7 @@ class Validation:
     self._next_step = None
     self._has_stopped = False
     self._is_new_center = False
-    self.best = best
+    self.best, self.last = best, None
 
   def begin(self):
     self._global_step = tf.train.get_global_step()
@@ -123,6 +127,7 @@ class Validation:
     value, found = metrics[self.best.metric], format_metrics(metrics)
     # Other workers may have gone on since their own step was seen.
     step = int(values['global_step'])
+    self.last = step, metrics
     self._history.write('evaluated', step=step, value=value)
     self._metrics.write(
       'evaluation', split='validation', step=step, metrics=metrics
