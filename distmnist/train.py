@@ -163,7 +163,7 @@ def run_worker(
       # The graph of one step, before it is copied.
       summaries.write_graph(layout.metrics_dir(folder.path, 'graph'))
     loop = worker_loop.WorkerLoop(task, choice, graph, folder, console)
-    loop.build(seed, judges, at_end)
+    loop.build(seed, judges)
     first = session_lib.make_session(task, loop.scaffold, loop.hooks)
     with (  # The session takes OutOfRangeError for the end of its work.
       cli.amid_run(),

@@ -12,7 +12,6 @@ from distmnist.storage import disk, paths, urls
 
 _REPORT_FILE = 'report.json'
 _SIGNATURE_FILE = 'chief'
-_LIVES = 'lives'
 # Written as a test: an empty file can be made on a full disk.
 _BLOCK = bytes(4096)
 
@@ -94,11 +93,6 @@ def is_signed(logdir, life):
 def sign_time(logdir):
   """Returns when a chief last signed, or None if none has."""
   return paths.get_version(layout.own_path(logdir, _SIGNATURE_FILE))
-
-
-def lives_dir(logdir):
-  """Where each process of a run keeps its record (logdir/worker_records.py)."""
-  return layout.own_path(logdir, _LIVES)
 
 
 def report_path(logdir):

@@ -54,7 +54,7 @@ class WorkerStats:
     sessions: list of [first, last]: for each session that it trained in, the
       global step at its start, and the last one that it saw.
     has_ended: bool, whether its loop came to an orderly end. What a killed
-      worker did last is not known.
+      worker did after its last sample is not known.
     rows: Counter, for a model with sparse tables: {name: number}, summed over
       its steps; see ROWS in common/names.py.
     timed_images_of_all: int, images of all workers: those of the global steps
@@ -88,6 +88,28 @@ class WorkerStats:
   )
   timed_images_of_all: int = 0
 
+  @classmethod
+  def from_line(cls, line: dict) -> 'WorkerStats':
+    """Returns what the last sample of a life says; see `to_fields`.
+
+    Raises:
+      KeyError: the line has no sums, as the life has made no step.
+    """
+    sums = {name: line[_IN_LINES.get(name, name)] for name in _OF_A_LIFE}
+    return cls.from_message(
+      {
+        **sums,
+        'worker': int(line['task'].split()[1]),
+        'life': line['life'],
+        'has_ended': line['state'] == ENDING,
+      }
+    )
+
+  def to_fields(self) -> dict:
+    """Returns what a sample of this life has of these sums."""
+    message = self.to_message()
+    return {_IN_LINES.get(name, name): message[name] for name in _OF_A_LIFE}
+
   @property
   def step_secs(self):
     """Mean seconds of a local step."""
@@ -118,6 +140,22 @@ class WorkerStats:
         'rows': collections.Counter(message.get('rows')),
       }
     )
+
+
+# What a sample in metrics.jsonl has of each, and the names that differ there;
+# the rest is in other fields of the line.
+_OF_A_LIFE = [
+  field.name
+  for field in dataclasses.fields(WorkerStats)
+  if field.name not in ('worker', 'life', 'has_ended')
+]
+_IN_LINES = {
+  'images': 'examples',
+  'timed_images_of_all': 'timed_examples_of_all',
+  'start': 'begun',
+}
+# The state of a worker whose loop has ended in order.
+ENDING = 'ending'
 
 
 def compute_rate(lives):
@@ -203,8 +241,7 @@ def _is_complete(lives):
 
   Args: see `sum_steps_lost`.
   """
-  earlier = [stats for mine in _group(lives).values() for stats in mine[:-1]]
-  return all(stats.has_ended for stats in earlier)
+  return all(stats.has_ended or not stats.local_steps for stats in lives)
 
 
 def _group(lives):

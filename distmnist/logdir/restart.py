@@ -16,6 +16,7 @@ from distmnist.logdir import (
   logdirs,
   run_data,
   run_flags,
+  worker_records,
 )
 from distmnist.storage import paths, urls
 
@@ -179,10 +180,13 @@ class Restart:
       begin_file.write(self._logdir, self._given)
 
   def _forget_earlier(self):
-    """Moves a run aside that has only a best checkpoint or lives."""
-    if not self._logdir or ATTEMPT in os.environ:
+    """Moves a run aside that made steps and has no checkpoint to go on from."""
+    if not self._logdir or ATTEMPT in os.environ or self._given:
       return
-    if _has_best_or_lives(self._logdir) and not self.find():
+    if checkpoints.list_checkpoints(self._logdir):
+      return
+    has_best = paths.is_folder(checkpoints.best_dir(self._logdir))
+    if has_best or worker_records.read(self._logdir):
       earlier_runs.move(self._logdir)
 
   def _find_given(self):
@@ -279,8 +283,3 @@ def _check_is_same_run(logdir, images, flags_of_meaning):
       f'--logdir={logdir} has a run that learnt from {earlier}, and'
       f' here are {images}: its files have changed, or --data_dir is another'
     )
-
-
-def _has_best_or_lives(logdir):
-  folders = checkpoints.best_dir(logdir), logdirs.lives_dir(logdir)
-  return any(map(paths.is_folder, folders))

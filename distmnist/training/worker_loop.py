@@ -1,6 +1,5 @@
 """What a worker does around each step: the hooks of its session, in order."""
 
-import contextlib
 import logging
 import math
 import time
@@ -17,7 +16,7 @@ from distmnist.lifecycle import (
   shutdown,
 )
 from distmnist.lifecycle import session as session_lib
-from distmnist.logdir import report, worker_records
+from distmnist.logdir import report
 from distmnist.tables import table_saver, tables_apart
 from distmnist.training import chief as chief_lib
 from distmnist.training import divergence, rule_checks, worker_graph
@@ -154,13 +153,12 @@ class WorkerLoop:
     self._folder = folder
     self._console = console
 
-  def build(self, seed, judges, at_end):
+  def build(self, seed, judges):
     """Builds `scaffold` and `hooks`; the default graph is still open.
 
     Args:
       seed: int, from --seed.
       judges: {name: split.Split} of the chief, see problem_data.load_judges.
-      at_end: contextlib.ExitStack, for what is written when this life ends.
     """
     task, choice, folder = self._task, self._choice, self._folder
     cluster, step, strategy = task.cluster, self._graph.step, choice.strategy
@@ -205,7 +203,7 @@ class WorkerLoop:
         lost_workers.LostWorkers(cluster, task.watchdog, task.stalls.warn_secs),
         *(others.is_stop_for_all, task),
       ),
-      telemetry=self._make_telemetry(steps, constants, source, at_end),
+      telemetry=self._make_telemetry(steps, constants, source),
       save=self._chief,
       end=self._end,
     )
@@ -270,19 +268,14 @@ class WorkerLoop:
       metrics=task.metrics,
     )
 
-  def _make_telemetry(self, steps, constants, source, at_end):
+  def _make_telemetry(self, steps, constants, source):
     task, choice, folder = self._task, self._choice, self._folder
     self._progress = progress.Progress(
       *(self._stats, steps, constants, source, self._console),
       worker_summaries.from_flags(folder.summary_dir, self._graph.step),
       choice.problem.unit,
     )
-    sums = at_end.enter_context(
-      contextlib.closing(
-        worker_records.Sums(self._stats, folder.path, task.metrics)
-      )
-    )
-    task_metrics.follow_worker(task, sums, self._progress, choice)
+    task_metrics.follow_worker(task, self._stats, self._progress, choice)
     traced = None
     if choice.traced_steps:
       traced = tracer.Tracer(
@@ -294,8 +287,8 @@ class WorkerLoop:
         consistency.check_logdir(task.watchdog, folder.path)
 
     return telemetry_hook.TelemetryHook(
-      *(self._progress, nonfinite.Counter(self._stats), sums, traced),
-      check_folder,
+      *(self._stats, self._progress, nonfinite.Counter(self._stats)),
+      *(task.metrics, traced, check_folder),
     )
 
   def tell_chief(self):

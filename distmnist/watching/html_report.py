@@ -51,7 +51,6 @@ class History:
     lives: {(task, life): [first time, last time, last sample]}.
     events: (time, task or None, text, whether it is a fault or recovery).
     curves: {(title, x axis): {name: points (x, y)}}.
-    staleness: {worker: how many pushes had which, in updates}.
     waited: {worker: samples of ps in which it waited for the end of a round}.
   """
 
@@ -59,7 +58,6 @@ class History:
     self.start, self.hosts, self.versions = 0.0, set(), {}
     self.lives, self.events = {}, []
     self.curves = collections.defaultdict(lambda: collections.defaultdict(list))
-    self.staleness = collections.defaultdict(collections.Counter)
     self.waited = collections.Counter()
     for line in lines:
       is_of_task = line['task'] != metrics_file.LAUNCHER
@@ -100,8 +98,6 @@ class History:
         if task.startswith(job):
           x = secs if axis == 's' else line.get('step')
           self._add((title, axis), task, x, line.get(field))
-      for value, count in (line.get('staleness') or {}).items():
-        self.staleness[task][int(value)] += count
 
   def _add(self, chart: tuple, name: str, x: Any, y: Any) -> None:
     if x is not None and y is not None:
@@ -141,7 +137,7 @@ def write(logdir: str, state: run_state.RunState) -> str:
 
 def _draw_curves(history: History, unit: str) -> str:
   """Returns all charts with curves as SVG elements, those over steps first."""
-  for task, counts in history.staleness.items():
+  for task, counts in _sum_staleness(history).items():
     history.curves[_PUSHES][task] = list(counts.items())
   drawn = []
   for (title, label), curves in history.curves.items():
@@ -158,6 +154,15 @@ def _draw_curves(history: History, unit: str) -> str:
       axes.legend()
     drawn.append((label != 'step', len(drawn), _make_svg(figure)))
   return ''.join(svg for *_, svg in sorted(drawn))
+
+
+def _sum_staleness(history: History) -> dict[str, collections.Counter]:
+  """Returns {worker: how many pushes had which staleness, in updates}."""
+  sums = collections.defaultdict(collections.Counter)
+  for (task, _), (_, _, last) in history.lives.items():
+    for value, count in (last.get('staleness') or {}).items():
+      sums[task][int(value)] += count
+  return sums
 
 
 def _draw_lives(history: History) -> str:
@@ -198,9 +203,15 @@ def _make_totals(history: History, unit: str) -> tuple[list, list]:
   columns = {'local_steps': 'local steps', 'examples': unit}
   columns['cpu_secs'] = 'CPU s'
   sizes = {'bytes_pulled': 'MB pulled', 'bytes_pushed': 'MB pushed'}
-  sizes |= {'sent_bytes': 'MB sent', 'received_bytes': 'MB received'}
+  sizes |= {'bytes_sent': 'MB sent', 'bytes_received': 'MB received'}
   sums = collections.defaultdict(collections.Counter)
   for (task, _), (_, _, last) in history.lives.items():
+    # Of a worker, as in report.json, what its loop has moved.
+    whole = {
+      'bytes_sent': last.get('sent_bytes'),
+      'bytes_received': last.get('received_bytes'),
+    }
+    last = whole | last
     sums[task].update({n: last.get(n) or 0 for n in [*columns, *sizes]})
   rows = [
     [

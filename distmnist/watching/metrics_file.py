@@ -1,21 +1,23 @@
 """metrics.jsonl: what a task reports about itself, one JSON object a line.
 
 Each task has its own, LOGDIR/metrics/TASK/metrics.jsonl, which all its lives
-append to; a run in a store has none, as nothing can be appended there.
-metrics.schema.json defines the fields. A line is written in one write; one that
+append to. metrics.schema.json defines the fields. All that a sample counts is
+counted from the beginning of its life: the last sample of each life says what
+it did, and a run did the sum of these. A line is written in one write; one that
 cannot be written does not end the training, and one that is cut off, by a full
 disk, is ignored. A file of MAX_BYTES is rewritten with half of its samples.
 
 Beside it, state.jsonl says how things stand: of the lines of the last life
 those that `status` and the like are made of. It is replaced with each line, so
 who looks at a run of weeks reads some lines a task.
+
+Nothing can be appended in a store. There each life of a worker has an object of
+its own, LOGDIR/metrics/TASK/LIFE.jsonl, with the lines of a state.jsonl.
 """
 
-import collections
 import contextlib
 import glob
 import heapq
-import json
 import logging
 import math
 import os
@@ -23,10 +25,11 @@ import re
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from distmnist.common import files, layout
+from distmnist.storage import paths, urls
 from distmnist.watching import metrics_line
 
 _log = logging.getLogger(__name__)
@@ -42,6 +45,8 @@ _SAMPLE = b'"kind": "sample"'
 _TIME = re.compile(rb'"time": ([\d.]+)')
 # What is read of a file without a state.jsonl.
 _END_BYTES = 2**16
+# Samples that are parsed to find the last one of each life, of those between.
+_FEW_SAMPLES = 100
 # What a launcher tells of its tasks that counts until it tells more.
 _OF_TASKS = 'started', 'ended', 'left'
 
@@ -52,10 +57,10 @@ def path_of(logdir: str, task: str) -> str:
 
 def find(logdir: str) -> dict[str, str]:
   """Returns {task name: path} of the files in `logdir`."""
-  paths = glob.glob(layout.metrics_dir(glob.escape(logdir), f'*/{NAME}'))
+  found = glob.glob(layout.metrics_dir(glob.escape(logdir), f'*/{NAME}'))
   return {
     os.path.basename(os.path.dirname(path)).replace('_', ' '): path
-    for path in sorted(paths)
+    for path in sorted(found)
   }
 
 
@@ -71,13 +76,17 @@ class Writer:
     """
     Args:
       logdir: nothing is written while it does not exist: a ps may be on a host
-        that does not share it.
+        that does not share it. In a store, nothing before there is work to
+        count: the chief moves an earlier run aside until then.
       task: such as 'ps 0'.
       life: different in each process.
       start: fields of the first line.
     """
     self._logdir = logdir
+    self._is_in_store = urls.is_remote(logdir)
     self.path = path_of(logdir, task)
+    if self._is_in_store:
+      self.path = os.path.join(os.path.dirname(self.path), f'{life}.jsonl')
     self._own = {'task': task, 'life': life}
     self._start = self._clean({'kind': 'start', 'time': time.time(), **start})
     self._has_failed = False
@@ -110,6 +119,9 @@ class Writer:
     return metrics_line.clean(self._own | line, metrics_line.shorten)
 
   def _append(self, line: dict) -> None:
+    if self._is_in_store:
+      self._put(line)
+      return
     if not os.path.isdir(self._logdir):
       return
     lines = [line]
@@ -127,6 +139,12 @@ class Writer:
       self._most_bytes = size + MAX_BYTES // 8  # If it fails.
       self._most_bytes = max(MAX_BYTES, 3 * _thin(self.path) // 2)
       self._inode = os.stat(self.path).st_ino
+
+  def _put(self, line: dict) -> None:
+    self._state.note(self._start)
+    self._state.note(line)
+    if self._state.has_begun:
+      paths.write(self.path, self._state.to_bytes())
 
   def _is_begun(self) -> bool:
     try:
@@ -146,8 +164,15 @@ class _State:
   def __init__(self, path: str):
     self._path = path
     self._texts = {}  # {what it tells: line (bytes)}.
-    self._counts = collections.Counter()  # Staleness since the first sample.
     self._is_ours = False
+
+  @property
+  def has_begun(self) -> bool:
+    """Whether there is work to count; see the function of this name."""
+    return 'first' in self._texts
+
+  def to_bytes(self) -> bytes:
+    return b''.join(self._texts.values())
 
   def begin(self, follows: bool) -> None:
     """Begins with nothing but the evaluations of the life before.
@@ -156,7 +181,6 @@ class _State:
       follows: whether there is a life before, in the same file.
     """
     self._is_ours &= follows  # Once ours, it may be a later life's by now.
-    self._counts.clear()
     self._texts = {
       ('evaluation', line['split']): metrics_line.format_lines([line])
       for line in (_read_file(self._path) if follows else ())
@@ -169,8 +193,6 @@ class _State:
       key = key, line['split']
     elif key == 'sample' and 'first' in texts:
       key = 'last'
-      self._counts.update(line.get('staleness') or {})
-      line = line | {'staleness': dict(self._counts)}
     elif key == 'sample':
       texts.pop('last', None)
       key = 'first' if has_begun(line) else 'last'
@@ -198,7 +220,7 @@ class _State:
     draft = f'{self._path}.new'
     fd = files.no_follow(draft, os.O_WRONLY | os.O_TRUNC | os.O_CREAT)
     try:
-      _write_all(fd, b''.join(self._texts.values()))
+      _write_all(fd, self.to_bytes())
     finally:
       os.close(fd)
     with contextlib.suppress(FileNotFoundError):  # Another life was faster.
@@ -236,7 +258,7 @@ def _thin(path: str) -> int:
 
   Those that stay are evenly spread over the time that tasks were at work, so
   that the beginning of a long run is not lost. The last one before any other
-  line stays, and the staleness that a sample has counted is added to the next.
+  line stays.
 
   Raises:
     OSError: it cannot be read or rewritten.
@@ -248,7 +270,6 @@ def _thin(path: str) -> int:
         new.write(waiting + text)
         waiting, last = b'', -math.inf
         continue
-      text = _add_staleness(waiting, text) if waiting else text
       time = _find_time(text)
       is_close = abs(time - last) < gap  # A clock may be set back.
       waiting = text if is_close else b''
@@ -286,19 +307,6 @@ def _find_time(text: bytes) -> float:
   return float(found[1]) if found else math.inf
 
 
-def _add_staleness(earlier: bytes, text: bytes) -> bytes:
-  """Returns the line `text` with the counts of the one before added."""
-  if b'"staleness": {"' not in earlier:
-    return text
-  before, line = metrics_line.parse(earlier), metrics_line.parse(text)
-  if not (before and line and before['life'] == line['life']):
-    return earlier + text
-  counts = dict(before['staleness'])
-  for value, count in line.get('staleness', {}).items():
-    counts[value] = counts.get(value, 0) + count
-  return (json.dumps(line | {'staleness': counts}) + '\n').encode()
-
-
 def read_state(logdir: str) -> tuple[list[dict], dict[str, float]]:
   """Returns how things stand in a run, however long it has been.
 
@@ -316,8 +324,9 @@ def read_state(logdir: str) -> tuple[list[dict], dict[str, float]]:
 
 
 def _read_file(path: str) -> list[dict]:
-  with contextlib.suppress(OSError), open(path, 'rb') as file:
-    return [line for text in file if (line := metrics_line.parse(text))]
+  with contextlib.suppress(OSError):
+    lines = paths.read_bytes(path).splitlines()
+    return [line for text in lines if (line := metrics_line.parse(text))]
   return []
 
 
@@ -329,6 +338,43 @@ def _read_end(path: str) -> list[dict]:
     lines = [line for text in file if (line := metrics_line.parse(text))]
   is_one_life = first and lines and first['life'] == lines[-1]['life']
   return [first, *lines] if is_one_life and first not in lines else lines
+
+
+def read_last_samples(
+  logdir: str, job: str, indices: Iterable[int]
+) -> list[dict]:
+  """Returns the last sample of each life of the tasks of a job, in no order.
+
+  Args:
+    logdir: of a run, on a disk or in a store.
+    job: such as 'worker'.
+    indices: tasks that are known to write there: those on other hosts may have
+      begun too lately for the folders to be listed here, on NFS.
+
+  Raises:
+    OSError: a store does not list its folders.
+  """
+  known = [f'{job} {index}' for index in indices]
+  last = {}
+  for line in _iterate_lives(logdir, job, known):
+    if line['kind'] == 'sample':
+      last[line['task'], line['life']] = line
+  return list(last.values())
+
+
+def _iterate_lives(logdir: str, job: str, known: list[str]) -> Iterator[dict]:
+  if not urls.is_remote(logdir):
+    found = find(logdir) | {task: path_of(logdir, task) for task in known}
+    for task, path in found.items():
+      if task.split()[0] == job:
+        yield from _iterate_file(path, _FEW_SAMPLES)
+    return
+  root = os.path.join(logdir, layout.METRICS)
+  for folder in paths.list_names(root):
+    if re.fullmatch(rf'{job}_\d+', folder):
+      for name in paths.list_names(os.path.join(root, folder)):
+        if name.endswith('.jsonl'):
+          yield from _read_file(os.path.join(root, folder, name))
 
 
 def read(logdir: str) -> list[dict]:
@@ -344,10 +390,10 @@ def iterate(logdir: str, num_samples: float = math.inf) -> Iterator[dict]:
     num_samples: of the samples about this many, evenly spread over each file,
       and the last one before any other line.
   """
-  paths = find(logdir).values()
-  share = num_samples / max(1, len(paths))
+  found = find(logdir).values()
+  share = num_samples / max(1, len(found))
   return heapq.merge(
-    *(_iterate_file(path, share) for path in paths),
+    *(_iterate_file(path, share) for path in found),
     key=lambda line: line['time'],
   )
 

@@ -74,6 +74,16 @@ def _is_histogram(value: Any) -> bool:
   )
 
 
+def _are_steps(value: Any) -> bool:
+  """Whether it is a list of pairs of global steps."""
+  return isinstance(value, list) and all(
+    isinstance(pair, list)
+    and len(pair) == 2
+    and all(isinstance(step, int) for step in pair)
+    for pair in value
+  )
+
+
 def _is_process(value: Any) -> bool:
   return isinstance(value, dict) and isinstance(value.get('pid'), int)
 
@@ -89,6 +99,8 @@ _FIELDS = {
   'flags': _are_texts,
   'process': _is_process,
   'staleness': _is_histogram,
+  'sessions': _are_steps,
+  'rows': _are_numbers,
   'metrics': _are_numbers,
   **dict.fromkeys(
     ('kind', 'life', 'state', 'text', 'unit', 'launch', 'event', 'split'),
@@ -100,7 +112,9 @@ _FIELDS = {
       *('examples', 'last_step', 'local_steps', 'rss_bytes', 'step'),
       *('bytes_pulled', 'bytes_pushed', 'received_bytes', 'sent_bytes'),
       *('examples_per_sec', 'received_bytes_per_sec', 'sent_bytes_per_sec'),
-      'staleness_mean',
+      *('staleness_mean', 'batch_size', 'begun', 'bytes_sent'),
+      *('bytes_received', 'nonfinite_pushes', 'pushes', 'timed_steps'),
+      *('timed_examples_of_all', 'train_secs'),
     ),
     _is_number,
   ),

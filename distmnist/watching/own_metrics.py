@@ -10,6 +10,7 @@ queue fills, and what comes then is dropped.
 import contextlib
 import importlib.metadata
 import logging
+import math
 import os
 import platform
 import queue
@@ -83,18 +84,29 @@ class OwnMetrics:
     if mine:
       mine.write(kind, **fields)
 
-  def are_kept(self):
-    """Whether there are samples of this process."""
-    return bool(self._sampler)
-
   def sample(self):
     """Has a sample written now; does not wait."""
     self.write('sample')
 
+  def sample_if_due(self):
+    """Has a sample written now, unless there was one lately.
+
+    A worker calls it as it prints a line. So its samples come with its lines,
+    and by themselves only where it makes no step.
+    """
+    mine = self._sampler
+    if mine and mine.is_due():
+      mine.write('sample')
+
   def collect_by(self, collect):
-    """Adds what `collect`, a callable() -> dict, returns to the samples."""
-    if self._sampler:
-      self._sampler.collect = collect
+    """Adds what a worker's `collect`, callable() -> dict, says to the samples.
+
+    See `sample_if_due` for when they come from now on.
+    """
+    mine = self._sampler
+    if mine:
+      mine.collect = collect
+      mine.pause_secs = min(1.5 * mine.every_secs, threading.TIMEOUT_MAX)
 
 
 class Sampler:
@@ -103,6 +115,8 @@ class Sampler:
   Attributes:
     collect: callable() -> dict, what this task reports besides the usage of
       its process; may be set.
+    every_secs, pause_secs: floats, from one sample to the next, and until one
+      comes that nobody has asked for.
     sinks: list of callable(line), given each line that is written.
     ending: str, what to call an orderly end before the work is done.
   """
@@ -132,7 +146,9 @@ class Sampler:
       versions=_find_versions(),
       every_secs=every_secs,
     )
-    self._every_secs = min(every_secs, threading.TIMEOUT_MAX)
+    self.every_secs = min(every_secs, threading.TIMEOUT_MAX)
+    self.pause_secs = self.every_secs
+    self._last_sample = -math.inf
     self._usage = Usage()
     self._lines = queue.Queue(_MAX_LINES)  # (kind, fields), 'end' the last.
     self._last_time = 0.0
@@ -144,8 +160,16 @@ class Sampler:
     self._thread.start()
     return self
 
+  def is_due(self):
+    """Whether a sample may be asked for: the last one is not of just now."""
+    return time.monotonic() - self._last_sample > self.every_secs / 2
+
   def write(self, kind, **fields):
     """Has a line written, a `sample` as it is then; does not wait."""
+    if kind == 'sample':
+      self._last_sample = (
+        time.monotonic()
+      )  # Even if the disk is slow to take it.
     if not self._is_closed:
       with contextlib.suppress(queue.Full):
         self._lines.put_nowait((kind, {'time': time.time(), **fields}))
@@ -174,10 +198,10 @@ class Sampler:
   def _run(self):
     kind = None
     self.sample()
-    next_sample = time.monotonic() + self._every_secs
     while kind != 'end':
       try:
-        secs = max(0.0, next_sample - time.monotonic())
+        next_sample = self._last_sample + self.pause_secs
+        secs = min(max(0.0, next_sample - time.monotonic()), self.pause_secs)
         kind, fields = self._lines.get(timeout=secs)
         if kind in ('end', 'sample'):
           self.sample()
@@ -188,11 +212,11 @@ class Sampler:
         self._give(self._writer.write(kind, **fields))
       except queue.Empty:
         self.sample()
-        next_sample = time.monotonic() + self._every_secs
 
   def sample(self):
     """Writes a line of kind `sample` now; called by the thread."""
     # A dict that changes while `collect` reads it is left to the next sample.
+    self._last_sample = time.monotonic()
     with contextlib.suppress(RuntimeError):
       fields = self.collect() | self._usage.look()
       self._give(self._writer.write('sample', **fields))

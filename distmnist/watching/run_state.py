@@ -1,6 +1,5 @@
 """What is known of each task of a run, from the lines of metrics.jsonl."""
 
-import collections
 import statistics
 import time
 from typing import NamedTuple
@@ -66,7 +65,6 @@ class TaskState:
     self.attempt = 1
     self.exit_code = None
     self.has_exited = False
-    self._staleness = collections.Counter()
 
   def begin(self, line):
     """Takes in the first line of another life."""
@@ -78,8 +76,6 @@ class TaskState:
     if metrics_file.has_begun(line):
       self.first = self.first or line
     self.last = line
-    for staleness, n in line.get('staleness', {}).items():
-      self._staleness[int(staleness)] += n
 
   def find_rates(self, is_live):
     """Returns (examples/s, staleness, bytes in/s, bytes out/s), or None each.
@@ -104,10 +100,11 @@ class TaskState:
     return rates[0], self._compute_staleness(), *rates[1:]
 
   def _compute_staleness(self):
-    total = sum(self._staleness.values())
+    counts = self.last.get('staleness') or {}
+    total = sum(counts.values())
     if not total:
       return None
-    return sum(s * n for s, n in self._staleness.items()) / total
+    return sum(int(s) * n for s, n in counts.items()) / total
 
 
 class RunState:

@@ -131,7 +131,7 @@ def test_of_a_temporary_folder_the_logs_that_an_error_names_stay(
   monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
 
   def fail(model, logdir, splits, settings):
-    for name in 'logs', 'fitted', 'lives':
+    for name in 'logs', 'fitted', 'metrics':
       os.makedirs(os.path.join(logdir, name))
     with open(os.path.join(logdir, 'train.flags'), 'w'):
       pass

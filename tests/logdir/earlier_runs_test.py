@@ -12,7 +12,7 @@ def test_all_that_a_run_has_left_is_moved(tmp_path):
   moved = [
     *('best', 'model.ckpt-9.index', 'model.keras', 'problem.py'),
     *('report.json', 'train.flags', 'metrics/worker_0', 'metrics/graph'),
-    *('distmnist-files/lives', 'distmnist-files/train.data'),
+    *('distmnist-files/history', 'distmnist-files/train.data'),
   ]
   stays = [
     *('distmnist-files/launcher.json', 'distmnist-files/owner.json'),

@@ -99,7 +99,9 @@ def test_where_the_counting_began_is_told_if_it_was_not_at_0():
 
 def test_what_is_known_of_a_killed_life_is_the_least_that_it_did():
   killed = report.WorkerStats(0, 7, 70, life='a', sessions=[[0, 12]])
-  last = report.WorkerStats(0, 5, 50, life='b', sessions=[[8, 13]])
+  last = report.WorkerStats(
+    0, 5, 50, life='b', sessions=[[8, 13]], has_ended=True
+  )
   found = compose(lives=[killed, last])
   assert not found['is_complete'] and found['steps_lost'] == 4
   lines = report_text.format_lines(found)
@@ -108,3 +110,6 @@ def test_what_is_known_of_a_killed_life_is_the_least_that_it_did():
   assert 'recoveries          0, at least 4 global steps lost' in lines
   killed.has_ended = True
   assert compose(lives=[killed, last])['is_complete']
+  # Nobody has taken its place.
+  last.has_ended = False
+  assert not compose(lives=[killed, last])['is_complete']

@@ -6,10 +6,18 @@ import numpy as np
 import pytest
 
 from distmnist.common import cli
-from distmnist.logdir import checkpoints, run_data, run_flags, saving
+from distmnist.logdir import (
+  checkpoints,
+  report,
+  run_data,
+  run_flags,
+  saving,
+  worker_records,
+)
 from distmnist.logdir import restart as restart_lib
 from distmnist.problems import images
 from distmnist.storage import paths
+from distmnist.watching import metrics_file
 from tests.logdir.checkpoints_test import save, truncate
 
 
@@ -73,14 +81,12 @@ def test_other_images_than_those_of_the_run_are_named(
 def test_never_moves_the_earlier_run_aside(set_flags, tmp_path):
   path = save(tmp_path, w=[2])
   (tmp_path / 'metrics' / 'worker_0').mkdir(parents=True)
-  (tmp_path / 'distmnist-files' / 'lives').mkdir(parents=True)
   (tmp_path / 'logs').mkdir()
   restart = make_restart(set_flags, tmp_path, 'never')
   assert restart.find() is None
   [aside] = tmp_path.glob('earlier_*')
   assert (aside / os.path.basename(f'{path}.index')).exists()
   assert (aside / 'metrics' / 'worker_0').exists()
-  assert (aside / 'distmnist-files' / 'lives').exists()
   left = {p.parent for p in tmp_path.rglob('*') if p.is_file()}
   assert left == {aside}
   assert (tmp_path / 'logs').exists()
@@ -89,18 +95,30 @@ def test_never_moves_the_earlier_run_aside(set_flags, tmp_path):
 def test_the_lives_of_a_run_that_left_no_checkpoint_are_of_another(
   set_flags, tmp_path, monkeypatch
 ):
-  (tmp_path / 'distmnist-files' / 'lives').mkdir(parents=True)
+  def write_life(num_steps):
+    (tmp_path / 'train.flags').write_text('--model=mlp')
+    stats = report.WorkerStats(0, num_steps, images=num_steps, life='a')
+    metrics_file.Writer(str(tmp_path), 'worker 0', 'a').write(
+      'sample', state='training', **stats.to_fields()
+    )
+    return worker_records.read(str(tmp_path))
+
+  write_life(0)
+  make_restart(set_flags, tmp_path, 'auto')  # Nothing was made yet.
+  assert not list(tmp_path.glob('earlier_*'))
+  lives = write_life(1)
   with monkeypatch.context() as patch:
     patch.setenv('DISTMNIST_ATTEMPT', '2')  # It may have been killed too soon.
     make_restart(set_flags, tmp_path, 'auto')
-    assert (tmp_path / 'distmnist-files' / 'lives').exists()
+    assert worker_records.read(str(tmp_path)) == lives
   make_restart(set_flags, tmp_path, 'auto')
   [aside] = tmp_path.glob('earlier_*')
-  assert os.listdir(aside / 'distmnist-files') == ['lives']
+  assert worker_records.read(str(aside)) == lives
+  assert worker_records.read(str(tmp_path)) == []
   save(tmp_path, w=[2])
-  (tmp_path / 'distmnist-files' / 'lives').mkdir(parents=True)
+  lives = write_life(1)
   make_restart(set_flags, tmp_path, 'auto')
-  assert (tmp_path / 'distmnist-files' / 'lives').exists()
+  assert worker_records.read(str(tmp_path)) == lives
 
 
 def test_never_goes_on_once_the_launcher_starts_the_task_again(

@@ -11,10 +11,12 @@ def make_workers():
       *(0, 5, 50, 0.8, 4, 5, 10**6, 2 * 10**6, 3 * 10**6, 4 * 10**6),
       collections.Counter({0: 3, 1: 2}),
       timed_images_of_all=9877,
+      has_ended=True,
     ),
     report.WorkerStats(
       *(1, 3, 30, 0.9, 2, 3, 10**6, 2 * 10**6, 3 * 10**6, 4 * 10**6),
       collections.Counter({1: 1, 4: 2}),
+      has_ended=True,
     ),
   ]
 

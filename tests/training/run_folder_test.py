@@ -52,7 +52,7 @@ def test_the_chief_removes_the_drafts_of_killed_processes(make, tmp_path):
   machine, pid, start = process_tag.make_tag().split('-')
   for folder in (
     tmp_path / 'run',
-    tmp_path / 'run' / 'distmnist-files' / 'lives',
+    tmp_path / 'run' / 'distmnist-files',
   ):
     folder.mkdir(parents=True)
     for ticks in int(start) - 1, start:
@@ -60,7 +60,7 @@ def test_the_chief_removes_the_drafts_of_killed_processes(make, tmp_path):
       (folder / name).write_text('')
   make(CHIEF, f'--logdir={tmp_path}/run')
   left = sorted((tmp_path / 'run').rglob('*.new'))
-  assert [path.parent.name for path in left] == ['run', 'lives']
+  assert [path.parent.name for path in left] == ['run', 'distmnist-files']
   assert {path.name for path in left} == {name}
 
 

@@ -41,7 +41,7 @@ class Run:
       console.say = self.lines.append
       self.loop = worker_loop.WorkerLoop(task, choice, graph, folder, console)
       judges = dict.fromkeys(['test', 'validation'], splits[1])
-      self.loop.build(3, judges, at_end)
+      self.loop.build(3, judges)
       with session_lib.make_session(
         task, self.loop.scaffold, self.loop.hooks
       ) as session:

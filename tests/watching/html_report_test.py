@@ -47,7 +47,7 @@ def logdir(tmp_path, monkeypatch):
         loss=1 / step,
         unit='images',
         examples_per_sec=100.0,
-        staleness={'0': 3, '2': 1},
+        staleness={'0': 3 * step // 10, '2': step // 10},
         staleness_mean=0.5,
         local_steps=step,
       )
@@ -86,7 +86,11 @@ def test_curves_counts_and_lives_are_those_of_the_lines(logdir):
     f'worker {i}': [(10, 0.1), (20, 0.05), (30, 0.03333333)] for i in range(2)
   }
   assert history.curves['accuracy', 'step'] == {'test': [(30, 0.5)]}
-  assert history.staleness['worker 0'] == {0: 9, 2: 3}
+  assert [
+    last['staleness']
+    for (task, _), (_, _, last) in history.lives.items()
+    if task == 'worker 0'
+  ] == [{'0': 9, '2': 3}]
   assert history.waited == {'worker 1': 1}
   assert {task for task, _ in history.lives} == {'ps 0', 'worker 0', 'worker 1'}
   faults = [

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import jsonschema
 import pytest
@@ -91,6 +92,25 @@ def test_samples_come_by_themselves(make, monkeypatch):
   mine.start()
   kinds = [lines.get(timeout=20)['kind'] for _ in range(3)]
   assert kinds == ['sample'] * 3
+
+
+def test_the_samples_of_a_worker_come_as_it_asks(tmp_path, monkeypatch):
+  clock = types.SimpleNamespace(now=0.0)
+  seen = queue.Queue()
+  metrics = own_metrics.OwnMetrics()
+  with metrics.kept(str(tmp_path), 'worker 0', 'a', 3600.0, sinks=[seen.put]):
+    metrics.collect_by(lambda: {'state': 'training', 'step': clock.now})
+    seen.get(timeout=20)
+    clock.monotonic = lambda: 1e9 + 3600 * clock.now
+    clock.time, clock.process_time = time.time, time.process_time
+    monkeypatch.setattr(own_metrics, 'time', clock)
+    for clock.now in 1, 1.2, 2, 2.4, 3.1:
+      metrics.sample_if_due()
+      if clock.now in (1, 2, 3.1):
+        assert seen.get(timeout=20)['step'] == clock.now
+    assert seen.empty()  # There was one lately.
+    metrics.sample()
+    assert seen.get(timeout=20)['step'] == 3.1
 
 
 def test_from_one_sample_to_the_next_it_may_be_centuries(make):

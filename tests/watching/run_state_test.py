@@ -61,7 +61,7 @@ def test_one_that_has_ended_has_those_of_its_life():
     [
       start('worker 0'),
       sample('worker 0', 2.0, **TRAINING),
-      sample('worker 0', 6.0, **more | {'staleness': {'0': 2}}),
+      sample('worker 0', 6.0, **more | {'staleness': {'0': 3, '2': 1}}),
       line('worker 0', 'end', 6.0, ok=True, text=''),
     ],
     now=1e6,
@@ -261,7 +261,13 @@ def task():
 
 def sample_again(task):
   task.take_sample(
-    {'time': 14.0, 'state': 'ending', 'examples': 600, 'received_bytes': 1500}
+    {
+      'time': 14.0,
+      'state': 'ending',
+      'examples': 600,
+      'received_bytes': 1500,
+      'staleness': {'0': 3, '4': 1},
+    }
   )
 
 

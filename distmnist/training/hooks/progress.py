@@ -54,7 +54,11 @@ class Progress:
       self._summaries.begin_session(self._stats.sessions[-1][0])
 
   def count_run(self, session):
-    """Counts the steps of a run; prints and writes what is due."""
+    """Counts the steps of a run; prints and writes what is due.
+
+    Returns:
+      bool, whether a line was printed.
+    """
     now, stats, before = time.monotonic(), self._stats, self.final_step
     with stats.lock:
       for fetched in self._steps.done:
@@ -74,9 +78,10 @@ class Progress:
     stats.train_secs = now - self._start
     if self._summaries.is_due(stats.local_steps):
       self._summaries.write(values, stats, session, now)
-    if self._console.is_due():
+    if is_due := self._console.is_due():
       self._read_sockets()
       self._print(now, self.final_step)
+    return is_due
 
   def _count(self, values):
     """Counts a step whose `values` are {name: number}."""

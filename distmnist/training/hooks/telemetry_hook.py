@@ -4,22 +4,27 @@ import tensorflow.compat.v1 as tf
 
 
 class TelemetryHook(tf.train.SessionRunHook):
-  """Counts a step before it is shown, and keeps its sums after all counted."""
+  """Counts a step before it is shown, and has a sample of it written.
 
-  def __init__(self, progress, nonfinite, sums, tracer, check_folder):
+  The first step has one, so that of each life that made one something is known,
+  and each printed line: what a killed worker has shown is in its metrics.
+  """
+
+  def __init__(self, stats, progress, nonfinite, metrics, tracer, check_folder):
     """
     Args:
+      stats: report.WorkerStats, in which the others count.
       progress: progress.Progress.
       nonfinite: nonfinite.Counter.
-      sums: lives.Sums, of what the others have counted.
+      metrics: own_metrics.OwnMetrics of this process.
       tracer: tracer.Tracer, or None.
       check_folder: callable, called in the first session, when the chief has
         signed its log directory.
     """
-    self._progress, self._nonfinite = progress, nonfinite
-    self._sums, self._tracer = sums, tracer
+    self._stats, self._progress, self._nonfinite = stats, progress, nonfinite
+    self._metrics, self._tracer = metrics, tracer
     self._check_folder = check_folder
-    self._is_checked = False
+    self._is_checked = self._has_run = False
 
   def begin(self):
     self._progress.begin()
@@ -35,15 +40,20 @@ class TelemetryHook(tf.train.SessionRunHook):
     return self._tracer.choose_args() if self._tracer else None
 
   def after_run(self, run_context, run_values):
-    self._progress.count_run(run_context.session)
+    is_shown = self._progress.count_run(run_context.session)
     self._nonfinite.look_if_due(run_context.session)
-    self._sums.write_if_due()
+    if not self._has_run:
+      self._has_run = True
+      self._metrics.sample()
+    elif is_shown:
+      self._metrics.sample_if_due()
     if self._tracer:
       self._tracer.write(run_values)
 
   def end(self, session):
     self._progress.end()
     self._nonfinite.look(session)
-    self._sums.end()
+    self._stats.has_ended = True
+    self._metrics.sample()
     if self._tracer:
       self._tracer.end()

@@ -25,6 +25,7 @@ _LOG_SECS = flags.DEFINE_float(
   'LOGDIR/TASK/metrics.jsonl to the next (at least 0.5 for the latter).',
   lower_bound=0,
 )
+_STORE_SECS = 5.0
 # Fields of a ps's sample that become curves.
 _CURVES = (
   'sent_bytes_per_sec',
@@ -47,11 +48,15 @@ def kept(task):
     task: task.Task; a ps or a worker is already serving.
   """
   cluster, logdir = task.cluster, logdirs.from_flags()
-  if logdir and urls.is_remote(logdir):
-    logdir = None  # A store cannot append lines.
+  every_secs = _LOG_SECS.value
+  is_in_store = bool(logdir) and urls.is_remote(logdir)
+  if is_in_store:
+    # A request each; what is there is for the report alone.
+    every_secs = max(_STORE_SECS, every_secs)
+    logdir = logdir if cluster.job_name == 'worker' else None
   with contextlib.ExitStack() as stack:
     sinks, collect = [], _COLLECT[cluster.job_name]
-    if logdir:
+    if logdir and not is_in_store:
       stop = functools.partial(_stop, task, logdir)
       stack.enter_context(stop_file.Watch(logdir, stop))
       sinks.append(stack.enter_context(contextlib.closing(Curves(logdir))))
@@ -61,9 +66,7 @@ def kept(task):
         collect = _Serving(waiting).collect
     life = task.watchdog.life if task.watchdog else secrets.token_hex(8)
     metrics = stack.enter_context(
-      task.metrics.kept(
-        logdir, cluster.name, life, _LOG_SECS.value, collect, sinks
-      )
+      task.metrics.kept(logdir, cluster.name, life, every_secs, collect, sinks)
     )
     yield
     if metrics and task.stop.is_requested:
@@ -103,18 +106,18 @@ class _Serving:
     return {'state': 'serving', 'waiting': self._waiting.find()}
 
 
-def follow_worker(task, life, progress, choice):
+def follow_worker(task, stats, progress, choice):
   """Makes the samples of this process report its steps.
 
   Args:
     task: task.Task of a worker.
-    life: lives.Sums, with the sums of this worker.
+    stats: report.WorkerStats, the sums of this worker.
     progress: progress.Progress.
     choice: flag_checks.Choice.
   """
   task.metrics.collect_by(
     worker_metrics.WorkerMetrics(
-      life,
+      stats,
       progress,
       task.stalls,
       task.stalls.warn_secs,

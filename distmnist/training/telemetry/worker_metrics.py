@@ -10,16 +10,16 @@ from distmnist.tables import row_counts
 class WorkerMetrics:
   """Collects the numbers of a worker, in the sampler's thread."""
 
-  def __init__(self, life, progress, stalls, warn_secs, problem):
+  def __init__(self, stats, progress, stalls, warn_secs, problem):
     """
     Args:
-      life: lives.Sums, with the sums of this worker.
+      stats: report.WorkerStats, the sums of this life.
       progress: progress.Progress.
       stalls: stalls.Stalls.
       warn_secs: float, a worker without a step for this long is waiting.
       problem: problem.Problem.
     """
-    self._life = life
+    self._stats = stats
     self._progress = progress
     self._stalls = stalls
     self._warn_secs = warn_secs
@@ -29,8 +29,7 @@ class WorkerMetrics:
 
   def collect(self):
     """Returns the fields of a sample, a dict."""
-    # The same sums as in lives/, from which the report is made.
-    stats, values = self._life.keep(), self._progress.last_values
+    stats, values = self._stats.copy(), self._progress.last_values
     known = {
       *('global_step', 'loss', 'staleness', 'bytes_pulled', 'bytes_pushed'),
       *row_counts.choose(values),
@@ -39,19 +38,18 @@ class WorkerMetrics:
       'state': self._find_state(stats),
       'step': self._find_step(stats),
       'last_step': self._progress.last_step,
-      'local_steps': stats.local_steps,
-      'examples': stats.images,
       'unit': self._unit,
       'examples_per_sec': self._compute_rate(stats.images),
       'loss': self._progress.final_loss,
       'metrics': {n: x for n, x in values.items() if n not in known},
-      'bytes_pulled': stats.bytes_pulled,
-      'bytes_pushed': stats.bytes_pushed,
-    } | self._collect_staleness(stats)
+      'staleness_mean': self._compute_staleness(stats),
+      # What this life did until now: the report sums the last line of each.
+      **stats.to_fields(),
+    }
 
   def _find_state(self, stats):
     if stats.has_ended:
-      return 'ending'
+      return report.ENDING
     if self._progress.final_step is None:
       return 'starting'
     is_late = self._stalls.secs() >= self._warn_secs
@@ -70,12 +68,8 @@ class WorkerMetrics:
       return None
     return (examples - then[1]) / max(1e-9, self._mark[0] - then[0])
 
-  def _collect_staleness(self, stats):
-    """Returns the staleness of the pushes since the last sample."""
-    now = stats.staleness
-    new = now - self._shown_staleness
-    self._shown_staleness = now
-    return {
-      'staleness': dict(sorted(new.items())),
-      'staleness_mean': report.compute_mean(new) if new else None,
-    }
+  def _compute_staleness(self, stats):
+    """Returns the mean staleness of the pushes since the last sample."""
+    new = stats.staleness - self._shown_staleness
+    self._shown_staleness = stats.staleness
+    return report.compute_mean(new) if new else None

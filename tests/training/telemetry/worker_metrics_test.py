@@ -29,7 +29,7 @@ def worker(monkeypatch):
     stalls=Stalls(),
   )
   worker.metrics = worker_metrics.WorkerMetrics(
-    types.SimpleNamespace(keep=worker.stats.copy),
+    worker.stats,
     worker.progress,
     worker.stalls,
     10,
@@ -51,7 +51,9 @@ def test_a_worker_that_finds_nothing_to_do_knows_where_the_run_is(worker):
   assert (found['step'], found['examples_per_sec']) == (600, None)
 
 
-def test_rates_and_staleness_are_those_since_the_last_sample(worker):
+def test_a_sample_has_the_sums_of_its_life_and_the_rates_since_the_last(
+  worker,
+):
   worker.metrics.collect()
   worker.progress.final_step = 40
   worker.progress.last_values = {'global_step': 40, 'loss': 1, 'accuracy': 0.5}
@@ -62,10 +64,13 @@ def test_rates_and_staleness_are_those_since_the_last_sample(worker):
   assert found['examples_per_sec'] == 250
   assert found['metrics'] == {'accuracy': 0.5}
   assert (found['staleness'], found['staleness_mean']) == ({0: 2, 3: 1}, 1.0)
+  line = found | {'task': 'worker 1', 'life': ''}
+  assert report.WorkerStats.from_line(line) == worker.stats
   worker.stats.staleness.update([3])
   worker.time = 104.0
   found = worker.metrics.collect()
-  assert (found['staleness'], found['examples_per_sec']) == ({3: 1}, 0.0)
+  assert (found['staleness'], found['staleness_mean']) == ({0: 2, 3: 2}, 3.0)
+  assert found['examples_per_sec'] == 0.0
 
 
 def test_a_long_step_is_a_wait_until_the_loop_has_ended(worker):
