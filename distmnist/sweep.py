@@ -10,6 +10,7 @@ Everything after -- goes to every trial, followed by the flags that words set:
   name=lo..hi     a range for --random=N: whole numbers are sampled evenly,
                   others in their logarithm, unless log:lo..hi or lin:lo..hi
 
+--repeats=3 runs each combination with three seeds, and compares the means.
 Every combination is checked by train before the first trial starts. A trial
 that fails does not stop the others. Repeat the command to run what is missing.
 
@@ -79,7 +80,8 @@ _ZIP = flags.DEFINE_bool(
 _RANDOM = flags.DEFINE_integer(
   'random',
   None,
-  'Number of distinct combinations to sample. Default: all are tried.',
+  'Number of distinct combinations to sample, by --seed of train. Default: all '
+  'are tried.',
   lower_bound=1,
 )
 _SAMPLER = flags.DEFINE_enum(
@@ -89,8 +91,12 @@ _SAMPLER = flags.DEFINE_enum(
   'How --random samples. random: each combination independently; tpe: each by '
   "Optuna's tree-structured Parzen estimator, from the trials that have ended.",
 )
-_RANDOM_SEED = flags.DEFINE_integer(
-  'random_seed', 0, 'Seed of --random.', lower_bound=0
+_REPEATS = flags.DEFINE_integer(
+  'repeats',
+  1,
+  'Number of trials of each combination, which differ in --seed, from that '
+  'after the -- on; combinations are compared by their means.',
+  lower_bound=1,
 )
 _HALVING = flags.DEFINE_integer(
   'halving',
@@ -136,14 +142,17 @@ def main(words, train_flags):
   trial_command.check_launcher(command, _SWEEP_DIR.value)
   folder = sweep_folder.SweepFolder(_SWEEP_DIR.value, spec)
   if FLAGS.dry_run:
-    for trial in trials_lib.make_trials(spec.find_examples(), folder.trials):
+    examples = spec.find_examples()
+    for trial in trials_lib.make_trials(examples, folder.trials, spec.seeds):
       print(shlex.join(command.make(trial, 0)))
     return 0
   journal.check_ready()
   command.backend.check_ready()
   with folder.opened() as lock:
     kept = journal.Journal(folder.join(journal.NAME), spec, folder.trials)
-    schedule = halving.Schedule(kept.trials, spec.rungs, _RETRY_FAILED.value)
+    schedule = halving.Schedule(
+      kept.trials, spec.rungs, spec.repeats, _RETRY_FAILED.value
+    )
     shown = progress.Progress(schedule, folder.path)
     loop = trial_loop.TrialLoop(
       *(command, kept, schedule, folder, shown, _TRIAL_TIMEOUT_SECS.value)
@@ -201,10 +210,10 @@ def make_spec(words: list[str], train_flags: list[str]) -> spec_lib.Spec:
     module=cluster_flags.MODULE.value,
     zip=_ZIP.value,
     random=_RANDOM.value,
-    random_seed=_RANDOM_SEED.value if _RANDOM.value else None,
     sampler=_SAMPLER.value,
     halving=_HALVING.value,
     judge=_JUDGE.value,
+    repeats=_REPEATS.value,
   )
   spec.check_words()
   return spec

@@ -196,7 +196,7 @@ def test_halving_continues_each_training_from_its_checkpoint(tmp_path):
   )
   assert done.returncode == 0, done.stderr
   best = sweeps.read_table(done)[0]
-  assert (best['state'], best['steps']) == ('done', '80')
+  assert (best['state'], best['updates']) == ('done', '80')
   log = tmp_path / 'sweep' / 'trials' / best['trial'] / 'log'
   text = log.read_text()
   assert 'run/model.ckpt-40' in text and 'step 80/80' in text
@@ -214,6 +214,47 @@ def test_trials_may_be_judged_by_their_speed_for_a_while(tmp_path):
   assert (best['batch_size'], worst['batch_size']) == ('100', '1')
   assert float(best['images_per_sec']) > float(worst['images_per_sec'])
   assert 'best by images_per_sec: trial 02' in done.stderr
+
+
+@pytest.mark.slow
+def test_a_combination_is_compared_by_the_mean_of_its_seeds(tmp_path):
+  """Each reports 0.01 more with each seed; a kill comes at the third."""
+  words = [
+    'do=all:print=ran,report=0.5;all:print=ran,touch=on,wait=go,report=0.6',
+    *('--repeats=3', '--', '--seed=1'),
+  ]
+  with sweeps.Running(tmp_path, *words) as running:
+    running.wait_for_files('worker0.on')
+    running.kill()
+  (tmp_path / 'go').write_text('')
+  done = sweeps.run(tmp_path, *words)
+  assert done.returncode == 0, done.stderr
+  assert '5 are left to run' in done.stderr
+  # The first seed of each combination ran first.
+  assert sweeps.count_runs(tmp_path) == [1, 1, 1, 2, 1, 1]
+  assert 'trials 04-06' in done.stderr and '0.6200 ± 0.0100' in done.stderr
+  with open(tmp_path / 'sweep' / 'results.csv', newline='') as file:
+    best, worst = csv.DictReader(file)
+  assert (best['validation'], best['validation_std']) == ('0.6200', '0.0100')
+  assert (best['n'], worst['n'], worst['validation']) == ('3', '3', '0.5200')
+  with open(tmp_path / 'sweep' / 'trials.csv', newline='') as file:
+    seeds = [row['seed'] for row in csv.DictReader(file)]
+  assert seeds == ['3', '2', '1', '3', '2', '1']
+  assert 'all have ended' in sweeps.run(tmp_path, *words).stderr
+  done = sweeps.run(tmp_path, words[0], '--repeats=2', *words[2:])
+  assert done.returncode == 2 and 'repeats were 3 and not 2' in done.stderr
+
+
+@pytest.mark.slow
+def test_halving_goes_on_with_all_seeds_of_the_best(tmp_path):
+  words = [
+    'do=all:print=ran,report=0.5;all:print=ran,report=0.6',
+    *('--repeats=2', '--halving=2', '--parallel=2', '--', '--train_steps=8'),
+  ]
+  done = sweeps.run(tmp_path, *words)
+  assert done.returncode == 0, done.stderr
+  assert sweeps.read_states(tmp_path) == ['dropped', 'dropped', 'done', 'done']
+  assert sweeps.count_runs(tmp_path) == [1, 1, 2, 2]
 
 
 def forget_third_trial(folder):

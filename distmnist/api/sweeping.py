@@ -9,18 +9,33 @@ from collections.abc import Callable, Iterable, Mapping
 from distmnist.api import process
 from distmnist.sweeps import trials
 
-_TEXTS = 'trial', 'state', 'cause'
+_TEXTS = 'trial', 'trials', 'state', 'cause'
 # With one of the first a sweep ends with 1; with one of the second it goes on.
 _INCOMPLETE = {trials.FAILED, trials.STOPPED}
 _OPEN = {trials.WAITING, trials.RUNNING}
 
 
 class SweepReport(list):
-  """The trials of a sweep, best first, each a dict like a row of results.csv.
+  """The combinations of a sweep, best first, each a dict.
 
-  A row has the trial's name, the value of each flag that was tried, its metrics
-  (float), steps, secs, state and cause. Failed trials come last.
+  It is like a row of results.csv: the name of its trial, the value of each flag
+  that was tried, its metrics (float), staleness, MB, images_per_sec, updates,
+  examples, secs, state and cause; with repeats=3 their means over three seeds,
+  the deviations of the metrics, such as validation_std, and n. Failed ones come
+  last.
+
+  Attributes:
+    trials: list of dict, one for each trial, like a row of trials.csv, with its
+      seed; without repeats the combinations.
   """
+
+  def __init__(
+    self,
+    rows: Iterable[dict[str, object]],
+    trials: Iterable[dict[str, object]] = (),
+  ):
+    super().__init__(rows)
+    self.trials = list(trials) or list(self)
 
   @property
   def best(self) -> dict[str, object]:
@@ -31,7 +46,8 @@ class SweepReport(list):
     """
     # A trial that was stopped has one if an earlier rung of halving has ended.
     if not self or not (
-      self[0]['state'] in (trials.DONE, trials.DROPPED) or self[0].get('steps')
+      self[0]['state'] in (trials.DONE, trials.DROPPED)
+      or self[0].get('updates')
     ):
       raise ValueError('no trial of the sweep has a result')
     return self[0]
@@ -58,9 +74,9 @@ def run_sweep(
     on_line: called with each line that the sweep prints.
     sweep_dir: the folder of the trials, from which the same call resumes; None
       for one on this machine that is removed at the end.
-    **settings: flags of sweep (parallel, random, halving, zip, runner, ...), of
-      launch (num_ps, num_workers, launcher, ...) and of train, which all trials
-      get.
+    **settings: flags of sweep (repeats, parallel, random, halving, zip, runner,
+      ...), of launch (num_ps, num_workers, launcher, ...) and of train, which
+      all trials get.
 
   Raises:
     process.Error: a wrong setting, or the sweep itself failed or was stopped.
@@ -123,17 +139,25 @@ def read_report(
   sweep_dir: str, choices: Mapping[str, Iterable | str], code: int
 ) -> SweepReport | None:
   """Returns the trials of a sweep that has ended; None if it failed itself."""
-  path = os.path.join(sweep_dir, 'results.csv')
-  if code not in (0, 1) or not os.path.exists(path):
+  if code not in (0, 1):
     return None
-  with open(path, encoding='utf-8', newline='') as file:
-    report = SweepReport(
-      _read_row(row, choices) for row in csv.DictReader(file)
-    )
+  rows = _read_rows(os.path.join(sweep_dir, 'results.csv'), choices)
+  each = _read_rows(os.path.join(sweep_dir, 'trials.csv'), choices)
+  report = SweepReport(rows, each)
   # With 1 a trial has failed, or the sweep itself, as where the disk is full.
-  states = {row['state'] for row in report}
+  states = {row['state'] for row in report.trials}
   is_over = states & _INCOMPLETE and not states & _OPEN
-  return report if code == 0 or is_over else None
+  return report if rows and (code == 0 or is_over) else None
+
+
+def _read_rows(
+  path: str, choices: Mapping[str, Iterable | str]
+) -> list[dict[str, object]]:
+  """Returns the rows of a file; none if it does not exist."""
+  if not os.path.exists(path):
+    return []
+  with open(path, encoding='utf-8', newline='') as file:
+    return [_read_row(row, choices) for row in csv.DictReader(file)]
 
 
 def _read_row(

@@ -7,7 +7,8 @@ budget B of a whole training, s = floor(log_eta(n)), rung k = 0..s has
 
 and the best n_(k+1) of them continue from where they are. So all rungs cost
 about the same, and together at most (s + 1) / eta^s * n whole trainings. The
-price of the bet: a trial that learns slowly at first is lost.
+price of the bet: a trial that learns slowly at first is lost. With --repeats a
+trial is a combination here: it goes on with all of its seeds, by their mean.
 """
 
 import math
@@ -87,24 +88,27 @@ class Schedule:
   Attributes:
     trials: list of trials.Trial, all of the sweep.
     num_rungs: int; 1 without --halving.
+    repeats: int, trials of each combination, which go on together.
   """
 
-  def __init__(self, trials, rungs, is_failed_retried=False):
+  def __init__(self, trials, rungs, repeats=1, is_failed_retried=False):
     """
     Args:
       trials: list of trials.Trial, which grows while they are proposed.
-      rungs: [[number of trials, flag], ...], from `make_rungs`.
+      rungs: [[number of combinations, flag], ...], from `make_rungs`.
+      repeats: int, number of trials of each.
       is_failed_retried: whether failed trials are to run again.
     """
     self.trials = trials
     self.num_rungs = len(rungs)
+    self.repeats = repeats
     self._sizes = [size for size, _ in rungs]
     self._is_failed_retried = is_failed_retried
 
   @property
   def num_trials(self):
     """int, how many there are to be in all."""
-    return self._sizes[0]
+    return self._sizes[0] * self.repeats
 
   @property
   def num_unknown(self):
@@ -119,14 +123,19 @@ class Schedule:
     return members
 
   def find_missing(self, rung):
-    """Returns the members that have yet to run to the end of a rung."""
-    return [
+    """Returns the members that have yet to run to the end of a rung.
+
+    The first seed of each combination comes before the second of any, so that a
+    sweep that is stopped has something of each.
+    """
+    missing = [
       trial
       for trial in self.find_members(rung)
       if len(trial.results) <= rung
       and trial.state != trials_lib.DIVERGED
       and (trial.state != trials_lib.FAILED or self._is_failed_retried)
     ]
+    return sorted(missing, key=lambda trial: trial.repeat)
 
   def find_next(self):
     """Returns the trials to run now, from the first rung that has any."""

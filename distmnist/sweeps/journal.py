@@ -34,6 +34,7 @@ from distmnist.sweeps import spec as spec_lib
 from distmnist.sweeps import trials as trials_lib
 
 NAME = 'journal.log'
+_NUM_AT_RANDOM = 10  # combinations, before TPE has enough to choose by
 _STUDY = 'sweep'
 _log = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class Journal:
     self._spec = spec
     self._folder = folder
     self._storage = self._study = None
-    self.trials = trials_lib.make_trials(spec.combinations, folder)
+    self.trials = trials_lib.make_trials(spec.combinations, folder, spec.seeds)
     if os.path.lexists(path):
       self._load()
     if not self._study:
@@ -185,7 +186,11 @@ class Journal:
       if self._spec.is_proposed and place == len(self.trials):
         self._add(combination)
       trial = self.trials[place]
-      if (trial.name, trial.combination) != (name, combination):
+      # Proposed ones, too: each has that of the first of its repeats.
+      first = self.trials[place - trial.repeat]
+      if (trial.name, trial.combination) != (name, combination) or (
+        first.combination != combination
+      ):
         raise ValueError(f'combination {combination}')
       if 'outcome' in found.user_attrs:
         trial.take_outcome(found.user_attrs['outcome'])
@@ -196,7 +201,8 @@ class Journal:
   def _add(self, combination: dict[str, str]) -> trials_lib.Trial:
     self.trials.append(
       trials_lib.make_trial(
-        len(self.trials) + 1, self._spec.num_trials, combination, self._folder
+        *(len(self.trials) + 1, self._spec.num_trials, combination),
+        *(self._folder, self._spec.seeds),
       )
     )
     return self.trials[-1]
@@ -230,10 +236,17 @@ class Journal:
     self._study.set_user_attr('spec', dataclasses.asdict(self._spec))
 
   def propose(self) -> trials_lib.Trial:
-    """Has Optuna choose a further trial from those so far; adds it."""
+    """Adds a further trial: a repeat of the last combination, or a new one.
+
+    A new one is chosen by Optuna from the trials so far.
+    """
+    if len(self.trials) % self._spec.repeats:
+      return self._add(self.trials[-1].combination)
     # Each trial has its own seed, so that a resumed sweep repeats nothing.
     self._study.sampler = self._optuna.samplers.TPESampler(
-      seed=self._spec.random_seed + len(self.trials), constant_liar=True
+      n_startup_trials=_NUM_AT_RANDOM * self._spec.repeats,
+      seed=self._spec.first_seed + len(self.trials),
+      constant_liar=True,
     )
     with self._writing():
       asked = self._study.ask(self._make_space())

@@ -1,5 +1,6 @@
 """What a sweep shows and writes, while it runs and at its end."""
 
+import contextlib
 import logging
 import os
 import shlex
@@ -8,6 +9,7 @@ import sys
 from distmnist.common import cli
 from distmnist.common.names import SWEEP
 from distmnist.launching.screen import terminal
+from distmnist.sweeps import groups as groups_lib
 from distmnist.sweeps import (
   plot,
   ranking,
@@ -20,7 +22,9 @@ from distmnist.sweeps import trials as trials_lib
 
 _log = logging.getLogger(__name__)
 
-CSV, PLOT = 'results.csv', 'results.png'
+CSV, PLOT = 'results.csv', 'results'
+# With --repeats, a row per trial; results.csv has one per combination.
+TRIALS_CSV = 'trials.csv'
 
 
 def print_line(text):
@@ -40,8 +44,6 @@ class Progress:
     """
     self._schedule = schedule
     self._trials = schedule.trials
-    self._csv = os.path.join(folder, CSV)
-    self._plot = os.path.join(folder, PLOT)
     self._folder = folder
     self._writer = None
 
@@ -51,16 +53,25 @@ class Progress:
     num_left = len(schedule.find_next()) + schedule.num_unknown
     num_trials = schedule.num_trials
     text = f'{num_trials} trials in {self._folder}, {num_parallel} at a time'
+    if schedule.repeats > 1:
+      text += f'; of each combination {schedule.repeats}, with different seeds'
     if not num_left:
       text += '; all have ended'
     elif num_left < num_trials:
       text += f'; {num_left} {"is" if num_left == 1 else "are"} left to run'
     _log.info(text)
+    try:
+      plot.check_ready()
+    except ImportError as error:
+      _log.info(
+        f'no picture will be drawn: {error}; pip install matplotlib, or'
+        ' distmnist[plots], at any time: the same command draws it'
+      )
 
   def note(self, trial, rung):
     """Says how a trial has ended, and updates the results at once."""
     schedule = self._schedule
-    text = search_space.describe(trial.combination)
+    text = search_space.describe(trial.flags)
     if schedule.num_rungs > 1:
       text += f' (rung {rung + 1} of {schedule.num_rungs})'
     outcome, _, _ = trial.cause.partition(';')
@@ -74,8 +85,17 @@ class Progress:
       f'trial {trial.name} {trial.state} after {trial.secs:.1f} s: {text}: '
       f'{outcome}'
     )
-    table.write_csv(self._trials, self._csv)
+    self._write_csv()
     self.write_hparams()
+
+  def _write_csv(self) -> str:
+    """Writes the results; returns the path of results.csv."""
+    path = os.path.join(self._folder, CSV)
+    table.write_csv(groups_lib.by_combination(self._trials), path)
+    if self._schedule.repeats > 1:
+      each = groups_lib.by_trial(self._trials)
+      table.write_csv(each, os.path.join(self._folder, TRIALS_CSV))
+    return path
 
   def write_hparams(self):
     """Writes for TensorBoard what has not been written yet.
@@ -102,23 +122,34 @@ class Progress:
     trials = self._trials
     if all(trial.state == trials_lib.WAITING for trial in trials):
       return
+    groups = groups_lib.by_combination(trials)
     with terminal.may_close():
-      print(*table.format_lines(trials), sep='\n', flush=True)
-    table.write_csv(trials, self._csv)
-    written = self._csv
-    try:
-      plot.write(trials, self._plot)
-      written += f' and {self._plot}'
-    except ImportError as error:
-      _log.info(
-        f'no plot: {error}; pip install matplotlib, or distmnist[plots]'
-      )
-    best = ranking.rank(trials)[0]
-    if best.state == trials_lib.DONE:
-      by = results.describe(ranking.find_ranking(trials))
-      flags_of_best = shlex.join(search_space.to_flags(best.combination))
-      _log.info(f'best by {by}: trial {best.name}, {flags_of_best}')
+      print(*table.format_lines(groups), sep='\n', flush=True)
+    written = self._write_csv()
+    with contextlib.suppress(ImportError):  # The start has told of it.
+      path = os.path.join(self._folder, PLOT)
+      plot.write(groups, path)
+      written += f' and {path}.{{{",".join(plot.KINDS)}}}'
+    self._say_best(ranking.rank(groups))
     _log.info(f'results in {written}')
+
+  def _say_best(self, ranked: list[groups_lib.Group]) -> None:
+    best, by = ranked[0], ranking.find_ranking(self._trials)
+    if trials_lib.DONE not in best.states:
+      return
+    spec, is_one = table.choose_spec(by), len(best.trials) == 1
+    text = f'best by {results.describe(by)}: trial{"" if is_one else "s"}'
+    text += f' {best.name}, {shlex.join(search_space.to_flags(best.flags))}'
+    if (deviation := best.deviation(by)) is not None:
+      text += f': {best.mean(by):{spec}} ± {deviation:{spec}}'
+      text += f' (n = {len(best.results)})'
+    _log.info(text)
+    if rival := ranking.find_rival(ranked):
+      _log.info(
+        f'trials {rival.name} ({search_space.describe(rival.flags)}) may be as'
+        f' good: {rival.mean(by):{spec}} ± {rival.deviation(by):{spec}} differs'
+        ' by less than twice the standard error; more --repeats would tell'
+      )
 
 
 def check_complete(trials):
@@ -134,6 +165,6 @@ def check_complete(trials):
       cause = f': {first.cause}' if first.cause else ''
       more = f', the first of {len(found)} that did' if len(found) > 1 else ''
       raise cli.RunError(
-        f'trial {first.name} ({search_space.describe(first.combination)}) '
+        f'trial {first.name} ({search_space.describe(first.flags)}) '
         f'{state}{more}{cause}; log: {first.log}; {advice}'
       )

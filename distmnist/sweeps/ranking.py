@@ -1,11 +1,15 @@
-"""Which trials are best.
+"""Which combinations are best.
 
-Trials are ranked by validation accuracy, or whatever metric judges the problem,
+They are ranked by validation accuracy, or whatever metric judges the problem,
 if every trial that ended has it, else by that metric in the test; with
---judge=images_per_sec by their speed; under halving, a trial that got further
-is better.
+--judge=images_per_sec by their speed; under halving, one that got further is
+better. With --repeats the mean over the seeds counts: of a seed that failed,
+the others are as good, but with one that diverges a combination is lost.
 """
 
+import math
+
+from distmnist.sweeps import groups as groups_lib
 from distmnist.sweeps import results
 from distmnist.sweeps import trials as trials_lib
 
@@ -31,23 +35,63 @@ def _find_metric(trials):
   return results.read_metric([t.result for t in trials if t.results])
 
 
-def rank(trials):
-  """Returns the trials, best first, then those without a result."""
-  by, sign = _find_metric(trials)
+def rank(groups: list[groups_lib.Group]) -> list[groups_lib.Group]:
+  """Returns the groups, best first, then those without a result."""
+  by, sign = _find_metric([trial for group in groups for trial in group.trials])
 
-  def key(trial):
-    if trial.state in trials_lib.LOST:
-      return 2 + trials_lib.LOST.index(trial.state), 0, 0, trial.number
-    if not trial.results:
-      return 1, 0, 0, trial.number
-    return 0, -len(trial.results), -sign * trial.result[by], trial.number
+  def key(group):
+    if trials_lib.DIVERGED in group.states:
+      return 3, 0, 0, group.number
+    if not group.results:
+      return 1 + (trials_lib.FAILED in group.states), 0, 0, group.number
+    return 0, -group.depth, -sign * group.mean(by), group.number
 
-  return sorted(trials, key=key)
+  return sorted(groups, key=key)
 
 
 def choose(trials, rung, number):
-  """Returns the best `number` of the trials that finished `rung` (int)."""
+  """Returns the trials of the best `number` combinations of a rung.
+
+  Args:
+    trials: list of trials.Trial.
+    rung: int; those that have not finished it are not chosen, nor is a
+      combination of which a seed has diverged in it.
+    number: int, of combinations.
+  """
   ended = [trial for trial in trials if len(trial.results) > rung]
   by, sign = results.read_metric([trial.results[rung] for trial in ended])
-  ended.sort(key=lambda trial: -sign * trial.results[rung][by])
-  return ended[:number]
+  found = []
+  for group in groups_lib.by_combination(trials):
+    done = [trial for trial in group.trials if len(trial.results) > rung]
+    rest = [trial for trial in group.trials if len(trial.results) <= rung]
+    if done and all(trial.state != trials_lib.DIVERGED for trial in rest):
+      mean = groups_lib.mean_of([trial.results[rung][by] for trial in done])
+      found.append((-sign * mean, done))
+  found.sort(key=lambda pair: pair[0])
+  return [trial for _, done in found[:number] for trial in done]
+
+
+def find_rival(ranked: list[groups_lib.Group]) -> groups_lib.Group | None:
+  """Returns the second best, if the seeds do not tell it from the best.
+
+  They do where the means differ by at least twice the standard error of their
+  difference, sqrt(s1^2 / n1 + s2^2 / n2). None if they do, or if one of the two
+  has less than two results.
+
+  Args:
+    ranked: from `rank`.
+  """
+  if len(ranked) < 2:
+    return None
+  best, second = ranked[:2]
+  by = find_ranking([trial for group in ranked for trial in group.trials])
+  values = best.find_values(by), second.find_values(by)
+  if best.depth != second.depth or min(map(len, values)) < 2:
+    return None
+  if trials_lib.DIVERGED in [*best.states, *second.states]:
+    return None
+  error = math.hypot(
+    *(groups_lib.deviation_of(x) / math.sqrt(len(x)) for x in values)
+  )
+  difference = abs(best.mean(by) - second.mean(by))
+  return second if difference < 2 * error else None

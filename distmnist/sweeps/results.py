@@ -7,7 +7,10 @@ from distmnist.common.names import SPLITS
 
 # What a trial's result takes from train's report.json, besides the metric that
 # judges the problem: its values on each split.
-_REPORTED = 'final_loss', 'global_step', 'images_per_sec'
+_REPORTED = (
+  *('final_loss', 'global_step', 'images_per_sec', 'images'),
+  *('staleness_mean', 'bytes_pulled', 'bytes_pushed'),
+)
 _JUDGED_BY = '+accuracy'  # if a report does not say
 # The values of --judge.
 METRIC, SPEED = JUDGES = 'metric', 'images_per_sec'

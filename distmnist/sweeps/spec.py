@@ -29,8 +29,7 @@ class Spec:
     flags: those of all trials, with each --flagfile read.
     num_ps, num_workers: the cluster of each trial.
     module: dotted name, what a trial runs.
-    zip, random, random_seed, sampler, halving, judge: the sweep's flags; the
-      seed is None without --random.
+    zip, random, sampler, halving, judge, repeats: the sweep's flags.
   """
 
   words: list[str]
@@ -40,10 +39,10 @@ class Spec:
   module: str
   zip: bool = False
   random: int | None = None
-  random_seed: int | None = None
   sampler: str = 'random'
   halving: int | None = None
   judge: str = results.METRIC
+  repeats: int = 1
 
   @functools.cached_property
   def choices(self) -> dict[str, search_space.Values | search_space.Range]:
@@ -65,19 +64,42 @@ class Spec:
     if self.is_proposed:
       return []
     return search_space.make_combinations(
-      self.choices, self.zip, self.random, self.random_seed
+      self.choices, self.zip, self.random, self.first_seed
     )
 
   @property
-  def num_trials(self) -> int:
+  def num_combinations(self) -> int:
     """How many the whole sweep has."""
     return self.random if self.is_proposed else len(self.combinations)
+
+  @property
+  def num_trials(self) -> int:
+    return self.num_combinations * self.repeats
+
+  @property
+  def first_seed(self) -> int:
+    """That of the first trial of each combination, and of --random.
+
+    Raises:
+      cli.UsageError: the flag for it is not a whole number.
+    """
+    text = command_line.find_value(self.flags, 'seed') or '0'
+    if not text.isdecimal():
+      raise cli.UsageError(f'--seed={text}: expected a whole number from 0 on')
+    return int(text)
+
+  @property
+  def seeds(self) -> list[int | None]:
+    """One for each trial of a combination; None leaves it to their flags."""
+    if self.repeats == 1:
+      return [None]
+    return list(range(self.first_seed, self.first_seed + self.repeats))
 
   @functools.cached_property
   def rungs(self) -> list[list]:
     """See halving.make_rungs; without --halving there is one."""
     return halving.make_rungs(
-      self.halving, self.num_trials, self.choices, self.flags
+      self.halving, self.num_combinations, self.choices, self.flags
     )
 
   @property
@@ -114,6 +136,12 @@ class Spec:
       raise cli.UsageError(
         '--problem is not for a trial: trials of different problems are judged '
         'by metrics that cannot be compared'
+      )
+    if 'seed' in self.choices:
+      raise cli.UsageError(
+        '--seed is not searched, as no seed is better than another: --repeats=3'
+        ' tries each combination with three of them, from --seed after the --'
+        ' on, and compares the means'
       )
     for name in _OURS:
       if (

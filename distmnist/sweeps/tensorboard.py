@@ -85,7 +85,9 @@ class Writer:
     now = time.time()
     start, end = self._make(), self._make()
     start.session_start_info.start_time_secs = now - trial.secs
-    start.session_start_info.group_name = trial.name
+    # TensorBoard shows the means over the seeds of a combination.
+    first = f'{trial.number - trial.repeat:0{len(trial.name)}d}'
+    start.session_start_info.group_name = first
     for name, parse in self._parsers.items():
       value = parse(trial.combination[name])
       _, field = _KINDS[type(value)]

@@ -90,7 +90,7 @@ class TrialCommand:
   def make_train_flags(self, trial, rung):
     """Returns the flags (list of str) that decide whether train can work."""
     spec = self.spec
-    given = [*spec.flags, *search_space.to_flags(trial.combination)]
+    given = [*spec.flags, *search_space.to_flags(trial.flags)]
     return [
       *(self.backend.find_data_dir(given) if spec.module == TRAIN else []),
       *given,

@@ -206,5 +206,5 @@ def check_combinations(
     more = f' ({len(wrong)} of {len(trials)} cannot work)' * (len(wrong) > 1)
     raise cli.UsageError(
       f'no trial was started: with '
-      f'{search_space.describe(trial.combination)}: {mistake}{more}'
+      f'{search_space.describe(trial.flags)}: {mistake}{more}'
     )

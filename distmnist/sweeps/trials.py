@@ -10,6 +10,7 @@ import dataclasses
 import os
 import re
 import signal
+from collections.abc import Sequence
 from typing import Any
 
 from distmnist.common import cli, files
@@ -48,7 +49,7 @@ _NUM_LINES = 1 << 14
 
 @dataclasses.dataclass
 class Trial:
-  """One combination and its results.
+  """One training with one combination, and its results.
 
   Attributes:
     number: int, from 1.
@@ -61,6 +62,8 @@ class Trial:
     results: list of dict, one for each rung that it has finished; see
       results.py.
     optuna_number: int, that of its latest Optuna trial; None until it runs.
+    repeat: int, how many trials of the same combination have lower numbers.
+    seed: int, what tells it from those; None if its combination has no other.
   """
 
   number: int
@@ -72,6 +75,14 @@ class Trial:
   cause: str = ''
   results: list = dataclasses.field(default_factory=list)
   optuna_number: int | None = None
+  repeat: int = 0
+  seed: int | None = None
+
+  @property
+  def flags(self) -> dict[str, str]:
+    """{flag: value} of its combination, and its seed if it has one."""
+    seed = {} if self.seed is None else {'seed': str(self.seed)}
+    return self.combination | seed
 
   @property
   def logdir(self):
@@ -170,20 +181,42 @@ class Trial:
       self.cause = f'its report is of no use: {error}'
 
 
-def make_trials(combinations: list[dict[str, str]], folder: str) -> list[Trial]:
-  """Returns Trials, each in a folder of its own within `folder`."""
+def make_trials(
+  combinations: list[dict[str, str]],
+  folder: str,
+  seeds: Sequence[int | None] = (None,),
+) -> list[Trial]:
+  """Returns Trials, one for each seed of each combination."""
+  each = [combination for combination in combinations for _ in seeds]
   return [
-    make_trial(number, len(combinations), combination, folder)
-    for number, combination in enumerate(combinations, 1)
+    make_trial(number, len(each), combination, folder, seeds)
+    for number, combination in enumerate(each, 1)
   ]
 
 
 def make_trial(
-  number: int, num_trials: int, combination: dict[str, str], folder: str
+  number: int,
+  num_trials: int,
+  combination: dict[str, str],
+  folder: str,
+  seeds: Sequence[int | None] = (None,),
 ) -> Trial:
-  """Returns Trial `number` of `num_trials`, in a folder of its own."""
+  """Returns Trial `number` of `num_trials`, in a folder of its own.
+
+  Args:
+    number: from 1; those of a combination follow each other.
+    num_trials: how many the sweep will have.
+    combination: {flag: value}.
+    folder: that of all trials.
+    seeds: that of each trial of a combination.
+  """
   name = f'{number:0{max(2, len(str(num_trials)))}d}'
-  return Trial(number, name, combination, os.path.join(folder, name))
+  repeat = (number - 1) % len(seeds)
+  return Trial(
+    *(number, name, combination, os.path.join(folder, name)),
+    repeat=repeat,
+    seed=seeds[repeat],
+  )
 
 
 def find_cause(log, start, code):

@@ -23,7 +23,7 @@ def test_choices_are_words(values, word):
 def test_the_best_is_the_first_that_has_a_result():
   report = sweeping.SweepReport([{'state': 'dropped'}, {'state': 'failed'}])
   assert report.best is report[0]
-  stopped = {'state': 'stopped', 'steps': None}
+  stopped = {'state': 'stopped', 'updates': None}
   for rows in ([], report[1:], [stopped]):
     with pytest.raises(ValueError, match='no trial of the sweep has a result'):
       sweeping.SweepReport(rows).best  # noqa: B018
@@ -89,6 +89,20 @@ def test_a_row_has_the_names_and_values_that_were_given():
   }
 
 
+def test_with_repeats_each_trial_is_in_the_report(tmp_path):
+  (tmp_path / 'results.csv').write_text(
+    'trials,units,validation,validation_std,n,state\n'
+    '01-02,8,0.5,0.1,2,"1 done, 1 failed"\n'
+  )
+  (tmp_path / 'trials.csv').write_text(
+    'trial,units,seed,validation,state\n01,8,0,0.5,done\n02,8,1,,failed\n'
+  )
+  report = sweeping.read_report(str(tmp_path), {'units': [8]}, 1)
+  (row,) = report
+  assert (row['trials'], row['validation_std'], row['n']) == ('01-02', 0.1, 2)
+  assert [trial['seed'] for trial in report.trials] == [0, 1]
+
+
 @pytest.mark.slow
 def test_a_sweep_is_a_call(tmp_path):
   lines = []
@@ -101,7 +115,7 @@ def test_a_sweep_is_a_call(tmp_path):
   )
   assert [row['state'] for row in report] == ['done', 'diverged']
   assert report.best['learning_rate'] == 0.01
-  assert 0 < report.best['validation'] < 1 and report.best['steps'] == 20
+  assert 0 < report.best['validation'] < 1 and report.best['updates'] == 20
   assert any(' of 2: trial ' in line for line in lines), lines
   with pytest.raises(distmnist.Error, match='no_such'):
     distmnist.run_sweep({'no_such': [1, 2]}, **settings)

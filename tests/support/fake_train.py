@@ -132,9 +132,9 @@ def _act(action, flags, me):
     print(f'{value}={os.environ.get(value)!r}')
   elif name == 'random':
     print(f'random {np.random.randint(1 << 30)}')
-  elif name == 'report':  # that of a training with this accuracy
+  elif name == 'report':  # that of a training with this accuracy, by seed
     os.makedirs(flags['logdir'], exist_ok=True)
-    accuracy = float(value)
+    accuracy = float(value) + int(flags.get('seed', 0)) / 100
     with open(os.path.join(flags['logdir'], 'report.json'), 'w') as file:
       json.dump(
         {

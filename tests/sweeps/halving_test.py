@@ -4,7 +4,7 @@ import pytest
 
 from distmnist.common import cli
 from distmnist.sweeps import halving, trials
-from tests.support.trials import make_trial
+from tests.support.trials import make_repeats, make_trial
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,33 @@ def test_a_rung_has_the_best_of_the_one_before():
 
 def test_what_has_failed_runs_again_only_if_asked():
   found = make_trials()
-  assert numbers(halving.Schedule(found, RUNGS, True).find_next()) == [3]
+  assert numbers(
+    halving.Schedule(found, RUNGS, is_failed_retried=True).find_next()
+  ) == [3]
   found[2].state = trials.DIVERGED
-  assert numbers(halving.Schedule(found, RUNGS, True).find_next()) == [2, 4]
+  assert numbers(
+    halving.Schedule(found, RUNGS, is_failed_retried=True).find_next()
+  ) == [2, 4]
+
+
+def test_a_combination_goes_on_with_all_its_seeds_by_their_mean():
+  """The first has the best seed, the second the better mean."""
+  found = make_repeats((0.95, 0.1), (0.7, 0.8), (0.6, 0.5), (0.4, 0.3))
+  schedule = halving.Schedule(found, RUNGS, repeats=2)
+  assert schedule.num_trials == 8 and schedule.num_unknown == 0
+  assert numbers(schedule.find_members(1)) == [3, 4, 5, 6]
+  # The first seed of each before the second of any.
+  assert numbers(schedule.find_missing(1)) == [3, 5, 4, 6]
+  assert numbers(schedule.choose_dropped(0)) == [1, 2, 7, 8]
+
+
+def test_without_a_seed_that_failed_a_combination_goes_on():
+  found = make_repeats((0.9, None), (0.8, 0.8), (0.7, 0.7), (0.6, 0.6))
+  found[1].state = trials.FAILED
+  schedule = halving.Schedule(found, RUNGS, repeats=2)
+  assert numbers(schedule.find_members(1)) == [1, 3, 4]
+  found[1].state = trials.DIVERGED
+  assert numbers(schedule.find_members(1)) == [3, 4, 5, 6]
 
 
 def test_the_worst_are_dropped():

@@ -12,7 +12,7 @@ import pytest
 from distmnist.common import cli
 from distmnist.sweeps import journal, spec, trials
 
-TPE = {'random_seed': 3, 'sampler': 'tpe'}
+TPE = {'sampler': 'tpe'}
 SPACE = ['rate=1e-4..1', 'batch_size=16..64', 'optimizer=sgd,adam']
 GRID = ['rate=0.1,0.2', 'optimizer=sgd,adam']
 
@@ -327,6 +327,33 @@ def test_a_sweep_that_goes_on_proposes_what_it_would_have(
   whole = run(12)
   assert len({str(values) for values in whole}) == 12
   assert run(5, 7) == whole
+
+
+def test_each_combination_that_is_proposed_has_all_its_seeds(open_journal):
+  settings = {'flags': ['--seed=5'], 'random': 4, 'repeats': 3, **TPE}
+  kept = open_journal(SPACE, **settings)
+  kept.begin()
+  propose(kept, 7, lambda values: float(values['rate']))
+  again = open_journal(SPACE, **settings)
+  assert again.trials == kept.trials
+  found = propose(again, 5, lambda values: float(values['rate']))
+  assert [trial.seed for trial in found] == 4 * [5, 6, 7]
+  values = [str(trial.combination) for trial in found]
+  assert values[::3] == values[1::3] == values[2::3]
+  assert len(set(values)) == 4
+
+
+def test_a_seed_with_another_combination_is_no_sweeps(open_journal, tmp_path):
+  kept = open_journal(SPACE, random=4, repeats=2, **TPE)
+  kept.begin()
+  propose(kept, 2, lambda values: 0.5)
+  path = tmp_path / journal.NAME
+  text, size = path.read_text(), kept.trials[1].combination['batch_size']
+  assert f'"batch_size":{size}' in text  # Of the second, which was not asked.
+  other = f'"batch_size":{int(size) % 48 + 16}'
+  path.write_text(text.replace(f'"batch_size":{size}', other))
+  with pytest.raises(cli.RunError, match="in trial '02'"):
+    open_journal(SPACE, random=4, repeats=2, **TPE)
 
 
 def test_of_a_trial_that_runs_or_was_lost_no_result_is_needed(open_journal):

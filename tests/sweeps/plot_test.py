@@ -2,17 +2,21 @@
 
 import pytest
 
-from distmnist.sweeps import plot, trials
-from tests.support.trials import make_three_trials, make_trial
+from distmnist.sweeps import groups, plot, trials
+from tests.support.trials import make_repeats, make_three_trials, make_trial
 
 pytestmark = pytest.mark.slow
+
+
+def read_title(figure):
+  return ' '.join(figure.get_suptitle().split())
 
 
 def test_the_plot_has_a_panel_a_flag(tmp_path):
   figure_lib = pytest.importorskip('matplotlib.figure', reason='extra plots')
   figure = figure_lib.Figure()
   three_trials = make_three_trials()
-  plot._draw(figure, three_trials)
+  plot._draw(figure, groups.by_trial(three_trials))
   rate, strategy = figure.axes
   assert (rate.get_xlabel(), strategy.get_xlabel()) == (
     'learning_rate',
@@ -29,12 +33,14 @@ def test_the_plot_has_a_panel_a_flag(tmp_path):
   assert points == {('o', 1, 90.0), ('o', 2, 95.0), ('x', 0, 0.0)}
   (cross,) = [line for line in rate.lines if line.get_marker() == 'x']
   assert cross.get_transform() == rate.get_xaxis_transform()
-  assert figure.get_suptitle() == (
+  assert read_title(figure) == (
     'validation accuracy, %: 2 of 3 trials, 1 failed or diverged (x)'
   )
-  path = tmp_path / 'results.png'
-  plot.write(three_trials, str(path))
-  assert path.read_bytes().startswith(b'\x89PNG')
+  plot.write(groups.by_trial(three_trials), str(tmp_path / 'results'))
+  found = {path.suffix: path.read_bytes() for path in tmp_path.iterdir()}
+  assert found['.png'].startswith(b'\x89PNG')
+  assert found['.pdf'].startswith(b'%PDF')
+  assert b'<svg' in found['.svg'] and len(found) == 3
 
 
 def test_many_numbers_have_a_scale():
@@ -44,7 +50,7 @@ def test_many_numbers_have_a_scale():
     make_trial(i, trials.DONE, 0.5, rate=str(10.0**-i), size=str(i))
     for i in range(9)
   ]
-  plot._draw(figure, found)
+  plot._draw(figure, groups.by_trial(found))
   rate, size = figure.axes
   assert (rate.get_xscale(), size.get_xscale()) == ('log', 'linear')
   labels = [t.get_text() for t in rate.get_xticklabels()]
@@ -62,8 +68,8 @@ def test_who_was_dropped_is_pale_and_who_failed_is_counted():
     make_trial(3, trials.FAILED, rate='3'),
     make_trial(4, trials.FAILED, rate='3'),
   ]
-  plot._draw(figure, found)
-  assert figure.get_suptitle().endswith(
+  plot._draw(figure, groups.by_trial(found))
+  assert read_title(figure).endswith(
     '2 of 4 trials, 2 failed or diverged (x); pale: 1 dropped by halving, after'
     ' fewer steps'
   )
@@ -77,7 +83,27 @@ def test_who_was_dropped_is_pale_and_who_failed_is_counted():
 def test_any_number_of_flags_can_be_drawn(tmp_path, number):
   pytest.importorskip('matplotlib', reason='extra plots')
   flags = {f'flag_{i}': str(i) for i in range(number)}
-  path = tmp_path / 'results.png'
-  plot.write([make_trial(1, trials.DONE, 0.5, **flags)], str(path))
-  plot.write([make_trial(1, trials.FAILED, **flags)], str(path))
-  assert path.stat().st_size > 1000
+  for trial in (
+    make_trial(1, trials.DONE, 0.5, **flags),
+    make_trial(1, trials.FAILED, **flags),
+  ):
+    plot.write(groups.by_trial([trial]), str(tmp_path / 'results'))
+  assert (tmp_path / 'results.png').stat().st_size > 1000
+
+
+def test_each_seed_is_a_dot_beside_the_mean_and_its_bar():
+  figure_lib = pytest.importorskip('matplotlib.figure', reason='extra plots')
+  figure = figure_lib.Figure()
+  plot._draw(
+    figure, groups.by_combination(make_repeats((0.9, 0.8), (0.7, 0.7)))
+  )
+  (rate,) = figure.axes
+  dots = [line for line in rate.lines if line.get_marker() == 'o']
+  heights = sorted(round(float(line.get_ydata()[0]), 1) for line in dots)
+  assert heights == [70, 70, 70, 80, 85, 90]
+  (best,) = [
+    bar for bar in rate.containers if round(float(bar[0].get_ydata()[0])) == 85
+  ]
+  ((low, high),) = best[2][0].get_segments()
+  assert (round(low[1], 2), round(high[1], 2)) == (77.93, 92.07)
+  assert '2 seeds each' in read_title(figure)

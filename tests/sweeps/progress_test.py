@@ -1,11 +1,12 @@
 """What a sweep says of its trials, and when it writes its results."""
 
 import csv
+import sys
 
 import pytest
 
 from distmnist.sweeps import halving, progress, trials
-from tests.support.trials import make_three_trials, make_trial
+from tests.support.trials import make_repeats, make_three_trials, make_trial
 
 
 def make_progress(found, folder, rungs=None):
@@ -53,6 +54,33 @@ def test_nothing_is_shown_of_trials_that_never_ran(tmp_path, capsys):
   make_progress([make_trial(1, trials.WAITING)], tmp_path).show()
   assert capsys.readouterr() == ('', '')
   assert list(tmp_path.iterdir()) == []
+
+
+def test_without_matplotlib_that_is_said_before_the_first_trial(
+  tmp_path, monkeypatch, caplog
+):
+  monkeypatch.setitem(sys.modules, 'matplotlib', None)
+  found = [make_trial(1, trials.WAITING)]
+  make_progress(found, tmp_path).say_start(1)
+  _, line = caplog.messages
+  assert 'distmnist[plots]' in line and '\n' not in line
+  make_progress(make_three_trials(), tmp_path).show()
+  assert [path.name for path in tmp_path.iterdir()] == ['results.csv']
+
+
+def test_with_repeats_each_trial_is_in_a_file_and_the_best_is_a_mean(
+  tmp_path, capsys, caplog
+):
+  found = make_repeats((0.9, 0.88), (0.899, 0.88))
+  schedule = halving.Schedule(found, [[2, '']], repeats=2)
+  progress.Progress(schedule, str(tmp_path)).show()
+  assert len(capsys.readouterr().out.splitlines()) == 3
+  *_, best, rival, _ = caplog.messages
+  assert 'trials 01-02, --rate=0.1: 0.8900 ± 0.0141 (n = 2)' in best
+  assert 'trials 03-04' in rival
+  for name, num_rows in (progress.CSV, 2), (progress.TRIALS_CSV, 4):
+    with open(tmp_path / name, newline='') as file:
+      assert len(list(csv.DictReader(file))) == num_rows
 
 
 def test_the_best_is_named_with_its_flags(tmp_path, capsys, caplog):

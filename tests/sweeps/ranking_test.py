@@ -1,11 +1,15 @@
 """Which trials are best, in all and in a rung."""
 
-from distmnist.sweeps import ranking, trials
-from tests.support.trials import make_trial
+from distmnist.sweeps import groups, ranking, trials
+from tests.support.trials import make_repeats, make_trial
 
 
 def names(found):
   return [trial.number for trial in found]
+
+
+def rank(found):
+  return names(ranking.rank(groups.by_combination(found)))
 
 
 def test_the_best_is_first_and_the_diverged_last():
@@ -19,7 +23,7 @@ def test_the_best_is_first_and_the_diverged_last():
     make_trial(7, trials.DONE, 0.8),
   ]
   # Trial 6 has come further than all others.
-  assert names(ranking.rank(found)) == [6, 5, 7, 4, 3, 2, 1]
+  assert rank(found) == [6, 5, 7, 4, 3, 2, 1]
 
 
 def test_the_test_accuracy_decides_where_one_has_no_other():
@@ -27,9 +31,9 @@ def test_the_test_accuracy_decides_where_one_has_no_other():
     make_trial(1, trials.DONE, 0.9, test=0.1),
     make_trial(2, trials.DONE, 0.8, test=0.2),
   ]
-  assert names(ranking.rank(found)) == [1, 2]
+  assert rank(found) == [1, 2]
   found.append(make_trial(3, trials.DONE, None, test=0.15))
-  assert names(ranking.rank(found)) == [2, 3, 1]
+  assert rank(found) == [2, 3, 1]
   assert names(ranking.choose(found, 0, 2)) == [2, 3]
 
 
@@ -39,7 +43,7 @@ def test_of_a_loss_the_least_is_best():
     trial.results = [
       {'judged_by': '-mse', 'validation_mse': None, 'test_mse': value}
     ]
-  assert names(ranking.rank(found)) == [1, 2, 0]
+  assert rank(found) == [1, 2, 0]
   assert names(ranking.choose(found, 0, 2)) == [1, 2]
   assert ranking.find_ranking(found) == 'test_mse'
 
@@ -54,3 +58,28 @@ def test_a_rung_chooses_by_its_own_results_and_the_first_of_equals():
   ]
   assert names(ranking.choose(found, 0, 3)) == [3, 2, 5]
   assert names(ranking.choose(found, 1, 3)) == [2]
+
+
+def test_the_mean_over_the_seeds_ranks_a_combination():
+  found = make_repeats((0.99, 0.5), (0.8, 0.8), (0.9, None), (0.7, 0.95))
+  assert rank(found) == [5, 7, 3, 1]
+  found[5].state = trials.FAILED  # The other seed is as good as it was.
+  assert rank(found) == [5, 7, 3, 1]
+  found[5].state = trials.DIVERGED  # It may diverge again.
+  assert rank(found) == [7, 3, 1, 5]
+  assert names(ranking.choose(found, 0, 2)) == [7, 8, 3, 4]
+
+
+def test_what_the_seeds_do_not_tell_from_the_best_is_named():
+  def find_rival(*accuracies):
+    each = groups.by_combination(make_repeats(*accuracies))
+    rival = ranking.find_rival(ranking.rank(each))
+    return rival and rival.number
+
+  # Deviations of 0.01 each: twice the standard error is 0.02.
+  best = 0.90, 0.91, 0.89
+  assert find_rival(best, (0.89, 0.88, 0.90)) == 4
+  assert find_rival(best, (0.87, 0.88, 0.86)) is None
+  # One seed tells nothing, nor has the best a rival.
+  assert find_rival((0.9,), (0.89,)) is None
+  assert find_rival(best) is None

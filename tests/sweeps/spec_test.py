@@ -23,7 +23,7 @@ def make_spec(**settings):
 
 
 def test_json_holds_it():
-  found = dataclasses.asdict(make_spec(random=3, random_seed=0))
+  found = dataclasses.asdict(make_spec(random=3, repeats=2))
   assert json.loads(json.dumps(found)) == found
 
 
@@ -41,7 +41,7 @@ def test_its_trials_follow_from_what_was_asked():
 def test_what_will_be_proposed_is_known_by_its_ends_alone():
   found = make_spec(
     words=['rate=1e-4..1', 'batch_size=16..64', 'optimizer=sgd,adam'],
-    **{'random': 5, 'random_seed': 0, 'sampler': 'tpe'},
+    **{'random': 5, 'sampler': 'tpe'},
   )
   assert (found.num_trials, found.combinations) == (5, [])
   assert found.find_examples() == [
@@ -74,9 +74,35 @@ def test_a_flag_that_is_wrong_by_itself_is_refused(settings):
 
 
 def test_what_the_sweep_gives_is_given_by_nobody_else():
-  make_spec(words=['seed=1,2']).check_words()
+  make_spec(words=['batch_size=1,2']).check_words()
   for settings in {'flags': ['--logdir=x']}, {'words': ['logdir=x']}:
     with pytest.raises(cli.UsageError, match='--logdir is not for a trial'):
       make_spec(**settings).check_words()
   with pytest.raises(cli.UsageError, match='--problem is not for a trial'):
     make_spec(words=['problem=a.py,b.py']).check_words()
+
+
+def test_a_seed_tells_trials_apart_and_is_not_searched():
+  found = make_spec(words=['a=1,2'], flags=['--seed=7'], repeats=3)
+  assert (found.num_combinations, found.num_trials) == (2, 6)
+  assert found.seeds == [7, 8, 9]
+  assert make_spec().seeds == [None]
+  assert make_spec(repeats=2).seeds == [0, 1]
+  with pytest.raises(cli.UsageError, match='--seed is not .* --repeats=3'):
+    make_spec(words=['seed=1,2']).check_words()
+  with pytest.raises(cli.UsageError, match='--seed=x: expected'):
+    assert make_spec(flags=['--seed=x'], repeats=3).seeds
+
+
+def test_what_is_drawn_follows_from_the_seed():
+  def draw(*flags):
+    return make_spec(
+      words=['a=1..99'], flags=list(flags), random=5
+    ).combinations
+
+  assert draw() == draw('--seed=0') != draw('--seed=1')
+
+
+def test_a_rung_counts_combinations():
+  settings = {'words': ['a=1,2,3,4'], 'halving': 2, 'repeats': 3}
+  assert [size for size, _ in make_spec(**settings).rungs] == [4, 2, 1]

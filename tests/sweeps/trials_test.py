@@ -34,6 +34,17 @@ def test_names_sort_as_their_numbers(tmp_path):
   assert found[0].logdir == 'x/001/run'
 
 
+def test_each_seed_of_a_combination_has_a_trial():
+  found = trials.make_trials([{'a': '1'}, {'a': '2'}], 'x', [7, 8])
+  assert [(trial.name, trial.repeat) for trial in found] == [
+    *(('01', 0), ('02', 1), ('03', 0), ('04', 1))
+  ]
+  assert found[3].flags == {'a': '2', 'seed': '8'}
+  assert found[3].combination == {'a': '2'}
+  (alone,) = trials.make_trials([{'a': '1'}], 'x')
+  assert alone.flags == {'a': '1'}
+
+
 def test_what_is_known_of_a_trial_is_taken_over(trial):
   write_report(trial, test_accuracy=0.5)
   trial.end(0, 1.5, 0)
@@ -92,7 +103,7 @@ def test_each_run_adds_a_result(trial):
   trial.begin()
   # Its report was that of the run before.
   assert not trial.has_ended_unseen()
-  write_report(trial, test_accuracy=0.75)
+  write_report(trial, test_accuracy=0.75, images=200)
   trial.end(0, 1.0, 0)
   assert (trial.state, trial.secs) == (trials.DONE, 2.5)
   assert [r['test_accuracy'] for r in trial.results] == [0.5, 0.75]
@@ -102,6 +113,10 @@ def test_each_run_adds_a_result(trial):
     'final_loss': None,
     'global_step': None,
     'images_per_sec': None,
+    'images': 200,
+    'staleness_mean': None,
+    'bytes_pulled': None,
+    'bytes_pushed': None,
   }
 
 

@@ -1,0 +1,110 @@
+"""How the combinations of a sweep have learnt: a curve each, over examples."""
+
+import bisect
+import dataclasses
+
+from distmnist.sweeps import groups as groups_lib
+from distmnist.sweeps import trials as trials_lib
+from distmnist.watching import metrics_file
+
+_MAX_CURVES = 8  # Of the best; more could not be told apart.
+_MAX_SAMPLES = 400  # read of each trial
+_NUM_POINTS = 60
+_MIN_POINTS = 2  # of each trial; the last evaluation alone is no curve
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+  """The mean over the seeds of one combination.
+
+  Attributes:
+    group: groups.Group.
+    examples: of each point, examples seen by all workers together.
+    means: of each point.
+    deviations: of each point, the standard deviation; None of one seed.
+  """
+
+  group: groups_lib.Group
+  examples: list[float]
+  means: list[float]
+  deviations: list[float | None]
+
+
+def read(ranked: list[groups_lib.Group], by: str) -> tuple[str, list[Curve]]:
+  """Returns what the curves show, and those of the best combinations.
+
+  They show the validation metric that judges the trials, if these were
+  validated as they trained (--validation_steps), else the loss of batches.
+
+  Args:
+    ranked: from ranking.rank.
+    by: what they are ranked by, such as 'validation_accuracy'.
+  """
+  shown = [group for group in ranked if group.results][:_MAX_CURVES]
+  split, _, metric = by.partition('_')
+  for name, read_points in (
+    (by, lambda lines: _find_evaluations(lines, split, metric)),
+    ('loss', _find_losses),
+  ):
+    found = [_make_curve(group, read_points) for group in shown]
+    if found := [curve for curve in found if curve]:
+      return name, found
+  return by, []
+
+
+def _make_curve(group, read_points) -> Curve | None:
+  """Returns the curve of a group; None if a trial has too few points."""
+  curves = []
+  for trial in group.counted:
+    points = read_points(metrics_file.iterate(trial.logdir, _MAX_SAMPLES))
+    if len(points) < _MIN_POINTS:
+      return None
+    scale = _count_examples_a_step(trial)
+    curves.append([(scale * step, points[step]) for step in sorted(points)])
+  first = max(curve[0][0] for curve in curves)
+  last = max(first, min(curve[-1][0] for curve in curves))
+  parts = [place / (_NUM_POINTS - 1) for place in range(_NUM_POINTS)]
+  grid = [(1 - part) * first + part * last for part in parts]
+  rows = [[_interpolate(curve, x) for curve in curves] for x in grid]
+  return Curve(
+    *(group, grid, [groups_lib.mean_of(row) for row in rows]),
+    [groups_lib.deviation_of(row) for row in rows],
+  )
+
+
+def _interpolate(curve: list[tuple[float, float]], x: float) -> float:
+  """Returns the height of a line through points; beyond its ends it is flat."""
+  place = bisect.bisect_left(curve, (x,))
+  if place in (0, len(curve)):
+    return curve[max(0, place - 1)][1]
+  (left, low), (right, high) = curve[place - 1 : place + 1]
+  part = (x - left) / (right - left)
+  return (1 - part) * low + part * high
+
+
+def _count_examples_a_step(trial: trials_lib.Trial) -> float:
+  """Returns how many examples there are for each update of the center."""
+  examples, steps = trial.result.get('images'), trial.result.get('global_step')
+  return examples / steps if examples and steps else 1.0
+
+
+def _find_evaluations(lines, split: str, metric: str) -> dict[int, float]:
+  """Returns {global step: value}; after a restart the later value counts."""
+  found = {}
+  for line in lines:
+    if line['kind'] == 'evaluation' and line['split'] == split:
+      value = line['metrics'].get(metric)
+      if value is not None:
+        found[line['step']] = value
+  return found
+
+
+def _find_losses(lines) -> dict[int, float]:
+  """Returns {global step: loss of a worker's batch}."""
+  return {
+    line['step']: line['loss']
+    for line in lines
+    if line['kind'] == 'sample'
+    and line.get('step')
+    and line.get('loss') is not None
+  }
