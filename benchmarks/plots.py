@@ -1,5 +1,7 @@
 """The benchmarks' figures; needs the extra `plots` of setup.py."""
 
+import statistics
+
 from matplotlib import figure as figure_lib
 from matplotlib import ticker
 
@@ -79,19 +81,28 @@ def draw_title(axes, *parts):
 
 
 def draw_dots(axes, values):
-  """Draws one dot per row.
+  """Draws the mean of each row, and of several the deviation and each of them.
 
   Args:
-    values: list of (float or None, its text, or the text in its place).
+    values: list of (list of float, their text, or the text in their place).
   """
-  known = [value for value, _ in values if value] or [0, 100]
+  known = [value for of_row, _ in values for value in of_row] or [0, 100]
   low, high = min(known), max(known)
   span = max(high - low, 0.1)
-  axes.set_xlim(low - 0.1 * span, high + 0.25 * span)
-  for place, (value, text) in enumerate(values):
-    if value:
-      axes.plot(value, place, 'o', color=VIOLET, markersize=6)
-    write(axes, value or low - 0.1 * span, place, text)
+  axes.set_xlim(low - 0.1 * span, high + 0.3 * span)
+  for place, (of_row, text) in enumerate(values):
+    end = max(of_row, default=low - 0.1 * span)
+    if of_row:
+      mean, by = statistics.fmean(of_row), None
+      if len(of_row) > 1:
+        by = statistics.stdev(of_row)
+        end = max(end, mean + by)
+        for value in of_row:
+          at = {'color': VIOLET, 'markerfacecolor': 'white', 'markersize': 3}
+          axes.plot(value, place, 'o', zorder=3, **at)
+      at = {'color': VIOLET, 'markersize': 6, 'capsize': 2, 'linewidth': 1.2}
+      axes.errorbar(mean, place, xerr=by, fmt='o', **at)
+    write(axes, end, place, text)
 
 
 def draw_bars(axes, values, *colors):
@@ -118,7 +129,7 @@ def draw_bars(axes, values, *colors):
 def build_rules(rows, title, format_mb):
   """Returns a Figure: one line per rule, the most accurate one on top.
 
-  One panel per quantity, and each rule's name once, at the left: sixteen rules
+  One panel per quantity, and each rule's name once, at the left: so many rules
   are too close to one another for labels in a scatter plot.
 
   Args:
@@ -129,36 +140,42 @@ def build_rules(rows, title, format_mb):
   rows = sorted(rows, key=lambda row: row['test_accuracy'] or 0)
   figure = make_figure((9.5, 1.1 + 0.25 * len(rows)), title)
   figure.get_layout_engine().set(w_pad=0.1, h_pad=0.06)
-  accuracy, wall, moved = figure.subplots(
-    1, 3, sharey=True, width_ratios=(3, 2, 3)
-  )
-  for axes in (accuracy, wall, moved):
+  # None of them knows how long it took on a busy machine.
+  has_wall = any(row['wall_secs'] is not None for row in rows)
+  widths = (3, 2, 3) if has_wall else (4, 4)
+  all_axes = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
+  accuracy, moved = all_axes[0], all_axes[-1]
+  for axes in all_axes:
     axes.set_axisbelow(True)
     axes.grid(axis='y', color=FAINT, linewidth=0.6)
     strip_axes(axes)
   accuracy.set_yticks(range(len(rows)), [row['name'] for row in rows])
   accuracy.set_ylim(-0.6, len(rows) - 0.4)
 
-  percents = [100 * (row['test_accuracy'] or 0) for row in rows]
+  percents = [[100 * x for x in row['accuracies']] for row in rows]
   draw_title(accuracy, ('test accuracy, %', VIOLET))
   draw_dots(
     accuracy,
     [
-      (percent, f'{percent:.2f}' if percent else row['status'])
+      (
+        percent,
+        f'{statistics.fmean(percent):.2f}' if percent else row['status'],
+      )
       for percent, row in zip(percents, rows, strict=True)
     ],
   )
-  draw_title(wall, ('wall seconds', INK))
-  draw_bars(
-    wall,
-    [
-      ([row['wall_secs']], f'{row["wall_secs"]:.0f}')
-      if row['status'] == 'ok'
-      else ([], '')
-      for row in rows
-    ],
-    GRAY,
-  )
+  if has_wall:
+    draw_title(all_axes[1], ('wall seconds', INK))
+    draw_bars(
+      all_axes[1],
+      [
+        ([row['wall_secs']], f'{row["wall_secs"]:.0f}')
+        if row['wall_secs'] is not None
+        else ([], '')
+        for row in rows
+      ],
+      GRAY,
+    )
   draw_title(
     moved,
     *(('MB pulled', BLUE), (' + ', INK), ('pushed', ORANGE)),

@@ -1,13 +1,15 @@
 """Every update rule on the same work: one table and one plot.
 
-  python benchmarks/strategies.py [--out=FOLDER] [--epochs=N] [CONFIG ...]
-      [-- flags of train]
+  python benchmarks/strategies.py [--out=FOLDER] [--seeds=N] [--epochs=N]
+      [--busy] [CONFIG ...] [-- flags of train]
 
-Each CONFIG, by default every file of configs/strategies, is one run of two
-workers and one ps, or no ps if the rule has none; its name is the row's. Runs
-go one after another, each in FOLDER/NAME with its report, curves and logs;
-FOLDER/table.md, table.csv and plot.png cover them all. Wall seconds run from
-the command to its exit: start, training, evaluation and end.
+Each CONFIG, by default every file of configs/strategies, is N runs of two
+workers and one ps, or no ps if the rule has none, that differ in --seed; its
+name is the row's, which has the means. Runs go one after another, the first
+seed of each rule before the second of any, each in FOLDER/NAME/seed_0 with its
+report, curves and logs; FOLDER/table.md, table.csv, plot.png and plot.svg cover
+them all. Wall seconds run from the command to its exit: start, training,
+evaluation and end. With --busy what says how fast a run was is left out.
 
 A run that is complete for the same flags is kept: an interrupted table resumes
 where it stopped. To measure a rule again, delete its folder. A run that fails
@@ -17,6 +19,7 @@ extra `plots` of setup.py; scripts/reproduce_table.sh installs it.
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -47,7 +50,7 @@ class Run:
   Attributes:
     name: str, the config's.
     config: path of the flagfile.
-    extra: list of str, flags of train that come after the config's.
+    extra: list of str, flags of train after the config's, with --seed.
     folder: path, train's --logdir.
   """
 
@@ -125,14 +128,15 @@ def write_json(path, value):
 
 
 # ---- The program ----
-def find_runs(names, out, extra):
-  """Returns the list of Run.
+def find_runs(names, out, extra, num_seeds):
+  """Returns the list of Run, those of a seed after each other.
 
   Args:
     names: list of str, files of configs/strategies without their suffix, or
       paths of flagfiles; if empty, all of configs/strategies.
     out: path of the folder for all runs.
     extra: list of str, flags of train.
+    num_seeds: int, of each config: from 0 on.
 
   Raises:
     ValueError: no such file, two of the same name, or a folder not ours.
@@ -144,23 +148,29 @@ def find_runs(names, out, extra):
     if not paths[i].is_file():
       raise ValueError(f'{name} is no file, and none of {CONFIGS} either')
   found = {}
-  for path in paths or sorted(CONFIGS.glob('*.flags')):
-    folder = out / path.stem
-    if path.stem in found:
+  paths = paths or sorted(CONFIGS.glob('*.flags'))
+  for seed, path in itertools.product(range(num_seeds), paths):
+    folder = out / path.stem / f'seed_{seed}'
+    if folder in found:
       raise ValueError(f'two configs are called {path.stem}: rename one')
     if folder.exists() and not (folder / RECORD).exists():
       raise ValueError(
         f'{folder} is there and no run of this table: choose another --out'
       )
-    found[path.stem] = Run(path.stem, path, extra, folder)
+    words = [*extra, f'--seed={seed}']
+    found[folder] = Run(path.stem, path, words, folder)
   return list(found.values())
 
 
-def run_all(todo, out):
-  """Runs what is not complete; writes the table after each run."""
-  results = []
+def run_all(todo, out, is_busy):
+  """Runs what is not complete; writes the table after each run.
+
+  Returns:
+    The names of the runs that failed, a list of str.
+  """
+  results, failed = {}, []
   for number, run in enumerate(todo, 1):
-    head = f'[{number}/{len(todo)}] {run.name}'
+    head = f'[{number}/{len(todo)}] {run.name}, {run.folder.name}'
     if strategy_table.is_complete(*run.load(), run.read_flags()):
       print(
         f'{head}: kept, complete for the same flags; to run it again, delete '
@@ -170,16 +180,17 @@ def run_all(todo, out):
     else:
       print(f'{head}: running, log in {run.folder}/launch.log', flush=True)
       run.execute()
-    results.append((run.name, *run.load()))
-    row = strategy_table.make_row(*results[-1])
-    if row['status'] == 'ok':
-      accuracy, secs = row['test_accuracy'], row['wall_secs']
+    record, report = run.load()
+    results.setdefault(run.name, []).append((record, report))
+    if strategy_table.is_complete(record, report, run.read_flags()):
+      accuracy, secs = report['test_accuracy'], record['wall_secs']
       print(f'  test accuracy {accuracy:.4f} in {secs:.1f} s', flush=True)
     else:
+      failed.append(f'{run.name}, {run.folder.name}')
       lines = (run.folder / 'launch.log').read_text().splitlines()[-5:]
       print('  FAILED', *lines, sep='\n  | ', flush=True)
-    strategy_table.write_results(results, out)
-  return [strategy_table.make_row(*result) for result in results]
+    strategy_table.write_results(results, out, is_busy)
+  return failed
 
 
 def main(words):
@@ -189,6 +200,10 @@ def main(words):
   add = parser.add_argument
   text = 'folder for the table, the plot and the runs (%(default)s)'
   add('--out', type=pathlib.Path, default=RESULTS, help=text)
+  text = 'runs of each rule, which differ in --seed (%(default)s)'
+  add('--seeds', type=int, default=3, choices=range(1, 101), help=text)
+  text = 'leave out seconds and images/s: something else runs on this machine'
+  add('--busy', action='store_true', help=text)
   text = "passes over the images in all, in place of the configs'"
   add('--epochs', help=text)
   text = 'name or path of a flagfile'
@@ -197,21 +212,22 @@ def main(words):
   if args.epochs is not None:
     extra = [f'--epochs={args.epochs}', *extra]
   for word in extra:
-    if not word.startswith('-') or word.lstrip('-').startswith('logdir'):
+    name, _, _ = word.lstrip('-').partition('=')
+    if not word.startswith('-') or name in ('logdir', 'seed'):
       parser.error(
-        f'{word!r} after --: expected flags as --name=value, and no --logdir'
+        f'{word!r} after --: expected flags as --name=value, and neither'
+        ' --logdir nor --seed'
       )
   out = args.out.absolute()
   try:
-    todo = find_runs(args.configs, out, extra)
+    todo = find_runs(args.configs, out, extra, args.seeds)
   except ValueError as error:
     parser.error(error)
   out.mkdir(parents=True, exist_ok=True)
-  rows = run_all(todo, out)
+  failed = run_all(todo, out, args.busy)
   print(f'\n{(out / "table.md").read_text("utf-8")}\nall in {out}')
-  failed = [row['name'] for row in rows if row['status'] != 'ok']
   if failed:
-    print(f'failed: {", ".join(failed)}', file=sys.stderr)
+    print(f'failed: {"; ".join(failed)}', file=sys.stderr)
   return 1 if failed else 0
 
 

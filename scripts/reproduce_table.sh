@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Every update rule on the same work, one cluster of two workers after another:
-# one table and one plot, in results/strategies. Every rule trains for 3 epochs.
-# On two cores that takes 30 minutes. Finished runs are kept: after an
-# interruption, start it again.
+# one table and one plot, in results/strategies. Every rule trains for 3 epochs
+# with each of 3 seeds. On two cores that takes 100 minutes. Finished runs are
+# kept: after an interruption, start it again.
 #
-#   scripts/reproduce_table.sh [--out=FOLDER] [--epochs=N] [CONFIG ...] \
-#       [-- train flags]
+#   scripts/reproduce_table.sh [--out=FOLDER] [--seeds=N] [--epochs=N] [--busy] \
+#       [CONFIG ...] [-- train flags]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/environment.sh

@@ -36,8 +36,10 @@ def test_the_same_command_finds_its_folder_again(tmp_path):
     )
     return done.stdout.split('--logdir=')[1].split('/trials')[0]
 
-  first = find('a=1,2')
-  assert first == find('a=1,2', '--parallel=2') != find('a=1,3')
+  first = find('batch_size=1,2')
+  assert (
+    first == find('batch_size=1,2', '--parallel=2') != find('batch_size=1,3')
+  )
   assert first.startswith(f'{tmp_path}/distmnist_sweep_')
 
 
