@@ -81,9 +81,11 @@ def find_rival(ranked: list[groups_lib.Group]) -> groups_lib.Group | None:
   Args:
     ranked: from `rank`.
   """
-  if len(ranked) < 2:
+  best = ranked[0]
+  # TPE may have proposed the best again.
+  second = next((g for g in ranked if g.flags != best.flags), None)
+  if second is None:
     return None
-  best, second = ranked[:2]
   by = find_ranking([trial for group in ranked for trial in group.trials])
   values = best.find_values(by), second.find_values(by)
   if best.depth != second.depth or min(map(len, values)) < 2:

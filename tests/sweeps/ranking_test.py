@@ -83,3 +83,11 @@ def test_what_the_seeds_do_not_tell_from_the_best_is_named():
   # One seed tells nothing, nor has the best a rival.
   assert find_rival((0.9,), (0.89,)) is None
   assert find_rival(best) is None
+
+
+def test_the_best_is_no_rival_of_its_own():
+  found = make_repeats((0.9, 0.8), (0.89, 0.79), (0.88, 0.78))
+  for trial in found[:4]:
+    trial.combination = {'rate': '1'}
+  ranked = ranking.rank(groups.by_combination(found))
+  assert ranking.find_rival(ranked).number == 5

@@ -117,6 +117,21 @@ def test_a_trial_has_its_flags_its_numbers_and_its_end(two, tmp_path):
   assert end.end_time_secs - start.start_time_secs == pytest.approx(2.5)
 
 
+def test_the_seeds_of_a_combination_are_one_group(two, tmp_path):
+  one, other = two
+  other.combination, other.repeat = one.combination, 1
+  writer = tensorboard.Writer(two, str(tmp_path))
+  names = set()
+  for trial in two:
+    writer.write(trial)
+    infos, _ = read(tmp_path / trial.name)
+    start = metadata.parse_session_start_info_plugin_data(
+      infos['_hparams_/session_start_info']
+    )
+    names.add(start.group_name)
+  assert names == {'01'}
+
+
 def test_a_trial_that_diverged_is_a_failure_until_it_runs_again(two, tmp_path):
   writer = tensorboard.Writer(two, str(tmp_path))
   writer.write(two[1])
