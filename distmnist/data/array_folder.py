@@ -1,6 +1,7 @@
 """Examples as NumPy files in a folder, written by one process for others.
 
 SPLIT_x_0.npy, ...    the arrays of x; those of y likewise
+SPLIT_w_0.npy         the weights of the examples, if they have any
 nests.json            {'x': names, 'y': names}; null for a single array, and
                       numbers as the names of a tuple's items
 """
@@ -18,8 +19,8 @@ def write(folder, splits):
 
   Args:
     folder: str, an existing folder.
-    splits: {name: (x, y)}; x and y are arrays [n, ...], or dicts, tuples or
-      lists of arrays.
+    splits: {name: (x, y) or (x, y, w)}; x and y are arrays [n, ...], or dicts,
+      tuples or lists of arrays; w is an array [n].
 
   Raises:
     ValueError: an array has objects that are no text, or the splits have other
@@ -27,7 +28,7 @@ def write(folder, splits):
   """
   nests = {}
   for split, pair in splits.items():
-    for side, nest in zip('xy', pair, strict=True):
+    for side, nest in zip('xyw', pair, strict=False):
       names, arrays = flatten(nest)
       if nests.setdefault(side, names) != names:
         raise ValueError(
@@ -111,12 +112,18 @@ def _describe(names):
 
 
 def load(folder, split):
-  """Returns (x, y) of a split, mapped into memory; None if it is missing."""
+  """Returns (x, y), or (x, y, w), of a split, mapped into memory.
+
+  None if it is missing.
+  """
   if not os.path.exists(path_of(folder, split, 'x', 0)):
     return None
   with open(_nests_path(folder), encoding='utf-8') as file:
     nests = json.load(file)
-  return tuple(_load_nest(folder, split, side, nests[side]) for side in 'xy')
+  sides = 'xyw' if os.path.exists(path_of(folder, split, 'w', 0)) else 'xy'
+  return tuple(
+    _load_nest(folder, split, side, nests.get(side)) for side in sides
+  )
 
 
 def write_nests(folder, nests):
@@ -126,7 +133,7 @@ def write_nests(folder, nests):
 
 
 def path_of(folder, split, side, number):
-  """Returns the path (str) of an array; `side` is 'x' or 'y'."""
+  """Returns the path (str) of an array; `side` is 'x', 'y' or 'w'."""
   return os.path.join(folder, f'{split}_{side}_{number}.npy')
 
 

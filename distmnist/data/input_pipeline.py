@@ -20,7 +20,8 @@ class Slice(NamedTuple):
   """A part of the batch of a step, as large as --batch_size.
 
   Attributes:
-    batch: (x, y), nests of tensors [n, ...], as `preprocess` returns them.
+    batch: split.Split of tensors [n, ...], x and y as `preprocess` returns
+      them; or (x, y).
     place: int64 scalar tensor, see seeds.set_place; None for a whole batch.
     gate: tf.Operation that the slice comes from; None for a whole batch.
   """
@@ -41,13 +42,14 @@ def build_batches(split, preprocess, batch_size, device, warmup=None):
     warmup: graph_warmup.Warmup, in which nothing is read, or None.
 
   Returns:
-    (x, y): nests of tensors [batch_size, ...], as `preprocess` returns them.
+    split.Split of tensors [batch_size, ...], x and y as `preprocess` returns
+    them.
   """
   with tf.name_scope('input'), tf.device(device):
     arrays, row = _build_inputs(split, batch_size, warmup)
     seeds.set_place(row[0])
     chosen = _choose(split, arrays, row, 0, batch_size)
-    return preprocess(*chosen, is_training=True)
+    return chosen.preprocess(preprocess, is_training=True)
 
 
 def build_slices(split, preprocess, slice_size, num_slices, device, warmup):
@@ -75,7 +77,7 @@ def build_slices(split, preprocess, slice_size, num_slices, device, warmup):
       place = part[0] + start
       seeds.set_place(place)
       chosen = _choose(split, arrays, part, start, slice_size)
-      batch = preprocess(*chosen, is_training=True)
+      batch = chosen.preprocess(preprocess, is_training=True)
       slices.append(Slice(batch, place, part.op))
   return slices
 
@@ -108,8 +110,8 @@ def build_chunks(split, preprocess, chunk_size):
     chunk_size: int.
 
   Returns:
-    (x, y, initializer): nests of tensors [n, ...], and the op that starts the
-    pass; at its end tf.errors.OutOfRangeError is raised.
+    (split.Split of tensors [n, ...], the op that starts the pass); at its end
+    tf.errors.OutOfRangeError is raised.
   """
   leaves = split.spec.arrays()
 
@@ -127,8 +129,7 @@ def build_chunks(split, preprocess, chunk_size):
       dataset.with_options(make_dataset_options())
     )
     chunk = split.pack(iterator.get_next())
-    x, y = preprocess(*chunk, is_training=False)
-    return x, y, iterator.initializer
+    return chunk.preprocess(preprocess, is_training=False), iterator.initializer
 
 
 def _build_resident(arrays):

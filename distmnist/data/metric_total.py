@@ -1,4 +1,8 @@
-"""Metrics of a batch: a value per example, or what is not a mean of these."""
+"""Metrics of a batch: a value per example, or what is not a mean of these.
+
+A weight says how much an example counts: the mean of a metric is then
+sum(weight * value) / sum(weight), as that of Keras's weighted metrics.
+"""
 
 from typing import Any, NamedTuple
 
@@ -16,6 +20,56 @@ class Total(NamedTuple):
 
   states: list
   value: Any
+
+
+class Mean(NamedTuple):
+  """A mean whose two sums are added up over all batches.
+
+  Attributes:
+    total: float32 scalar tensor, or a number.
+    weight: likewise, what it is divided by.
+  """
+
+  total: Any
+  weight: Any
+
+  @classmethod
+  def of(cls, values, weights=None):
+    """Returns the Mean of a batch.
+
+    Args:
+      values: float32 tensor [n].
+      weights: float32 tensor [n], or None.
+    """
+    if weights is None:
+      return cls(
+        tf.reduce_sum(values), tf.cast(tf.shape(values)[0], tf.float32)
+      )
+    return cls(tf.reduce_sum(weights * values), tf.reduce_sum(weights))
+
+  def __add__(self, other):
+    """Returns the Mean of both parts, of floats in double precision."""
+    return Mean(
+      *(float(a) + float(b) for a, b in zip(self, other, strict=True))
+    )
+
+  def compute(self):
+    """Returns the mean, a float; 0 if nothing counts, as in Keras."""
+    return self.total / self.weight if self.weight else 0.0
+
+
+def build_mean(values, weights=None):
+  """Returns a metric of one batch, a float32 scalar tensor.
+
+  Args:
+    values: Total, or float32 tensor [n].
+    weights: float32 tensor [n], or None.
+  """
+  if isinstance(values, Total):
+    return values.value
+  if weights is None:
+    return tf.reduce_mean(values)
+  return tf.math.divide_no_nan(*Mean.of(values, weights))
 
 
 def check(make_error, name, values):

@@ -19,15 +19,23 @@ _NOT_DENSE = tf.SparseTensorValue, tf.ragged.RaggedTensorValue
 
 
 class Split(NamedTuple):
-  """Examples and what is to be learnt from them.
+  """Examples, what is to be learnt from them, and how much each counts.
 
   Attributes:
     x, y: nests (dicts, tuples, lists) of NumPy arrays [n, ...], all of the same
       n.
+    w: float32 array [n], the weights of the examples; (), an empty nest, if
+      all count the same.
   """
 
   x: Any
   y: Any
+  w: Any = ()
+
+  @property
+  def weights(self):
+    """The array (or tensor) of the weights, or None."""
+    return None if isinstance(self.w, tuple) else self.w
 
   @property
   def num_examples(self):
@@ -43,8 +51,8 @@ class Split(NamedTuple):
     )
 
   def arrays(self):
-    """Returns the arrays of x, then those of y, as a flat list."""
-    return [*tf.nest.flatten(self.x), *tf.nest.flatten(self.y)]
+    """Returns the arrays of x, of y and of w as a flat list, in this order."""
+    return tf.nest.flatten(tuple(self))
 
   def pack(self, values):
     """Returns a Split with other values in place of its arrays.
@@ -58,6 +66,16 @@ class Split(NamedTuple):
     """Returns the examples from start to stop - 1 as a Split of views."""
     return self.pack([array[start:stop] for array in self.arrays()])
 
+  def preprocess(self, function, is_training):
+    """Returns a batch as a model takes it, a Split; its weights stay.
+
+    Args:
+      function: callable(x, y, is_training) -> (x, y), see problem.py.
+      is_training: bool.
+    """
+    x, y = function(self.x, self.y, is_training=is_training)
+    return self._replace(x=x, y=y)
+
   def identify(self):
     """Yields bytes or arrays that tell these examples from others."""
     for array in self.arrays():
@@ -67,7 +85,7 @@ class Split(NamedTuple):
         yield np.ascontiguousarray(array)
 
 
-def make(x, y, numbers=None):
+def make(x, y, w=(), numbers=None):
   """Returns the Split of nests of whatever NumPy can turn into an array.
 
   Dicts and tuples are nests, a list is an array. float64 becomes float32, which
@@ -76,14 +94,17 @@ def make(x, y, numbers=None):
 
   Args:
     x, y: the nests.
+    w: what can be turned into an array [n] of numbers; () for no weights.
     numbers: sequence of int, what the examples are called in an error; by
       default 0, 1, 2, ...
 
   Raises:
     ValueError: something is not an array, the arrays have no examples or
-      different numbers of them, or a number is not finite.
+      different numbers of them, a number is not finite, or w is not one number
+      for each example.
   """
-  given = Split(_convert_lists(x), _convert_lists(y))
+  w = w if isinstance(w, tuple) else make_weights(w)
+  given = Split(_convert_lists(x), _convert_lists(y), w)
   leaves = given.arrays()
   if not leaves:
     raise ValueError('it has no arrays')
@@ -95,6 +116,17 @@ def make(x, y, numbers=None):
       'expected the same number in each'
     )
   return found
+
+
+def make_weights(values):
+  """Returns weights as float32 [n]; raises ValueError if they are not that."""
+  found = np.asarray(values)
+  if found.ndim != 1 or found.dtype.kind not in 'biuf':
+    raise ValueError(
+      f'the weights are {found.dtype.name} of shape {list(found.shape)}: '
+      'expected [n], a number for each example'
+    )
+  return found.astype(np.float32)
 
 
 def walk(nest, path=''):

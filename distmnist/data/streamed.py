@@ -3,8 +3,9 @@
 A reader reads them: one from readers/, or an object of the user's with
 
   num_examples         int
-  read(indices)        int64 [k], numbers of examples -> (x, y), nests of
-                       arrays [k, ...], always of the same types and shapes
+  read(indices)        int64 [k], numbers of examples -> (x, y) or (x, y, w),
+                       nests of arrays [k, ...], always of the same types and
+                       shapes; w, the weights, [k]
   block_sizes, window  if the examples lie in blocks: the size of each, and how
                        many blocks are mixed; see data_order.py
   identify()           bytes that tell these examples from others
@@ -202,9 +203,10 @@ class Streamed:
   def _read(self, indices):
     """Returns the split.Split of some examples; checks what was read."""
     found = self._reader.read(indices)
-    if not isinstance(found, tuple) or len(found) != 2:
+    if not isinstance(found, tuple) or len(found) not in (2, 3):
       raise ValueError(
-        f'read() gave {type(found).__name__}: expected (x, y), nests of arrays'
+        f'read() gave {type(found).__name__}: expected (x, y), nests of '
+        'arrays, or (x, y, weights)'
       )
     found = split_lib.make(*found, numbers=indices)
     if self.spec is not None and found.spec != self.spec:

@@ -1,4 +1,4 @@
-"""Which columns of a table are x and y."""
+"""Which columns of a table are x, y and the weights."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf

@@ -61,6 +61,7 @@ class Reader:
     delimiter: str = ',',
     names: list[str] | None = None,
     missing: float | None = None,
+    w: str | None = None,
   ):
     """Checks the files' headers; the lines are read when they are needed.
 
@@ -74,6 +75,7 @@ class Reader:
         them.
       missing: what an empty field counts as in a column of numbers; with None,
         a column that has empty fields is text.
+      w: the column of the examples' weights; None if all count the same.
 
     Raises:
       ImportError: pyarrow is not installed.
@@ -86,7 +88,7 @@ class Reader:
         f'delimiter={delimiter!r}: expected one character, such as ; or a tab'
       )
     self._paths = paths.find(pattern)
-    self._xy = x, y
+    self._xyw = (x, y) if w is None else (x, y, w)
     if missing is not None and float(missing).is_integer():
       missing = int(missing)  # -1.0 also fits a column of whole numbers.
     self._missing = '' if missing is None else str(missing)
@@ -101,7 +103,7 @@ class Reader:
     }
     self._header = headers[filled[0]]
     for path, header in headers.items():
-      columns.check(self._xy, header, path)
+      columns.check(self._xyw, header, path)
       if header != self._header:
         raise ValueError(
           f'{path} has different columns from {filled[0]}, or in another order'
@@ -120,7 +122,7 @@ class Reader:
     Raises:
       ValueError: no such column is read, or a type is unknown.
     """
-    names = columns.names(self._xy)
+    names = columns.names(self._xyw)
     for name, type_ in types.items():
       if name not in names or type_ not in _NAMED_TYPES:
         raise ValueError(
@@ -144,15 +146,15 @@ class Reader:
     ]
     return np.array(cut, np.int64)
 
-  def read(self, indices: np.ndarray) -> tuple[Any, Any]:
-    """Returns (x, y) of the examples with these numbers, int64.
+  def read(self, indices: np.ndarray) -> tuple:
+    """Returns (x, y) or (x, y, w) of the examples with these numbers, int64.
 
     Raises:
       OSError, ValueError: when first called: a file is gone, or a line is
         wrong.
       cli.RunError: the cache cannot be used.
     """
-    return columns.select(self._xy, self._rows.read(indices))
+    return columns.select(self._xyw, self._rows.read(indices))
 
   def identify(self) -> bytes:
     """Returns bytes that tell these examples from others."""
@@ -183,7 +185,7 @@ class Reader:
     path = self._paths[0]
     told = {
       name: _tell_type(path, self._header, name, rows, self._missing)
-      for name in columns.names(self._xy)
+      for name in columns.names(self._xyw)
       if name not in self._given_types
     }
     return told | self._given_types

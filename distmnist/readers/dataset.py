@@ -8,7 +8,7 @@ A problem that has
     return indices.map(read_one, num_parallel_calls=4)
 
 trains on what `stream` makes of a tf.data.Dataset of example numbers, int64
-scalars: one (x, y) for each, in the same order.
+scalars: one (x, y), or (x, y, weight), for each, in the same order.
 """
 
 import threading
@@ -31,7 +31,7 @@ class Reader:
 
     Args:
       num_examples: int.
-      stream: callable(indices) -> tf.data.Dataset of (x, y).
+      stream: callable(indices) -> tf.data.Dataset of (x, y) or (x, y, w).
 
     Raises:
       ValueError: `num_examples` is not an int of at least 1, or `stream`
@@ -48,10 +48,10 @@ class Reader:
       self._fed = tf.placeholder(tf.int64, [None])
       made = stream(tf.data.Dataset.from_tensor_slices(self._fed))
       spec = tf.data.get_output_types(made)
-      if not isinstance(spec, tuple) or len(spec) != 2:
+      if not isinstance(spec, tuple) or len(spec) not in (2, 3):
         raise ValueError(
           'stream() gave a data set of other things than (x, y): expected '
-          'those of one example'
+          'those of one example, or (x, y, weight)'
         )
       # One more than there should be, so that an extra example is noticed.
       size = tf.shape(self._fed, out_type=tf.int64)[0] + 1
@@ -63,7 +63,7 @@ class Reader:
     self._session = graph_function.make_session(graph)
 
   def read(self, indices):
-    """Returns (x, y) of the examples with these numbers.
+    """Returns what `stream` makes of these numbers, (x, y) or (x, y, w).
 
     Raises:
       ValueError: `stream` gives no example.

@@ -42,7 +42,14 @@ class Reader:
     window: int, how many blocks are mixed.
   """
 
-  def __init__(self, pattern: Any, x: Any, y: Any, window: int = 8):
+  def __init__(
+    self,
+    pattern: Any,
+    x: Any,
+    y: Any,
+    window: int = 8,
+    w: str | None = None,
+  ):
     """Finds the row groups; the rows are read when they are needed.
 
     Args:
@@ -50,13 +57,14 @@ class Reader:
       x, y: the columns; see columns.select. A column of lists of one length is
         [n, length], one of text is bytes.
       window: how many row groups are mixed.
+      w: the column of the examples' weights; None if all count the same.
 
     Raises:
       ImportError: pyarrow is not installed.
       ValueError: there is no such file, one is not a Parquet file, a column is
         missing, or two files have different types in a column.
     """
-    self._xy = x, y
+    self._xyw = (x, y) if w is None else (x, y, w)
     self._types = {}  # name: (type, the file that has it).
     self._paths = paths.find(pattern)
     self._known = {
@@ -68,15 +76,15 @@ class Reader:
     self.num_examples = sum(sizes)
     self.window = window
 
-  def read(self, indices: np.ndarray) -> tuple[Any, Any]:
-    """Returns (x, y) of the examples with these numbers, int64.
+  def read(self, indices: np.ndarray) -> tuple:
+    """Returns (x, y) or (x, y, w) of the examples with these numbers, int64.
 
     Raises:
       OSError, ValueError: when first called: a file is gone or has changed, or
         has rows without a value or lists of another length.
       cli.RunError: the cache cannot be used.
     """
-    return columns.select(self._xy, self._rows.read(indices))
+    return columns.select(self._xyw, self._rows.read(indices))
 
   def identify(self) -> bytes:
     """Returns bytes that tell these examples from others."""
@@ -85,7 +93,7 @@ class Reader:
   @functools.cached_property
   def _rows(self) -> arrow_file.Rows:
     versions = [paths.find_version(path) for path in self._paths]
-    names = columns.names(self._xy)
+    names = columns.names(self._xyw)
     file = data_cache.fetch(
       paths.describe(self._paths),
       ('parquet', _FORMAT, versions, self.block_sizes.tolist(), names),
@@ -102,7 +110,7 @@ class Reader:
     except ValueError as error:  # pyarrow.ArrowInvalid is one.
       raise ValueError(f'{path} is not a Parquet file') from error
     with file:
-      columns.check(self._xy, file.schema_arrow.names, path)
+      columns.check(self._xyw, file.schema_arrow.names, path)
       if file.metadata.num_rows:  # pandas gives no type to a column of nothing.
         self._check_types(path, file.schema_arrow)
       for number in range(file.num_row_groups):
@@ -115,7 +123,7 @@ class Reader:
 
     Or another one than in other files: 1.5 among whole numbers would be 1.
     """
-    for name in columns.names(self._xy):
+    for name in columns.names(self._xyw):
       mine = _describe_type(schema.field(name).type)
       if mine.removeprefix(_LIST) not in _TYPES:
         raise ValueError(
@@ -160,7 +168,7 @@ class Reader:
         paths.naming(path),
         arrow_file.load_pyarrow('parquet').ParquetFile(path) as file,
       ):
-        yield from file.iter_batches(rows, [number], columns.names(self._xy))
+        yield from file.iter_batches(rows, [number], columns.names(self._xyw))
     except (OSError, ValueError) as error:
       if getattr(error, 'errno', None):  # The disk's; a damaged file has none.
         raise

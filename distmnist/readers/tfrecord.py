@@ -54,8 +54,8 @@ class Reader:
 
     Args:
       pattern: str such as 'data/train-*.tfrecord', or a list of them.
-      parse: callable(records) -> (x, y), called once to build a graph: from
-        strings [n] to nests of tensors [n, ...].
+      parse: callable(records) -> (x, y) or (x, y, w), called once to build a
+        graph: from strings [n] to nests of tensors [n, ...].
       window: how many blocks of up to 256 records are mixed.
 
     Raises:

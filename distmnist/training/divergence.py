@@ -122,8 +122,9 @@ def _take_batch(examples, row):
 def _build_loss(problem, some):
   """Returns the loss, a scalar tensor, of `some` examples, a split.Split."""
   batch = some.pack([tf.constant(array) for array in some.arrays()])
-  x, y = problem.preprocess(*batch, is_training=False)
-  loss, _ = problem.loss(y, problem.build(x, is_training=False))
+  batch = batch.preprocess(problem.preprocess, is_training=False)
+  outputs = problem.build(batch.x, is_training=False)
+  loss, _ = problem.loss(batch.y, outputs, batch.weights)
   return loss
 
 

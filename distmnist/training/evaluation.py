@@ -4,7 +4,7 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.data import input_pipeline
+from distmnist.data import input_pipeline, metric_total
 from distmnist.lifecycle import restoring
 from distmnist.logdir import checkpoints
 from distmnist.tables import key_map, row_reuse, shard_slices, table_saver
@@ -35,16 +35,17 @@ class Evaluator:
     """
     self._on_chunk = on_chunk
     self._problem = problem
-    self._num_examples = split.num_examples
     chunk_size = compute_chunk_size(split.spec.x)
     self._num_chunks = -(-split.num_examples // chunk_size)
     with problem_lib.open_graph(self._placement) as graph:
       with self._building():
-        x, y, self._start = input_pipeline.build_chunks(
+        chunk, self._start = input_pipeline.build_chunks(
           split, problem.preprocess, chunk_size
         )
-        outputs = problem.build(x, is_training=False)
-        self._sums = problem_lib.build_sums(problem, y, outputs)
+        outputs = problem.build(chunk.x, is_training=False)
+        self._sums = problem_lib.build_sums(
+          problem, chunk.y, outputs, chunk.weights
+        )
       self._variables = tf.global_variables()
       self._saved = averages.name_all(self._variables)
       self._restorer = restoring.Restorer(self._saved)
@@ -98,7 +99,7 @@ class Evaluator:
         totals[name] = _add(totals.get(name), value)
     return self._problem.finish(
       {
-        name: total if isinstance(total, list) else total / self._num_examples
+        name: total if isinstance(total, list) else total.compute()
         for name, total in totals.items()
       }
     )
@@ -107,10 +108,10 @@ class Evaluator:
 def _add(total, value):
   """Returns the sum of `total`, which is None at first, and `value`.
 
-  Numbers are added in double precision, lists of states as they are.
+  Means are added in double precision, lists of states as they are.
   """
   if not isinstance(value, list):
-    return float(value) + (total or 0.0)
+    return value + (total or metric_total.Mean(0, 0))
   return [a + b for a, b in zip(total, value, strict=True)] if total else value
 
 

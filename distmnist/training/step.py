@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.data import initial_values, metric_total, seeds
+from distmnist.data import split as split_lib
 from distmnist.exchange.copies import local_copies
 from distmnist.nn import (
   batch_norm,
@@ -291,14 +292,20 @@ def _build_towers(cluster, problem, batch):
         stack.enter_context(
           tf.variable_scope(tf.get_variable_scope(), reuse=True)
         )
-      x, y = parts[i]
-      outputs, penalty = _build_outputs(problem, x)
-      loss, _ = problem.loss(y, outputs)
+      part = split_lib.Split(*parts[i])
+      outputs, penalty = _build_outputs(problem, part.x)
+      loss, _ = problem.loss(part.y, outputs, part.weights)
       _take_losses()  # What loss() added to them is in its result.
       losses.append(loss + penalty if penalty is not None else loss)
-      found = problem.metrics(y, outputs)
+      found = problem.metrics(part.y, outputs, part.weights)
       # The step's `loss` is what it minimizes; one of metrics() is judged.
-      means.append({n: _take_mean(found[n]) for n in found if n != 'loss'})
+      means.append(
+        {
+          name: metric_total.build_mean(values, part.weights)
+          for name, values in found.items()
+          if name != 'loss'
+        }
+      )
   if len(devices) == 1:
     return losses[0], means[0]
   return sums.build_mean(losses), _average_each(means)
@@ -341,12 +348,6 @@ def _penalise(getter, name, *args, **kwargs):
   if regularizer:
     tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, regularizer(given))
   return given
-
-
-def _take_mean(metric):
-  if isinstance(metric, metric_total.Total):
-    return metric.value
-  return tf.reduce_mean(metric)
 
 
 def _average_each(means):

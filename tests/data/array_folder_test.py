@@ -67,3 +67,10 @@ def test_text_of_pandas_is_text_and_other_objects_are_refused(tmp_path):
 def test_what_is_no_array_of_the_examples_is_refused(x, said):
   with pytest.raises(ValueError, match=said):
     array_folder.make(x, B)
+
+
+def test_weights_are_a_split_s_own(tmp_path):
+  w = np.float32([1, 2, 3])
+  array_folder.write(tmp_path, {'train': (A, B, w), 'test': (A, B)})
+  assert array_folder.load(tmp_path, 'train')[2].tolist() == w.tolist()
+  assert len(array_folder.load(tmp_path, 'test')) == 2

@@ -52,7 +52,7 @@ def build(images, labels, batch_size, warmup=None):
     Split(images, labels), preprocess, batch_size, CPU, warmup
   )
   [batches] = step_rows.get_all()
-  return batch, batches
+  return (batch.x, batch.y), batches
 
 
 def test_a_step_has_the_images_that_it_is_fed_with(tf_session, set_flags):
@@ -104,13 +104,13 @@ def test_the_images_are_not_in_the_graph_but_on_the_worker(set_flags):
 
 def test_chunks_are_one_pass_in_order_and_the_last_is_smaller(tf_session):
   images, labels = make_data(5)
-  *chunk, initializer = input_pipeline.build_chunks(
+  chunk, initializer = input_pipeline.build_chunks(
     Split(images, labels), preprocess, 2
   )
   for _ in range(2):
     tf_session.run(initializer)
     for expected in ([0, 1], [2, 3], [4]):
-      images_v, labels_v = tf_session.run(chunk)
+      images_v, labels_v, _ = tf_session.run(chunk)
       assert labels_v.tolist() == expected
       np.testing.assert_allclose(images_v, images[expected] / 255, rtol=1e-6)
     with pytest.raises(tf.errors.OutOfRangeError):
@@ -123,23 +123,24 @@ def test_examples_may_be_any_nest(tf_session, set_flags):
     'text': np.array([b'no', b'maybe', b'yes'], object),
     'ids': (np.array([[1, 2], [3, 4], [5, 6]], np.int16),),
   }
-  split = Split(x, np.array([True, False, True]))
+  split = Split(x, np.array([True, False, True]), np.array([1, 2, 3], 'f'))
 
   def keep(x, y, is_training):
     return x, y
 
   batch = input_pipeline.build_batches(split, keep, 2, CPU)
   [batches] = step_rows.get_all()
-  *chunk, initializer = input_pipeline.build_chunks(split, keep, 2)
+  chunk, initializer = input_pipeline.build_chunks(split, keep, 2)
   start(tf_session)
-  found, y = tf_session.run(batch, {batches.fed: [[0, 2, 0]]})
+  found, y, w = tf_session.run(batch, {batches.fed: [[0, 2, 0]]})
   assert found['text'].tolist() == [b'yes', b'no']
   assert found['ids'][0].tolist() == [[5, 6], [1, 2]]
-  assert y.tolist() == [True, True]
+  assert y.tolist() == [True, True] and w.tolist() == [3, 1]
   tf_session.run(initializer)
   tf_session.run(chunk)
-  found, y = tf_session.run(chunk)
-  assert found['text'].tolist() == [b'yes'] and y.tolist() == [True]
+  found, y, w = tf_session.run(chunk)
+  assert found['text'].tolist() == [b'yes']
+  assert (y.tolist(), w.tolist()) == ([True], [3])
 
 
 def test_slices_are_parts_of_the_row_that_a_step_is_fed_with(
@@ -156,9 +157,9 @@ def test_slices_are_parts_of_the_row_that_a_step_is_fed_with(
   row = [40, 7, 3, 19, 0, 5, 5]
   found = tf_session.run(fetches, {batches.fed: [row]})
   chosen = [[7, 3], [19, 0], [5, 5]]
-  assert [y.tolist() for (_, y), _ in found] == chosen
-  for ((x, _), _), numbers in zip(found, chosen, strict=True):
-    np.testing.assert_allclose(x, images[numbers] / 255, rtol=1e-6)
+  assert [batch.y.tolist() for batch, _ in found] == chosen
+  for (batch, _), numbers in zip(found, chosen, strict=True):
+    np.testing.assert_allclose(batch.x, images[numbers] / 255, rtol=1e-6)
   assert [place for _, place in found] == [40, 42, 44]
   assert len({part.gate for part in slices}) == 3
 
@@ -169,5 +170,5 @@ def test_one_slice_is_the_batch(tf_session, set_flags):
   [whole] = input_pipeline.build_slices(
     Split(images, labels), preprocess, 3, 1, CPU, None
   )
-  assert whole.batch[1].shape == [3]
+  assert whole.batch.y.shape == [3]
   assert (whole.place, whole.gate) == (None, None)

@@ -109,3 +109,15 @@ def test_shapes_begin_with_the_number_of_examples():
     == 'x float32 [n, 2], words string [n, ?], one int32 [1], any bool of any '
     'shape'
   )
+
+
+def test_weights_are_one_number_for_each_example():
+  found = split.make(np.ones(3), np.ones(3), [1, 2, 3])
+  assert (found.w.dtype, found.weights.tolist()) == (np.float32, [1, 2, 3])
+  assert [len(array) for array in found.slice(1, 3).arrays()] == [2, 2, 2]
+  assert split.make(np.ones(3), np.ones(3)).weights is None
+  for wrong in (np.ones([3, 1]), ['a', 'b', 'c']):
+    with pytest.raises(ValueError, match=r'expected \[n\], a number for each'):
+      split.make(np.ones(3), np.ones(3), wrong)
+  with pytest.raises(ValueError, match='arrays have 2, 3 examples'):
+    split.make(np.ones(3), np.ones(3), np.ones(2))

@@ -330,3 +330,12 @@ def test_a_file_that_changes_while_it_is_read_is_named(tmp_path, monkeypatch):
   monkeypatch.setattr(csv.Reader, '_parse', parse_late)
   with pytest.raises(ValueError, match='a has changed since'):
     reader.read(np.arange(1))
+
+
+def test_a_column_may_be_the_weights(tmp_path):
+  path = write(tmp_path / 'a', 'n,y,w\n1,0,2\n3,1,0.5\n')
+  reader = csv.Reader(path, x='n', y='y', w='w')
+  x, y, w = reader.read(np.array([1, 0]))
+  assert (x.tolist(), y.tolist(), w.tolist()) == ([3, 1], [1, 0], [0.5, 2])
+  with pytest.raises(ValueError, match="has no column 'v': it has n, y, w"):
+    csv.Reader(path, x='n', y='y', w='v')

@@ -78,7 +78,7 @@ def train_worker(name, cluster, index, logdir, all_ended):
   rule = registry.load(STRATEGIES, name).make(member)
   plan = schedule.make_plan(member, rule, NUM_IMAGES)
   images = np.zeros([NUM_IMAGES, 1, 1, 1], np.uint8)
-  _, labels = input_pipeline.build_batches(
+  _, labels, _ = input_pipeline.build_batches(
     split.Split(images, np.arange(NUM_IMAGES, dtype=np.int32)),
     lambda x, y, is_training: (x, y),
     BATCH,

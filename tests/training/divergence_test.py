@@ -91,7 +91,7 @@ def explain(numbers, loss=lose, slice_size=4):
   problem = types.SimpleNamespace(
     preprocess=lambda x, y, is_training: (x, y),
     build=lambda x, is_training: x,
-    loss=lambda y, outputs: (loss(y, outputs), None),
+    loss=lambda y, outputs, weights: (loss(y, outputs), None),
   )
   with tf.Graph().as_default():  # A worker's, without tables.
     check = divergence.LossCheck(

@@ -9,17 +9,20 @@ import tensorflow.compat.v1 as tf
 from distmnist import tf_internals
 
 
-def compute(given, y, outputs, weights=None):
+def compute(given, y, outputs, loss_weight=None, weights=None):
   """Returns the mean loss of a batch, a float scalar.
 
   It is Keras's own mean: what a mask or a loss leaves out does not count, and
-  outputs of less than float32 are widened first.
+  outputs of less than float32 are widened first. With weights it is the sum of
+  weight * loss, divided by the number of examples and not by the sum of the
+  weights: so the mean over equal batches is the loss of all in one batch.
 
   Args:
     given: a name, a keras.losses.Loss or a function of (y, outputs); or a nest
       of one.
     y, outputs: tensors [n, ...], or nests of one.
-    weights: what `compile` takes as loss_weights.
+    loss_weight: what `compile` takes as loss_weights.
+    weights: float32 tensor [n], those of the examples, or None.
 
   Raises:
     ValueError: there are several outputs, the loss is a sum over the batch, or
@@ -31,11 +34,11 @@ def compute(given, y, outputs, weights=None):
     # Of one output with categorical_crossentropy, say, whose loss is always 0.
     warnings.simplefilter('error', SyntaxWarning)
     try:
-      mean = _make(given, y, outputs)(y, outputs)
+      mean = _make(given, y, outputs)(y, outputs, weights)
     except SyntaxWarning as warning:
       raise ValueError(str(warning)) from warning
-  if weights is not None:
-    mean *= float(_take_only(weights, 'loss weight'))
+  if loss_weight is not None:
+    mean *= float(_take_only(loss_weight, 'loss weight'))
   return mean
 
 

@@ -67,15 +67,17 @@ def _check_adds_up(metric, y, outputs):
       )
 
 
-def count(metric, y, outputs):
+def count(metric, y, outputs, weights=None):
   """Returns the metric_total.Total of a batch.
 
   Args:
     metric: keras.metrics.Metric, made by `make`.
     y, outputs: tensors [n, ...].
+    weights: tensor [n], those of the examples; None if all count the same.
   """
+  more = {} if weights is None else {'sample_weight': weights}
   first = [tf.constant(value) for value in _read_first(metric)]
-  states = metric.stateless_update_state(first, y, outputs)
+  states = metric.stateless_update_state(first, y, outputs, **more)
   added = [state - start for state, start in zip(states, first, strict=True)]
   value = _find_result(metric, states)
   return metric_total.Total(added, tf.cast(value, tf.float32))

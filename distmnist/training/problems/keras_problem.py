@@ -3,7 +3,9 @@
 A problem's module with `make_model() -> keras.Model` in place of `build` may
 define the rest as in Keras: `loss` and each item of the list `metrics` is a
 name ('mse'), an object from keras.losses or keras.metrics, or a function of
-(y, outputs). What the model was compiled with need not be repeated.
+(y, outputs). What the model was compiled with need not be repeated. Where
+`load` gives weights, they count in the loss and in `weighted_metrics`, but not
+in `metrics`, as in Keras.
 """
 
 import inspect
@@ -107,75 +109,103 @@ class KerasModule:
   def save(self, values, path):
     self._model.save(values, path)
 
-  def loss(self, y, outputs):
+  def has_own_loss(self, y, outputs):
+    """Whether the file itself computes the loss, from y and outputs as given.
+
+    Such a function knows of no weights.
+    """
+    given = getattr(self._module, 'loss', None)
+    return given is not None and (
+      self._is_own(given) or _takes_nests(given, y, outputs)
+    )
+
+  def loss(self, y, outputs, weights=None):
     """Returns the mean loss, or what the file's own function gives.
+
+    Args:
+      y, outputs: nests of tensors [n, ...].
+      weights: float32 tensor [n], those of the examples, or None; see
+        keras_losses.compute.
 
     Raises:
       ValueError: there is none, or none that Keras knows for these outputs.
     """
-    given, weights = getattr(self._module, 'loss', None), None
+    if self.has_own_loss(y, outputs):
+      return self._module.loss(y, outputs)
+    given, loss_weight = getattr(self._module, 'loss', None), None
     if given is None:
       given = self._compiled.get('loss')
-      weights = self._compiled.get('loss_weights')
+      loss_weight = self._compiled.get('loss_weights')
     if given is None:
       raise ValueError(
         "there is no loss: expected loss = 'mse' or the like, a function "
         'loss(y, outputs), or a model that is compiled with one'
       )
-    is_own = self._is_own(given) or _takes_nests(given, y, outputs)
-    if given is getattr(self._module, 'loss', None) and is_own:
-      return given(y, outputs)
     self.has_partial_loss = keras_losses.is_partial(given, outputs)
-    return keras_losses.compute(given, y, outputs, weights)
+    return keras_losses.compute(given, y, outputs, loss_weight, weights)
 
   def _is_own(self, given):
     """Whether it is a function that the user's file defines."""
     name = self._module.__name__
     return inspect.isfunction(given) and given.__module__ == name
 
-  def metrics(self, y, outputs):
-    """Returns {name: [n] or metric_total.Total}."""
+  def metrics(self, y, outputs, weights=None):
+    """Returns {name: [n] or metric_total.Total}.
+
+    Args:
+      y, outputs: nests of tensors [n, ...].
+      weights: float32 tensor [n], those of the examples, or None.
+    """
     given = getattr(self._module, 'metrics', None)
     if callable(given):
       return given(y, outputs)
-    given = self._find_metrics(given)
+    given = self._find_metrics()
     if not given:
       return {}
     y, outputs = keras_losses.pair(y, outputs)
     if self._metrics is None:
-      with runtime.eagerly():
-        made = [keras_metrics.make(each, y, outputs) for each in given]
-      self._metrics = dict(made)
+      self._metrics = {}
+      for part, is_weighted in given:
+        with runtime.eagerly():
+          name, metric = keras_metrics.make(part, y, outputs)
+        if is_weighted and name in self._metrics:
+          name = f'weighted_{name}'  # As Keras calls it.
+        self._metrics[name] = metric, is_weighted
     return {
-      name: keras_metrics.count(metric, y, outputs)
-      for name, metric in self._metrics.items()
+      name: keras_metrics.count(
+        metric, y, outputs, weights if is_weighted else None
+      )
+      for name, (metric, is_weighted) in self._metrics.items()
     }
 
-  def _find_metrics(self, given):
-    """Returns the list of what is to be measured, as the user gives it.
+  def _find_metrics(self):
+    """Returns the list of (what is to be measured, whether weights count).
 
     Raises:
       ValueError: a nest, for a model of several outputs.
     """
-    if not given:
-      kinds = 'metrics', 'weighted_metrics'  # No example has a weight here.
-      given = [
-        part for kind in kinds for part in _list(self._compiled.get(kind))
-      ]
-    given = _list(given)
-    for part in given:
+    kinds = 'metrics', 'weighted_metrics'
+    given = {kind: getattr(self._module, kind, None) for kind in kinds}
+    if not any(given.values()):
+      given = {kind: self._compiled.get(kind) for kind in kinds}
+    found = [
+      (part, kind == 'weighted_metrics')
+      for kind in kinds
+      for part in _list(given[kind])
+    ]
+    for part, _ in found:
       if isinstance(part, (dict, list, tuple)):
         raise ValueError(
           f'the metrics have {problem_module.shorten(part)}: expected a list of'
           ' names, objects or functions; for a model of several outputs write '
           'a function metrics(y, outputs)'
         )
-    return given
+    return found
 
   def finish(self, means):
     """Returns {name: float} from the sums of Totals and the other means."""
     values = dict(means)
-    for name, metric in (self._metrics or {}).items():
+    for name, (metric, _) in (self._metrics or {}).items():
       if isinstance(values.get(name), list):
         values[name] = keras_metrics.finish(metric, values[name])
     if hasattr(self._module, 'finish'):

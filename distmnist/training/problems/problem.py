@@ -6,10 +6,12 @@ every strategy:
   load(split) -> (x, y)           nests of arrays [n, ...], for 'train',
                                   'validation' and 'test', or a reader of them,
                                   see data/streamed.py; None for a split that
-                                  does not exist
+                                  does not exist; or (x, y, w), w [n] the
+                                  weights of the examples
   build(x, is_training) -> outputs, or make_model() -> keras.Model
   loss(y, outputs)                [n], or the mean over the batch, a scalar
-  metrics(y, outputs)             {name: [n]}; the means are reported
+  metrics(y, outputs)             {name: [n]}; the means are reported, with
+                                  weights sum(w * metric) / sum(w)
   finish(means) -> {name: float}  computed from these means, such as rmse
   preprocess(x, y, is_training) -> (x, y)    for one batch, in the graph
   best = '-loss'                  the metric that judges a training: '+' if
@@ -26,9 +28,13 @@ every strategy:
                                   graph, in place of the flags'
 
 The first three are required. With `make_model` the loss and the metrics may be
-Keras's, see keras_problem.py. The file itself, `load`, `prepare`, `make_model`,
-`finish` and `spec` run eagerly; the others build the graph. distmnist's own
-problem is problems/images.py.
+Keras's, see keras_problem.py. With weights the loss is sum(w * loss) / n, as in
+Keras, so that the mean over the equal batches of workers, of slices and of GPUs
+is the loss of one large batch.
+
+The file itself, `load`, `prepare`, `make_model`, `finish` and `spec` run
+eagerly; the others build the graph. distmnist's own problem is
+problems/images.py.
 """
 
 import contextlib
@@ -184,23 +190,45 @@ class Problem:
     with classic_variables.shared(self.error):
       return self.call('build', x, is_training)
 
-  def loss(self, y, outputs):
+  def loss(self, y, outputs, weights=None):
     """Returns (mean, values): a float32 scalar and float32 [n], or None.
 
-    Raises cli.UsageError if it is neither [n] nor a scalar, or not floats.
+    Args:
+      y, outputs: nests of tensors [n, ...].
+      weights: float32 tensor [n], those of the examples, or None.
+
+    Raises:
+      cli.UsageError: it is neither [n] nor a scalar, or not floats; or there
+        are weights, and it is a mean that the file has computed without them.
     """
-    found = _check_loss(self.error, self.call('loss', y, outputs))
+    args = ()
+    if self.has_keras_model and not self.module.has_own_loss(y, outputs):
+      args = (weights,)
+    found = _check_loss(self.error, self.call('loss', y, outputs, *args))
     if found.shape.ndims == 0:
+      if weights is not None and not args:
+        raise self.error(
+          'loss() gave a mean, but load() gives weights: expected the loss of '
+          'each example, [n]'
+        )
       return found, None
+    if weights is not None:
+      found *= weights
     return tf.reduce_mean(found), found
 
-  def metrics(self, y, outputs):
+  def metrics(self, y, outputs, weights=None):
     """Returns {name: float32 [n] or metric_total.Total}.
+
+    Args:
+      y, outputs: nests of tensors [n, ...].
+      weights: float32 tensor [n], those of the examples, or None. They count in
+        a Total already; see metric_total.Mean for the others.
 
     Raises:
       cli.UsageError: a metric has another shape.
     """
-    found = self.call_optional('metrics', y, outputs, default={})
+    args = (weights,) if self.has_keras_model else ()
+    found = self.call_optional('metrics', y, outputs, *args, default={})
     if not isinstance(found, dict):
       raise self.error(
         f'metrics() gave {problem_module.shorten(found)}: expected a dict of '
@@ -318,8 +346,8 @@ def _check_loss(error, found):
   return tf.cast(found, tf.float32)
 
 
-def build_sums(problem, y, outputs):
-  """Returns {name: float32 scalar}: the metrics, summed over the examples.
+def build_sums(problem, y, outputs, weights=None):
+  """Returns {name: metric_total.Mean}, the metrics of these examples.
 
   For a metric_total.Total it is the list of its states. The loss is added
   unless a metric has that name.
@@ -328,18 +356,19 @@ def build_sums(problem, y, outputs):
     problem: problem.Problem.
     y: nest of tensors [n, ...], what is to be learned.
     outputs: nest of tensors, the model's.
+    weights: float32 tensor [n], those of the examples, or None.
   """
   sums = {
     name: values.states
     if isinstance(values, metric_total.Total)
-    else tf.reduce_sum(values)
-    for name, values in problem.metrics(y, outputs).items()
+    else metric_total.Mean.of(values, weights)
+    for name, values in problem.metrics(y, outputs, weights).items()
   }
   if 'loss' not in sums:
-    mean, values = problem.loss(y, outputs)
+    mean, values = problem.loss(y, outputs, weights)
     if values is None:
-      n = tf.shape(tf.nest.flatten(y)[0])[0]
-      sums['loss'] = mean * tf.cast(n, tf.float32)
+      n = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
+      sums['loss'] = metric_total.Mean(mean * n, n)
     else:
-      sums['loss'] = tf.reduce_sum(values)
+      sums['loss'] = metric_total.Mean.of(values)
   return sums

@@ -44,13 +44,13 @@ def check_graph(problem, split, batch_size, strategy=None):
   problem_spec.check(problem, split.spec.x)
   noted = variable_checks.Noted('build()', problem.error)
   with problem_lib.open_graph():
-    x, y = _build_batch(problem, split, batch_size, is_training=True)
+    batch = _build_batch(problem, split, batch_size, is_training=True)
     with noted.scope():
-      outputs = problem.build(x, is_training=True)
+      outputs = problem.build(batch.x, is_training=True)
       built = len(tf.get_default_graph().get_operations())
-      _, values = problem.loss(y, outputs)
-      metrics = problem.metrics(y, outputs)
-      label_shapes.check(problem, y, outputs, batch_size, built)
+      _, values = problem.loss(batch.y, outputs, batch.weights)
+      metrics = problem.metrics(batch.y, outputs, batch.weights)
+      label_shapes.check(problem, batch.y, outputs, batch_size, built)
     noted.check_made(_find_variables())
     noted.check_trainable()
     _check_any_is_trained(problem)
@@ -75,20 +75,20 @@ def check_graph(problem, split, batch_size, strategy=None):
 
 
 def _build_batch(problem, split, batch_size, is_training):
-  """Returns (x, y) of a batch that is fed, as the model takes them."""
+  """Returns a batch (split.Split) that is fed, as the model takes it."""
   batch = split.pack(
     [
       tf.placeholder(leaf.dtype, [batch_size, *leaf.shape])
       for leaf in split.spec.arrays()
     ]
   )
-  x, y = problem.preprocess(*batch, is_training=is_training)
+  batch = batch.preprocess(problem.preprocess, is_training)
   for variable in _find_variables():
     raise problem.error(
       f'preprocess() makes the variable {variable.op.name!r}, but runs on each '
       'worker separately: make it in build()'
     )
-  return x, y
+  return batch
 
 
 def _find_variables():
@@ -110,9 +110,9 @@ def _check_evaluation(problem, split, trained):
     trained: {name: shape}.
   """
   with problem_lib.open_graph():
-    x, y = _build_batch(problem, split, None, is_training=False)
-    outputs = problem.build(x, is_training=False)
-    problem_lib.build_sums(problem, y, outputs)
+    batch = _build_batch(problem, split, None, is_training=False)
+    outputs = problem.build(batch.x, is_training=False)
+    problem_lib.build_sums(problem, batch.y, outputs, batch.weights)
     for name, shape in _find_shapes().items():
       if trained.get(name) != shape:
         known = trained.get(name, 'no such variable')

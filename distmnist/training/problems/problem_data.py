@@ -130,10 +130,10 @@ def load(problem, name):
     raise problem.error(f'load({name!r}) gave a reader without an example')
   if is_reader:
     return _read(problem, 'load', lambda _: found)
-  if not isinstance(found, tuple) or len(found) != 2:
+  if not isinstance(found, tuple) or len(found) not in (2, 3):
     raise problem.error(
       f'load({name!r}) gave {problem_module.shorten(found)}: expected (x, y), '
-      'a reader, or None where there is no such split'
+      '(x, y, weights), a reader, or None where there is no such split'
     )
   if not problem.is_custom:
     return split_lib.Split(*found)
@@ -161,7 +161,7 @@ def _reporting(problem, name):
 
 
 def make_batch(problem, num_examples):
-  """Returns (x, y), what `preprocess` makes of tensors of zeros.
+  """Returns the batch that `preprocess` makes of tensors of zeros.
 
   Reads no file for images; loads the training data of a user's problem.
 
@@ -178,12 +178,14 @@ def make_batch(problem, num_examples):
       for leaf in train.spec.arrays()
     ]
   )
-  return problem.preprocess(*zeros, is_training=True)
+  return zeros.preprocess(problem.preprocess, is_training=True)
 
 
 def _check_alike(problem, train, other, name):
+  # One may have weights, and the other none.
+  specs = [each.spec._replace(w=()) for each in (train, other)]
   try:
-    tf.nest.assert_same_structure(tuple(train.spec), tuple(other.spec))
+    tf.nest.assert_same_structure(*map(tuple, specs))
   except (ValueError, TypeError) as error:
     raise problem.error(
       f'load({name!r}) has another structure than the training data'
@@ -195,7 +197,7 @@ def _check_alike(problem, train, other, name):
       f'data have {", ".join(mine)}: give all readers the same classes=[...]'
     )
   for (path, mine), theirs in zip(
-    split_lib.walk(train.spec), other.spec.arrays(), strict=True
+    split_lib.walk(specs[0]), specs[1].arrays(), strict=True
   ):
     if mine != theirs:
       raise problem.error(

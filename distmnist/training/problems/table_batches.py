@@ -68,7 +68,7 @@ def measure(cluster, problem, batch_size):
       tf.placeholder(leaf.dtype, [None, *leaf.shape])
       for leaf in split.spec.arrays()
     ]
-    x, _ = problem.preprocess(*split.pack(fed), is_training=True)
+    x = split.pack(fed).preprocess(problem.preprocess, is_training=True).x
     center = center_lib.Center(cluster_lib.Cluster())
     with center.scope():
       problem.build(x, is_training=True)

@@ -111,7 +111,7 @@ def test_each_step_of_a_run_is_fed_with_a_row_of_its_own(tf_session, set_flags):
   set_flags()
   tensors, queue = build_step()
   images = np.arange(5, dtype=np.uint8).reshape(5, 1, 1, 1)
-  _, labels = input_pipeline.build_batches(
+  _, labels, _ = input_pipeline.build_batches(
     split.Split(images, np.arange(5)),
     lambda x, y, is_training: (x, y),
     2,

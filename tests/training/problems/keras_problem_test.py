@@ -292,3 +292,37 @@ def make_model():
 """)
   y = tf.zeros([4, 1])
   assert found.metrics(y, y).keys() == {'mae', 'mse'}
+
+
+@pytest.mark.slow
+def test_weights_count_where_keras_counts_them(make, monkeypatch):
+  found = make("""
+loss = 'binary_crossentropy'
+metrics = ['AUC', 'mae']
+weighted_metrics = ['AUC', 'accuracy']
+""")
+  monkeypatch.setattr(evaluation, 'CHUNK_SIZE', 4)
+  x, y = found.load('test')
+  w = np.float32([5, 1, 0, 2, 1, 9, 1, 0.5, 3])
+  evaluator = evaluation.Evaluator(found, split.make(x, y, w))
+  model = found.module._model._model
+  with runtime.eagerly():
+    model.compile(
+      loss='binary_crossentropy',
+      metrics=['AUC', 'mae'],
+      weighted_metrics=['AUC', 'accuracy'],
+    )
+    theirs = model.evaluate(
+      *(x.astype('f'), y[:, None], 4),
+      sample_weight=w,
+      return_dict=True,
+      verbose=0,
+    )
+    values = {
+      each.name: each.variable.numpy() for each in found.module._model._weights
+    }
+  ours = evaluator.compute(values | {'global_step': 0})
+  assert ours['AUC'] != ours['weighted_AUC']
+  ours = {name.lower(): value for name, value in ours.items()}
+  theirs = {name.lower(): value for name, value in theirs.items()}
+  assert ours == pytest.approx(theirs, rel=1e-6)

@@ -36,7 +36,7 @@ def load(split):
   assert validation.x['a'].shape == (0, 2)
   judges = problem_data.load_judges(found, train, validation)
   assert {name: s.num_examples for name, s in judges.items()} == {'test': 3}
-  x, y = problem_data.make_batch(found, 4)
+  x, y, _ = problem_data.make_batch(found, 4)
   assert (x['a'].shape.as_list(), y.dtype) == ([4, 2], tf.int64)
 
 
