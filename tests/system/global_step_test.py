@@ -99,3 +99,24 @@ def test_it_is_trained_judged_and_exported(net, tmp_path, cluster, words):
   x = np.array([[1, 0], [0, 0]])
   [outputs] = model.run({'x': x}).values()
   assert outputs[0] != 0 and outputs.shape == (2,)
+
+
+RATE = """
+def learning_rate(step, epoch):
+  return 0.001 / (1 + tf.cast(step, tf.float32))
+"""
+
+
+@pytest.mark.slow
+def test_each_step_of_a_long_run_has_its_own(tmp_path):
+  path = problems.write(tmp_path / 'net.py', NET + RATE)
+  found = []
+  for steps_per_run in 1, 10:
+    logdir = tmp_path / f'run{steps_per_run}'
+    programs.run_forked(
+      *('train', f'--problem={path}', '--train_steps=40', '--batch_size=20'),
+      *(f'--steps_per_run={steps_per_run}', f'--logdir={logdir}'),
+    )
+    report = read_report(logdir)
+    found.append((report['final_loss'], report['test_metrics']['loss']))
+  assert found[0] == found[1]
