@@ -102,12 +102,12 @@ def test_summaries_are_one_run_a_worker_with_plain_tags(observed):
   assert [step for step, _ in tags['loss']] == [1, 20, 40, 60, 80, 100]
   assert tags['learning_rate'][0][1] == pytest.approx(0.01)
   assert tags['loss'][-1][1] < tags['loss'][0][1]
-  assert [
-    s for s, _ in read_tags(logdir / 'metrics' / 'validation')['accuracy']
-  ] == [
-    50,
-    100,
-  ]
+  # The same charts as those of the workers.
+  for split, steps in ('validation', [50, 100]), ('test', [100]):
+    tags = read_tags(logdir / 'metrics' / split)
+    assert {
+      tag: [step for step, _ in points] for tag, points in tags.items()
+    } == dict.fromkeys(['loss', 'accuracy'], steps)
 
 
 @pytest.mark.slow

@@ -98,6 +98,9 @@ class History:
         if task.startswith(job):
           x = secs if axis == 's' else line.get('step')
           self._add((title, axis), task, x, line.get(field))
+      # Beside those of validation and test, in one chart.
+      for metric, y in (line.get('metrics') or {}).items():
+        self._add((metric, 'step'), task, line.get('step'), y)
 
   def _add(self, chart: tuple, name: str, x: Any, y: Any) -> None:
     if x is not None and y is not None:

@@ -45,6 +45,7 @@ def logdir(tmp_path, monkeypatch):
         state='training',
         step=step,
         loss=1 / step,
+        metrics={'accuracy': step / 100},
         unit='images',
         examples_per_sec=100.0,
         staleness={'0': 3 * step // 10, '2': step // 10},
@@ -56,7 +57,9 @@ def logdir(tmp_path, monkeypatch):
     'event', event='ended', about='worker 1', code=-9, text='killed by SIGKILL'
   )
   worker.write('event', event='wait', text='no step for 10 s: <ps 0>')
-  worker.write('evaluation', split='test', step=30, metrics={'accuracy': 0.5})
+  for split, step in ('validation', 20), ('validation', 30), ('test', 30):
+    found = {'accuracy': step / 60, 'loss': 0.25}
+    worker.write('evaluation', split=split, step=step, metrics=found)
   return folder
 
 
@@ -82,10 +85,20 @@ def test_the_page_has_all_and_refers_to_nothing(logdir):
 
 def test_curves_counts_and_lives_are_those_of_the_lines(logdir):
   history = html_report.History(metrics_file.iterate(str(logdir)))
+  workers = 'worker 0', 'worker 1'
+  validation, test = [20, 30], [30]
+  # A metric of training, validation and test is one chart.
+  losses = [(10, 0.1), (20, 0.05), (30, 0.03333333)]
   assert history.curves['loss', 'step'] == {
-    f'worker {i}': [(10, 0.1), (20, 0.05), (30, 0.03333333)] for i in range(2)
+    **dict.fromkeys(workers, losses),
+    'validation': [(step, 0.25) for step in validation],
+    'test': [(step, 0.25) for step in test],
   }
-  assert history.curves['accuracy', 'step'] == {'test': [(30, 0.5)]}
+  assert history.curves['accuracy', 'step'] == {
+    **dict.fromkeys(workers, [(10, 0.1), (20, 0.2), (30, 0.3)]),
+    'validation': [(20, 0.3333333), (30, 0.5)],
+    'test': [(30, 0.5)],
+  }
   assert [
     last['staleness']
     for (task, _), (_, _, last) in history.lives.items()
