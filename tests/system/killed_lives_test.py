@@ -13,7 +13,7 @@ from tests.support.background import DEADLINE_SECS, Running
 from tests.support.paths import REPO
 from tests.support.runner import SMALL, read_report
 
-STEPS, SAVED = 4000, 1500  # Global steps from one checkpoint to the next.
+STEPS, SAVED = 6000, 3500  # Global steps of the run, and at its checkpoint.
 FLAGS = (
   *(*SMALL, '--batch_size=20', f'--save_steps={SAVED}'),
   *(f'--train_steps={STEPS}', '--log_secs=0.5'),

@@ -87,6 +87,9 @@ def test_one_at_a_time(room, threads):
 def let_in_early(room, threads):
   """Whether one got in beside another when a third died in its wait."""
   inside, waiting, next_one = (room.open() for _ in range(3))
+  # TensorFlow forgets a deadline that is over before the graph is registered,
+  # in the first run of a session: this worker would wait and not die.
+  assert room.enter(waiting) == 1
   slow = threads.submit(room.enter_slowly, inside)
   room.wait_for_entry(next_one)
   with pytest.raises(tf.errors.DeadlineExceededError):
@@ -95,7 +98,7 @@ def let_in_early(room, threads):
   early, _ = concurrent.futures.wait([quick], 0.3)
   room.let_go(waiting)
   found = slow.result(), quick.result()
-  assert early or found == (1, 3)
+  assert early or found == (3, 7)
   return bool(early)
 
 
