@@ -74,8 +74,10 @@ class AheadCopies(shard_copies.ShardCopies):
     return self._step.value()
 
   def take_next(self, tensors):
-    # No control inputs: the reads begin when the step does.
-    values = self.read_center()
+    # They wait for no end of another op: the reads begin when the step does.
+    parts = self.read_shards()
+    center.read_after(self._next_step, parts)
+    values = self.from_shards(parts)
     with tf.control_dependencies(tensors):
       taken = [
         self.assign(values),

@@ -6,7 +6,8 @@ Recht et al. 2011, arXiv 1106.5730. Each worker, at its own pace:
 
 x~ is the center on the ps, g^i the gradient of worker i's batch, c the
 global_step and s the staleness: the updates by others between this worker's
-pull and its push. With n equally fast workers s is n - 1 on average.
+pull and its push. With n equally fast workers s is n - 1 on average, times the
+share of a step that lies between its pull and its push.
 
 Variables and optimizer slots live on the ps; a worker keeps nothing, or with
 --pull_ahead=1 a copy of the center that is one pull older. No worker waits for

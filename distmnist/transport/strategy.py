@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.transport import weight_averages
+from distmnist.transport import weight_averages, wire
 
 _COMMUNICATION_PERIOD = flags.DEFINE_integer(
   'communication_period',
@@ -324,16 +324,31 @@ def count_update(global_step, ops, read_step, mark_done=list):
       the count.
 
   Returns:
-    (new_step, staleness): int64 scalar tensors on that device. The count and
-    the read after it are two ops: an update that lands between them makes the
-    staleness one too large.
+    (new_step, staleness): int64 scalar tensors on that device. new_step is the
+    number of this update, which no other one has; staleness is how many others
+    were counted since read_step.
   """
   with tf.device(global_step.device):
     # Without an edge the read may come after the count: staleness -1.
     with tf.control_dependencies([*ops, read_step]):
+      before = _count(global_step)
+    with tf.control_dependencies(mark_done([before.op])):
+      return before + 1, before - read_step
+
+
+def _count(global_step):
+  """Adds 1 to the global step; returns what it was before."""
+  if not wire.is_on_ps(global_step):
+    # Nobody else counts, and it may be on a GPU, which has no such op as below.
+    before = global_step.read_value()
+    with tf.control_dependencies([before]):
       count = global_step.assign_add(1, read_value=False)
-    new_step = read_after(global_step, mark_done([count]))
-    return new_step, new_step - 1 - read_step
+    with tf.control_dependencies([count]):
+      return tf.identity(before)
+  # One op: of an addition and a read, others may count in between.
+  return tf.raw_ops.ResourceCountUpTo(
+    resource=global_step.handle, limit=tf.int64.max, T=tf.int64
+  )
 
 
 def count_bytes(variables):

@@ -51,7 +51,7 @@ def test_the_step_is_read_before_it_is_counted():
     (node, {other.name: other for other in function.node_def})
     for function in graph_def.library.function
     for node in function.node_def
-    if node.op == 'AssignAddVariableOp' and is_int64(node)
+    if node.op == 'ResourceCountUpTo'
   ]
   found, waiting = set(), [count]
   while waiting:

@@ -138,6 +138,7 @@ class Center(ModelVariables):
     self._has_ps = cluster.num_ps > 0
     self._wire, self._begins = wire, None  # See transport.Wire.to_ps.
     self._has_towers = len(cluster.tower_devices) > 1
+    self._reads = []
 
   def _make_view(self, center, shards, name):
     del shards
@@ -151,7 +152,8 @@ class Center(ModelVariables):
       )
 
   def _connect_views(self):
-    parts = self.rows.pull_with(self.read_shards(), self._devices)
+    self._reads = self.read_shards()
+    parts = self.rows.pull_with(self._reads, self._devices)
     if self._has_ps:
       values = self._join_parts(parts)
       for (view, _), value in zip(self._pulled, values, strict=True):
@@ -175,12 +177,16 @@ class Center(ModelVariables):
   def read_step(self, global_step):
     """Returns the global_step of the views, an int64 scalar tensor.
 
+    All updates that it counts are in what is pulled from its ps, and in what is
+    pulled from others but for those that land as the pulls start.
+
     Args:
       global_step: int64 scalar variable.
     """
-    # It starts with the pulls: an edge would cost a round trip per step.
     with tf.device(global_step.device):
-      return global_step.read_value()
+      step = global_step.read_value()
+    read_after(step, self._reads)
+    return step
 
   def take_next(self, tensors):
     """Ends a step: returns `tensors` once the next one may begin.
@@ -273,6 +279,21 @@ class Center(ModelVariables):
       tables_apart.keep(self.rows, of_rows)
       return gradients
     return gradients + of_rows
+
+
+def read_after(step, reads):
+  """Lets the shards on the ps of the global step be read after it.
+
+  Those on others start with it: an edge would cost a round trip per step.
+
+  Args:
+    step: tensor, as read_value() of the variable returns it.
+    reads: list of tensors, as of `Center.read_shards`.
+  """
+  for value in reads:
+    if value.device == step.device:
+      # read_value() is an identity of the value that was read.
+      tf_internals.add_control_inputs(value.op.inputs[0].op, [step.op])
 
 
 def read(shard):

@@ -1,5 +1,8 @@
 """center: views of the whole of it, and the ways to its shards and back."""
 
+import concurrent.futures
+import threading
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -7,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.exchange.center import center as center_lib
 from distmnist.nn import optimizers
-from distmnist.transport import sharding, variable_lists
+from distmnist.transport import sharding, strategy, variable_lists
 
 PS = [f'/job:ps/task:{i}/device:CPU:0' for i in range(2)]
 WORKER = '/job:worker/task:0/device:CPU:0'
@@ -179,3 +182,59 @@ def test_what_is_sent_is_rounded_to_the_dtype_of_the_wire(
 def test_the_cut_is_where_the_first_shard_is_smaller(tf_session, shape, axis):
   shard = tf.zeros([1, 4])
   assert center_lib.find_cut(shard, shape) == axis
+
+
+def test_the_step_is_read_before_what_its_ps_holds():
+  """An edge to another ps would cost a round trip in each step."""
+  with tf.Graph().as_default() as graph:
+    member = make_member(2)
+    center, _ = build(member)
+    with tf.device(PS[0]):
+      step = center.read_step(tf.train.get_or_create_global_step())
+    waiting = {
+      op.inputs[0].op.name
+      for op in graph.get_operations()
+      if step.op in op.control_inputs
+    }
+  assert waiting == {'rows/part_0', 'scalar'}
+
+
+def test_what_is_pulled_has_all_updates_that_its_step_counts(make_cluster):
+  """Three workers at once, each of whose updates adds 1 to all variables."""
+  cluster, num_steps = make_cluster(1, 3), 150
+  found, begin = [], threading.Event()
+
+  def train(index):
+    with tf.Graph().as_default() as graph:
+      member = cluster.worker(index)
+      with tf.device(member.device_setter()):
+        global_step = tf.train.get_or_create_global_step()
+        center = center_lib.Center(member)
+        with center.scope():
+          views = [
+            tf.get_variable(f'w{i}', [], initializer=tf.zeros_initializer())
+            for i in range(30)
+          ]
+      pulled_step = center.read_step(global_step)
+      with tf.control_dependencies(views):
+        ready = tf.constant(1.0)
+      added = variable_lists.add_all(center.shards, [ready] * len(views))
+      fetches = *strategy.count_update(global_step, [added], pulled_step), views
+    target = cluster.servers[index].target
+    with tf.Session(target, graph=graph) as session:
+      if not index:
+        with graph.as_default():
+          session.run(tf.global_variables_initializer())
+        begin.set()
+      assert begin.wait(60)
+      for _ in range(num_steps):
+        found.append(session.run(fetches))
+
+  with concurrent.futures.ThreadPoolExecutor(3) as pool:
+    for done in [pool.submit(train, i) for i in range(3)]:
+      done.result(120)
+  numbers = sorted(int(number) for number, _, _ in found)
+  assert numbers == list(range(1, 3 * num_steps + 1))
+  assert any(staleness for _, staleness, _ in found)
+  for number, staleness, values in found:
+    assert 0 <= number - 1 - staleness <= min(values)
