@@ -10,7 +10,9 @@ from distmnist.watching import metrics_file
 _MAX_CURVES = 8  # Of the best; more could not be told apart.
 _MAX_SAMPLES = 400  # read of each trial
 _NUM_POINTS = 60
-_MIN_POINTS = 2  # of each trial; the last evaluation alone is no curve
+# Points that each trial has to have. The last evaluation alone is no curve, and
+# the losses of the batches of a short run are none that could be believed.
+_MIN_EVALUATIONS, _MIN_LOSSES = 2, 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,22 +44,26 @@ def read(ranked: list[groups_lib.Group], by: str) -> tuple[str, list[Curve]]:
   """
   shown = [group for group in ranked if group.results][:_MAX_CURVES]
   split, _, metric = by.partition('_')
-  for name, read_points in (
-    (by, lambda lines: _find_evaluations(lines, split, metric)),
-    ('loss', _find_losses),
+
+  def read_evaluations(lines):
+    return _find_evaluations(lines, split, metric)
+
+  for name, read_points, fewest in (
+    (by, read_evaluations, _MIN_EVALUATIONS),
+    ('loss', _find_losses, _MIN_LOSSES),
   ):
-    found = [_make_curve(group, read_points) for group in shown]
+    found = [_make_curve(group, read_points, fewest) for group in shown]
     if found := [curve for curve in found if curve]:
       return name, found
   return by, []
 
 
-def _make_curve(group, read_points) -> Curve | None:
+def _make_curve(group, read_points, fewest: int) -> Curve | None:
   """Returns the curve of a group; None if a trial has too few points."""
   curves = []
   for trial in group.counted:
     points = read_points(metrics_file.iterate(trial.logdir, _MAX_SAMPLES))
-    if len(points) < _MIN_POINTS:
+    if len(points) < fewest:
       return None
     scale = _count_examples_a_step(trial)
     curves.append([(scale * step, points[step]) for step in sorted(points)])

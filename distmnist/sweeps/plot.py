@@ -76,7 +76,7 @@ def _draw(figure, groups):
   figure.suptitle(title, x=0.01, ha='left', fontsize=10, color=_INK)
   heights = [2.6] * rows + [3.2] * bool(curves)
   grid = figure.add_gridspec(len(heights), columns, height_ratios=heights)
-  values = [factor * x for group in shown for x in group.find_values(by)]
+  values = [factor * x for group in shown for x in _find_extent(group, by)]
   low, high = min(values, default=0), max(values, default=factor)
   span = max(high - low, 0.001 * factor)
   axes = None
@@ -95,6 +95,12 @@ def _draw(figure, groups):
     _draw_curves(figure.add_subplot(grid[rows, :]), curves, what)
 
 
+def _find_extent(group, by) -> list[float]:
+  """Returns the values of a group, and both ends of its bar."""
+  mean, deviation = group.mean(by), group.deviation(by) or 0.0
+  return [*group.find_values(by), mean - deviation, mean + deviation]
+
+
 def _is_lost(group) -> bool:
   return all(state in trials_lib.LOST for state in group.states)
 
@@ -109,8 +115,8 @@ def _describe_metric(key: str) -> tuple[str, int]:
 def _describe(trials, groups, lost):
   num_shown = sum(len(group.results) for group in groups)
   text = f'{num_shown} of {len(trials)} trials'
-  if num_seeds := max(len(group.trials) for group in groups) - 1:
-    text += f', {num_seeds + 1} seeds each: mean and deviation'
+  if (num_seeds := max(len(group.trials) for group in groups)) > 1:
+    text += f', {num_seeds} seeds each: mean and deviation'
   if num_lost := sum(trial.state in trials_lib.LOST for trial in trials):
     text += f', {num_lost} failed or diverged' + (' (x)' if lost else '')
   if dropped := sum(t.state == trials_lib.DROPPED for t in trials):

@@ -63,8 +63,9 @@ class Spec:
     """
     if self.is_proposed:
       return []
+    seed = self.first_seed if self.random else None
     return search_space.make_combinations(
-      self.choices, self.zip, self.random, self.first_seed
+      self.choices, self.zip, self.random, seed
     )
 
   @property

@@ -48,13 +48,16 @@ def test_one_seed_has_no_band(tmp_path):
   assert set(curve.deviations) == {None}
 
 
+LOSSES = {'_1': 2.0, '_4': 1.5, '_8': 1.2, '_11': 1.0, '_20': 0.5}
+
+
 def test_without_validations_it_is_the_loss(tmp_path):
-  found = make_groups(tmp_path, [(0.4,), (0.6,)], _1=2.0, _11=1.0, _20=0.5)
+  found = make_groups(tmp_path, [(0.4,), (0.6,)], **LOSSES)
   what, (curve,) = curves.read(found, 'validation_accuracy')
   assert what == 'loss'
   assert (curve.examples[0], curve.means[0], curve.means[-1]) == (100, 2, 0.5)
 
 
-def test_of_a_single_point_there_is_no_curve(tmp_path):
-  found = make_groups(tmp_path, [(0.4,)], _1=2.0)
+def test_of_a_few_points_there_is_no_curve(tmp_path):
+  found = make_groups(tmp_path, [(0.4,)], _1=2.0, _20=1.0)
   assert curves.read(found, 'validation_accuracy')[1] == []
