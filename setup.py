@@ -2,8 +2,10 @@
 
 import pathlib
 import re
+import runpy
 
 import setuptools
+from setuptools.command import build_py, sdist
 
 HERE = pathlib.Path(__file__).parent
 VERSION = re.search(
@@ -16,6 +18,32 @@ def read_description():
   text = (HERE / 'README.md').read_text(encoding='utf-8')
   text = re.sub(r'!\[[^]]*\]\((?!https?:)[^)]*\)\n', '', text)
   return re.sub(r'\[([^]]*)\]\((?!https?:)[^)]*\)', r'\1', text)
+
+
+COMMIT = runpy.run_path(str(HERE / 'distmnist' / 'common' / 'commit.py'))
+
+
+def record_commit(folder):
+  """Writes from which commit the package in `folder` is built, if known."""
+  if found := COMMIT['find'](HERE / 'distmnist'):
+    (pathlib.Path(folder) / COMMIT['FILE']).write_text(found + '\n')
+
+
+class BuildPy(build_py.build_py):
+  """Copies the package, with the commit that it is of."""
+
+  def run(self):
+    super().run()
+    if not self.editable_mode:
+      record_commit(pathlib.Path(self.build_lib) / 'distmnist')
+
+
+class Sdist(sdist.sdist):
+  """Packs the sources, with the commit that they are of."""
+
+  def make_release_tree(self, base_dir, files):
+    super().make_release_tree(base_dir, files)
+    record_commit(pathlib.Path(base_dir) / 'distmnist')
 
 
 DOCS = [  # The site: mkdocs.yml
@@ -54,6 +82,7 @@ setuptools.setup(
     'Topic :: Scientific/Engineering :: Artificial Intelligence',
     'Topic :: System :: Distributed Computing',
   ],
+  cmdclass={'build_py': BuildPy, 'sdist': Sdist},
   packages=[
     *setuptools.find_packages(include=['distmnist', 'distmnist.*']),
     'distmnist.configs',
@@ -61,7 +90,7 @@ setuptools.setup(
   # --flagfile=configs/NAME works without a checkout, too.
   package_dir={'distmnist.configs': 'configs'},
   package_data={
-    'distmnist': ['py.typed'],
+    'distmnist': ['py.typed', COMMIT['FILE']],
     'distmnist.configs': ['*.flags', '*/*.flags'],
     'distmnist.launching': ['*.json'],
     'distmnist.watching': ['*.jinja', '*.json'],

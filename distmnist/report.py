@@ -7,7 +7,7 @@ page is drawn by matplotlib and Jinja2: pip install distmnist[plots].
 """
 
 from distmnist.common import cli, files
-from distmnist.logdir import find_run
+from distmnist.logdir import find_run, run_flags
 from distmnist.watching import html_report, timeline
 
 _FIRST_FLAGS = ('logdir',)
@@ -24,7 +24,11 @@ def main():
   try:
     if path := timeline.merge(found.logdir):
       print(path)
-    print(html_report.write(found.logdir, found.state))
+    changes = [
+      (life['step'], run_flags.describe_changes(life['changes']))
+      for life in run_flags.read_changes(found.logdir)
+    ]
+    print(html_report.write(found.logdir, found.state, changes))
   except ImportError as error:
     raise cli.RunError(
       f'no {html_report.NAME}: {error}; pip install distmnist[plots]'

@@ -31,7 +31,7 @@ def test_where_nothing_can_draw_it_says_what_to_install(folder, monkeypatch):
 
 
 def test_a_folder_of_another_user_is_told(folder, monkeypatch):
-  def write(logdir, state):
+  def write(*args):
     raise PermissionError(13, 'Permission denied')
 
   monkeypatch.setattr(html_report, 'write', write)

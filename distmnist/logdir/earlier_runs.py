@@ -23,7 +23,8 @@ _OF_A_RUN = (
   r'checkpoint$|model\.ckpt|best$|report\.(json|html)$|timeline\.json$|'
   r'train\.flags$|problem\.py$|model\.keras$|'
   rf'{layout.METRICS}/(?!launcher$)|'
-  rf'{layout.OWN}/(history|train\.data|problem_before\.py)$'
+  rf'{layout.OWN}/(history|train\.data|problem_before\.py|'
+  r'flag_changes\.json)$'
 )
 # Which of them the other tasks of a launch begin before its chief looks here.
 _OF_TASKS = rf'{_HISTORY}$|{layout.METRICS}/(worker|ps|evaluator)_\d+$'

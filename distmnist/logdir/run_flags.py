@@ -1,10 +1,15 @@
-"""The flags of a run, as its log directory keeps them."""
+"""The flags of a run, as its log directory keeps them.
 
+train.flags has those of the last life. What differed in the lives before is
+kept beside it: with what step a change begins, then and now.
+"""
+
+import json
 import os
 
 from absl import flags
 
-from distmnist.common import cli, files, help_text
+from distmnist.common import cli, files, help_text, layout
 from distmnist.storage import paths
 
 FLAGS = flags.FLAGS
@@ -13,6 +18,14 @@ _FLAGS_FILE = 'train.flags'
 PROBLEM_FILE = 'problem.py'
 # Flags that concern one task alone.
 _NOT_KEPT = 'logdir', 'fed_dir'
+_CHANGES_FILE = 'flag_changes.json'
+# Addresses differ from life to life: their number counts.
+_COUNTED = {'ps_hosts': 'num_ps', 'worker_hosts': 'num_workers'}
+# What says which task this is, or what a program does in place of a training.
+_NO_CHANGE = (
+  *('job_name', 'task_index', 'report_file', 'download_only'),
+  *('print_cluster', 'help', 'helpfull'),
+)
 
 
 def ours():
@@ -31,14 +44,95 @@ def path_in(logdir):
   return os.path.join(logdir, _FLAGS_FILE)
 
 
-def write(logdir):
-  """Keeps the flags of this process; `evaluate` then needs none of them."""
+def write(logdir, step=0):
+  """Keeps the flags of this process; `evaluate` then needs none of them.
+
+  Args:
+    logdir: str.
+    step: int, the global step from which on they count.
+  """
+  # First: whoever is killed in between finds the same changes again.
+  if changes := find_changes(logdir):
+    kept = read_changes(logdir)
+    if not kept or kept[-1]['changes'] != changes:
+      kept.append({'step': step, 'changes': changes})
+      path = layout.make_own_path(logdir, _CHANGES_FILE)
+      with files.replacing(path) as file:
+        json.dump({'lives': kept}, file, indent=1)
   with files.replacing(path_in(logdir)) as file:
     file.writelines(
       flag.serialize() + '\n'
       for flag in ours()
       if flag.name not in _NOT_KEPT and flag.value is not None
     )
+
+
+def read_changes(logdir):
+  """Returns what has changed at a resume, a list in order, [] if nothing has.
+
+  Each is {'step': the global step from which on it counts, 'changes': {name:
+  [then, now]}}, values as a command line gives them, or None.
+  """
+  return files.read_dict(layout.own_path(logdir, _CHANGES_FILE)).get(
+    'lives', []
+  )
+
+
+def describe_changes(changes):
+  """Returns {name: [then, now]} as a text, --name then -> now, ..."""
+  return ', '.join(
+    f'--{name} {_show(then)} -> {_show(now)}'
+    for name, (then, now) in changes.items()
+  )
+
+
+def _show(value):
+  return 'none' if value is None else value or "''"
+
+
+def find_changes(logdir):
+  """Returns {name: [then, now]}, our flags that differ from those kept.
+
+  Of hosts it is their number that counts. Nothing has changed if nothing was
+  kept.
+  """
+  try:
+    kept = read(logdir)
+  except cli.RunError:
+    return {}
+  changes = {}
+  for flag in ours():
+    if flag.name in (*_NOT_KEPT, *_NO_CHANGE):
+      continue
+    values = [
+      _find_value(words, flag)
+      for words in (kept, (flag.serialize() or '').splitlines())
+    ]
+    name = _COUNTED.get(flag.name, flag.name)
+    if flag.name in _COUNTED:
+      values = [str(len(v.split(','))) if v else '0' for v in values]
+    if values[0] != values[1]:
+      changes[name] = values
+  return changes
+
+
+def _find_value(words, flag):
+  """Returns the value (str) that `words` give a flag, None if they do not."""
+  found = _choose(words, flag)
+  if not found:
+    return None
+  if flag.boolean:
+    return str(found[-1].startswith(f'--{flag.name}')).lower()
+  return ','.join(word.partition('=')[2] for word in found)
+
+
+def _choose(words, flag):
+  """Returns those of `words` that set a flag.
+
+  It may take several words, and a Boolean one may begin with `no`.
+  """
+  keys = {f'--{flag.name}'} | ({f'--no{flag.name}'} if flag.boolean else set())
+  return [word for word in words if word.partition('=')[0] in keys]
 
 
 def are_kept(logdir):
@@ -64,9 +158,7 @@ def find_changed(logdir, names):
     return None
   for name in names:
     flag = FLAGS[name]
-    # A flag may take several words, and a Boolean one may begin with `no`.
-    keys = {f'--{name}'} | ({f'--no{name}'} if flag.boolean else set())
-    then = [word for word in kept if word.partition('=')[0] in keys]
+    then = _choose(kept, flag)
     now = flag.serialize().splitlines()
     if then != now and (then or flag.value != flag.default):
       return tuple(' '.join(words) or f'no --{name}' for words in (then, now))

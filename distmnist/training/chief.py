@@ -97,7 +97,7 @@ class Chief(strategy.CenterHook):
       )
       self._validation = self._make_validation(steps)
     self._global_step = tf.train.get_global_step()
-    self._final_step = None
+    self._session_step = self._final_step = None
     self._judges = judges
     self._live = live_evaluation.LiveEvaluation(task, choice, variables, judges)
 
@@ -115,9 +115,10 @@ class Chief(strategy.CenterHook):
       self._validation.after_create_session(session, coord)
     self._saves.after_create_session(session, coord)
     self._growth.begin_session()  # The worker's summaries say from where.
+    self._session_step = int(session.run(self._global_step))
 
   def before_run(self, run_context):
-    self._first_step.begin()
+    self._first_step.begin(self._session_step)
 
   def after_run(self, run_context, run_values):
     self._first_step.end()

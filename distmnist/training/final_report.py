@@ -5,7 +5,7 @@ import shlex
 
 from absl import flags
 
-from distmnist.common import cli, files
+from distmnist.common import cli, files, versions
 from distmnist.logdir import (
   logdirs,
   report,
@@ -66,7 +66,9 @@ def publish(outcome, workers, strategy, num_workers, logdir):
       flag.name: flag.value
       for flag in run_flags.ours()
       if flag.value is not None
-    }
+    },
+    'flag_changes': run_flags.read_changes(logdir) if logdir else [],
+    'versions': versions.find(),
   }
   whole = report.compose(settings, outcome, all_lives, strategy.max_staleness)
   for line in report_text.format_lines(whole):

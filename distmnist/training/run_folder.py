@@ -85,6 +85,10 @@ class RunFolder:
       changed = problem_source.find_change(problem, self.path, True)
       if changed:
         _log.info(changed)
+      if self.path and (changes := run_flags.find_changes(self.path)):
+        _log.info(
+          f'changed since the last life: {run_flags.describe_changes(changes)}'
+        )
       if not self.restart.find():
         warm_start.check()
       if plan:
@@ -158,15 +162,16 @@ class RunFolder:
     write_run(self.path, self.images, self._problem)
 
 
-def write_run(logdir, images, problem):
+def write_run(logdir, images, problem, step=0):
   """Records in the log directory what the run was started with.
 
   Args:
     logdir: str.
     images: str, from run_data.describe.
     problem: problem.Problem, or None.
+    step: int, the global step from which on this counts.
   """
-  run_flags.write(logdir)
+  run_flags.write(logdir, step)
   run_data.write(logdir, images)
   problem_source.keep(problem, logdir)
 
@@ -187,10 +192,10 @@ class FirstStep:
     self._logdir, self._images, self._problem = logdir, images, problem
     self._has_begun = False
 
-  def begin(self):
-    """To be called before each step."""
+  def begin(self, step):
+    """To be called before each step; `step`, an int, is the session's first."""
     if self._logdir and not self._has_begun:
-      write_run(self._logdir, self._images, self._problem)
+      write_run(self._logdir, self._images, self._problem, step)
 
   def end(self):
     """To be called after each step."""

@@ -107,8 +107,17 @@ class History:
       self.curves[chart][name].append((x, y))
 
 
-def write(logdir: str, state: run_state.RunState) -> str:
+def write(
+  logdir: str,
+  state: run_state.RunState,
+  flag_changes: Iterable[tuple[int, str]] = (),
+) -> str:
   """Writes the page of a run; returns its path.
+
+  Args:
+    logdir: its folder.
+    state: how things stand there.
+    flag_changes: (global step, what changed) of each life with other flags.
 
   Raises:
     ImportError: matplotlib or Jinja2 is not installed.
@@ -131,6 +140,7 @@ def write(logdir: str, state: run_state.RunState) -> str:
       lives=safe(_draw_lives(history)),
       totals=_make_totals(history, state.unit),
       flags=flags.read_text('utf-8', 'replace') if flags.exists() else 'none',
+      flag_changes=flag_changes,
       begun=time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(history.start)),
     )
   with files.replacing(path := f'{logdir}/{NAME}') as file:

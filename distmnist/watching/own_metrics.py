@@ -8,18 +8,15 @@ queue fills, and what comes then is dropped.
 """
 
 import contextlib
-import importlib.metadata
 import logging
 import math
 import os
-import platform
 import queue
 import socket
 import threading
 import time
 
-import distmnist
-from distmnist.common import owner_file
+from distmnist.common import owner_file, versions
 from distmnist.common.names import ATTEMPT, LAUNCH_ID
 from distmnist.watching import metrics_file, process_bytes
 
@@ -32,16 +29,6 @@ _MAX_LINES = 1000
 # The most that an end waits for the last lines.
 _END_SECS = 10.0
 _PAGE = os.sysconf('SC_PAGE_SIZE')
-
-
-def _find_versions():
-  """Returns {name: version} of what results may depend on."""
-  found = {'distmnist': distmnist.__version__}
-  found['Python'] = platform.python_version()
-  for name in ('tensorflow', 'numpy'):
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-      found[name] = importlib.metadata.version(name)
-  return found
 
 
 class OwnMetrics:
@@ -143,7 +130,7 @@ class Sampler:
       process={name: me[name] for name in ('pid', 'machine', 'start')},
       attempt=int(os.environ.get(ATTEMPT, '1')),
       **({'launch': launch} if launch else {}),
-      versions=_find_versions(),
+      versions=versions.find(),
       every_secs=every_secs,
     )
     self.every_secs = min(every_secs, threading.TIMEOUT_MAX)

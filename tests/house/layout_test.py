@@ -154,6 +154,7 @@ STARTERS = {
   'launching/kubernetes/kubectl.py': 'kubectl',
   'spark/partition.py': 'the agent of an executor',
   # Other programs.
+  'common/commit.py': 'git',
   'common/child_program.py': 'launch or sweep, for a call from Python',
   'launching/supervisor/sidecars.py': 'TensorBoard and its like',
   'launching/network_namespace.py': 'who makes the namespace',

@@ -29,6 +29,9 @@ def built(tmp_path_factory):
   for name in ('setup.py', 'pyproject.toml', 'README.md', 'LICENSE'):
     shutil.copy(REPO / name, folder)
   shutil.copy(REPO / 'MANIFEST.in', folder)
+  author = '-c', 'user.name=n', '-c', 'user.email=e'
+  for words in (['init', '-q'], ['add', 'distmnist'], ['commit', '-qm', 'm']):
+    subprocess.run(['git', *author, *words], cwd=folder, check=True)
   subprocess.run(
     [sys.executable, 'setup.py', '-q', 'bdist_wheel', 'sdist'],
     cwd=folder,
@@ -69,6 +72,16 @@ def test_all_configs_and_modules_are_in_the_wheel(wheel):
     'distmnist/watching/report.html.jinja',
   } <= names
   assert not [n for n in names if n.startswith(('tests/', 'configs/'))]
+
+
+@pytest.mark.slow
+def test_what_is_built_knows_its_commit(wheel, built):
+  (path,) = built.glob('*.tar.gz')
+  with tarfile.open(path) as file:
+    (name,) = [n for n in file.getnames() if n.endswith('/commit.txt')]
+    of_sdist = file.extractfile(name).read()
+  assert of_sdist == wheel.read('distmnist/commit.txt')
+  assert re.fullmatch(rb'[0-9a-f]{40}\n', of_sdist)
 
 
 @pytest.mark.slow

@@ -76,3 +76,48 @@ def test_a_change_is_found_whatever_the_kind_of_flag(
   run_flags.write(str(tmp_path))
   set_flags(*words)
   assert run_flags.find_changed(str(tmp_path), names) == found
+
+
+def test_what_changes_from_life_to_life_is_kept_with_its_step(
+  set_flags, tmp_path
+):
+  logdir = str(tmp_path)
+  set_flags('--learning_rate=0.05', '--worker_hosts=a:1,b:1')
+  assert run_flags.find_changes(logdir) == {}
+  run_flags.write(logdir)
+  # Other ports, another task: the same run.
+  set_flags('--learning_rate=0.05', '--worker_hosts=a:2,b:2', '--task_index=1')
+  run_flags.write(logdir, 10)
+  assert run_flags.read_changes(logdir) == []
+  words = '--learning_rate=0.01', '--worker_hosts=a:2,b:2,c:2', '--history'
+  set_flags(*words)
+  first = {
+    'num_workers': ['2', '3'],
+    'history': ['false', 'true'],
+    'learning_rate': ['0.05', '0.01'],
+  }
+  assert run_flags.find_changes(logdir) == first
+  run_flags.write(logdir, 20)
+  run_flags.write(logdir, 30)
+  set_flags(*words, '--clip_norm=1')
+  run_flags.write(logdir, 40)
+  second = {'clip_norm': [None, '1.0']}
+  assert run_flags.read_changes(logdir) == [
+    {'step': 20, 'changes': first},
+    {'step': 40, 'changes': second},
+  ]
+  assert (
+    run_flags.describe_changes(second | {'learning_rate': ['0.05', '0.01']})
+    == '--clip_norm none -> 1.0, --learning_rate 0.05 -> 0.01'
+  )
+
+
+def test_a_life_killed_amid_its_first_step_is_kept_once(set_flags, tmp_path):
+  set_flags('--learning_rate=0.05')
+  run_flags.write(str(tmp_path))
+  before = (tmp_path / 'train.flags').read_text()
+  set_flags('--learning_rate=0.01')
+  run_flags.write(str(tmp_path), 20)
+  (tmp_path / 'train.flags').write_text(before)
+  run_flags.write(str(tmp_path), 20)
+  assert len(run_flags.read_changes(str(tmp_path))) == 1

@@ -153,7 +153,7 @@ def test_a_run_has_begun_once_its_first_step_is_done(set_flags, tmp_path):
     str(tmp_path), 'some images', problem_lib.from_flags()
   )
   assert os.listdir(tmp_path) == ['report.json']
-  step.begin()
+  step.begin(0)
   assert (
     tmp_path / 'distmnist-files' / 'train.data'
   ).read_text() == 'some images\n'
@@ -166,7 +166,7 @@ def test_a_run_has_begun_once_its_first_step_is_done(set_flags, tmp_path):
   # Later steps neither write nor remove.
   report.write_text('{}')
   (tmp_path / 'distmnist-files' / 'train.data').unlink()
-  step.begin()
+  step.begin(0)
   step.end()
   left = [path.name for path in tmp_path.rglob('*') if path.is_file()]
   assert sorted(left) == ['report.json', 'train.flags']

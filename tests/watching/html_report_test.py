@@ -9,10 +9,11 @@ import pytest
 from distmnist.watching import html_report, metrics_file, watched_run
 
 
-def draw(logdir):
+def draw(logdir, **about):
   """Returns the page of a run, and its words (str)."""
   state = watched_run.WatchedRun(str(logdir)).look()
-  assert html_report.write(str(logdir), state) == f'{logdir}/report.html'
+  written = html_report.write(str(logdir), state, **about)
+  assert written == f'{logdir}/report.html'
   page = (logdir / 'report.html').read_text('utf-8')
   words = html.unescape(re.sub(r'<[^>]*>', ' ', page))
   return page, ' '.join(words.split())
@@ -64,7 +65,7 @@ def logdir(tmp_path, monkeypatch):
 
 
 def test_the_page_has_all_and_refers_to_nothing(logdir):
-  page, words = draw(logdir)
+  page, words = draw(logdir, flag_changes=[(20, '--x a -> <b>')])
   assert not re.search(r'<(script|link|img|image|iframe)|@import', page)
   links = re.findall(r'(?:href|src)="([^"]*)"|url\(([^)]*)\)', page)
   assert all((a or b).startswith('#') for a, b in links)
@@ -74,6 +75,7 @@ def test_the_page_has_all_and_refers_to_nothing(logdir):
   for text in (
     *('a <run>', '--model=cnn --x=<b>', 'worker 1: killed by SIGKILL'),
     *('worker 1: no step for 10 s: <ps 0>', 'tensorflow 2.21.0'),
+    'at step 20: --x a -> <b>',
     # The charts.
     *('loss', 'images/s of each worker', 'accuracy', 'pushes by staleness'),
     *('samples of ps in which a worker waited', 'lives of each task'),
