@@ -20,14 +20,14 @@ from distmnist.common import (
   registry,
 )
 from distmnist.common.names import LAUNCH_ID, LAUNCHERS, TRAIN
-from distmnist.launching import cluster_flags, jobs, run_record
+from distmnist.launching import cluster_flags, jobs, repeating, run_record
 from distmnist.launching import train_flags as train_flags_lib
 from distmnist.launching.screen import log_view, screens
 from distmnist.launching.supervisor import sidecars
 
 # What --help explains.
 _FIRST_FLAGS = (
-  *('num_ps', 'num_workers', 'launcher', 'logs_dir', 'show_logs'),
+  *('num_ps', 'num_workers', 'launcher', 'like', 'logs_dir', 'show_logs'),
   *('max_restarts', 'restart_window_secs', 'min_workers', 'module', 'dry_run'),
 )
 
@@ -40,7 +40,10 @@ def main(train_flags: list[str]) -> int:
   console.print_logs(log_view.print_line)
   # Flags of a --flagfile count as given.
   given = train_flags_lib.expand(train_flags)
-  jobs.check_train_flags(given)
+  jobs.check_train_flags(given, repeating.explain_flagfile(train_flags))
+  what = repeating.from_flags(given)
+  if what.train_flags != given:
+    train_flags = given = what.train_flags
   if cluster_flags.MODULE.value == TRAIN:
     train_flags_lib.check(given)
   launcher = cluster_flags.LAUNCHER.value
@@ -59,7 +62,11 @@ def main(train_flags: list[str]) -> int:
     # The check takes seconds of TensorFlow here, but a mistake there costs a
     # place in the queue. On this machine the tasks report it just as early.
     train_flags_lib.check_combination(given, num_ps, num_workers)
-  job = cluster_flags.make_job(train_flags, given)
+  job = dataclasses.replace(
+    cluster_flags.make_job(train_flags, given),
+    launch_flags=tuple(what.launch_flags),
+    num_cores=what.num_cores,
+  )
   with run_record.opened(job, launcher, sidecars.from_flags()) as record:
     job = dataclasses.replace(job, record=record)
     record.code = registry.load(LAUNCHERS, launcher).launch(job)

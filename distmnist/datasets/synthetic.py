@@ -34,12 +34,6 @@ _TEST_IMAGES = flags.DEFINE_integer(
   'Images that --dataset=synthetic draws for testing.',
   lower_bound=1,
 )
-_SEED = flags.DEFINE_integer(
-  'synthetic_seed',
-  0,
-  'Seed of the images that --dataset=synthetic draws.',
-  lower_bound=0,
-)
 _IMAGE_SIZE = flags.DEFINE_integer(
   'synthetic_image_size',
   28,
@@ -88,13 +82,13 @@ def load(data_dir, split):
     split: str, 'train' or 'test'.
   """
   del data_dir
-  num_images, stream = {
-    'train': (_TRAIN_IMAGES.value, 0),
-    'test': (_TEST_IMAGES.value, 1),
+  num_images, seed = {
+    'train': (_TRAIN_IMAGES.value, [0, 0]),
+    'test': (_TEST_IMAGES.value, [0, 1]),
   }[split]
   return drawn_digits.draw(
     num_images,
-    [_SEED.value, stream],
+    seed,
     _IMAGE_SIZE.value,
     _CHANNELS.value,
     _CLASSES.value,

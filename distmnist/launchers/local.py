@@ -66,7 +66,7 @@ def launch(job):
     hosts[: job.num_ps],
     hosts[job.num_ps :],
     job.train_flags,
-    num_cores=len(os.sched_getaffinity(0)),
+    num_cores=job.num_cores or len(os.sched_getaffinity(0)),
     gpus=gpus,
     module=job.module,
   )

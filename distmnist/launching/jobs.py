@@ -36,6 +36,9 @@ class Job:
     restart_window_secs: float, that window; 0 is the whole run.
     min_workers: int, how many workers are enough to go on, or None.
     evaluator: bool, whether an evaluator follows the run.
+    launch_flags: tuple of str, of launch itself: what --like takes over.
+    num_cores: int, the cores of this machine that the workers share; None for
+      all of them.
     record: run_record.RunRecord of the launch; None if there is none.
   """
 
@@ -51,6 +54,8 @@ class Job:
   restart_window_secs: float = 0.0
   min_workers: int | None = None
   evaluator: bool = False
+  launch_flags: tuple[str, ...] = ()
+  num_cores: int | None = None
   record: Any = None
 
   def flag(self, name):
@@ -221,18 +226,23 @@ def make_data_task(train_flags, module=TRAIN):
   return Task('data', None, '127.0.0.1', None, argv)
 
 
-def check_train_flags(train_flags):
+def check_train_flags(train_flags, remedy=None):
   """Refuses flags that would make a task believe it is another one.
+
+  Args:
+    train_flags: list of str.
+    remedy: str, what to do instead, if that is known.
 
   Raises:
     cli.UsageError: one of CLUSTER_FLAGS is among `train_flags`.
   """
   for name in CLUSTER_FLAGS:
     if command_line.find_value(train_flags, name) is not None:
-      raise cli.UsageError(
-        f"--{name} is the launcher's to set: leave it out, and give the shape"
-        ' of the cluster by --num_ps and --num_workers'
+      instead = remedy or (
+        'leave it out, and give the shape of the cluster by --num_ps and '
+        '--num_workers'
       )
+      raise cli.UsageError(f"--{name} is the launcher's to set: {instead}")
 
 
 def split_options(flag_name, text):

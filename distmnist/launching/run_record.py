@@ -32,18 +32,19 @@ class RunRecord:
     is_asked_to_stop: bool, whether somebody has left a request to stop.
   """
 
-  def __init__(self, logdir, launcher, flags, sidecars=()):
+  def __init__(self, logdir, launcher, flags, sidecars=(), launch_flags=()):
     """
     Args:
       logdir: str or None.
       launcher: str, its name.
       flags: list of str, those of train.
+      launch_flags: list of str, those of launch.
       sidecars: list of callable(logdir, logs_dir) -> a context, for what runs
         beside the tasks until the launch ends.
     """
     self.logdir = logdir
     self._launcher = launcher
-    self._flags = list(flags)
+    self._flags, self._launch_flags = list(flags), list(launch_flags)
     self._sidecars = sidecars
     self._writer = None
     self._known = {}
@@ -92,6 +93,7 @@ class RunRecord:
       # Relative inside of the folder: that may be moved or copied.
       logs_dir=_find_within(logs_dir, self.logdir),
       flags=self._flags,
+      launch_flags=self._launch_flags,
     )
     # Made before the sidecars, and left before them: a request that comes
     # once the run has ended does not cut short what they deliver.
@@ -208,7 +210,7 @@ def opened(job, launcher, sidecars=()):
     cli.LostError: another launcher has taken the log directory over.
   """
   logdir = None if job.dry_run else find_folder(job.given)
-  mine = RunRecord(logdir, launcher, job.given, sidecars)
+  mine = RunRecord(logdir, launcher, job.given, sidecars, job.launch_flags)
   try:
     yield mine
   except KeyboardInterrupt:

@@ -117,6 +117,27 @@ def _has(values, name):
   )
 
 
+def find_idle(words):
+  """Returns the names of flags that could as well be left out.
+
+  Args:
+    words: list of str, each a --name=value or a Boolean.
+
+  Returns:
+    (names that train does not have, names whose values are as by default), two
+    sets of str.
+  """
+  values = _define()
+  names = {word.lstrip('-').partition('=')[0] for word in words}
+  unknown = {name for name in names if not _has(values, name)}
+  command_line.parse(values, ['train', *words], known_only=True)
+  return unknown, {
+    name
+    for name in values
+    if values[name].present and values[name].value == values[name].default
+  }
+
+
 def _define():
   """Returns flags.FlagValues with the flags of train, none of them set."""
   values = flags.FlagValues()

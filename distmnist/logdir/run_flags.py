@@ -93,8 +93,8 @@ def _show(value):
 def find_changes(logdir):
   """Returns {name: [then, now]}, our flags that differ from those kept.
 
-  Of hosts it is their number that counts. Nothing has changed if nothing was
-  kept.
+  Of hosts it is their number that counts. One that was not kept had its
+  default. Nothing has changed if nothing was kept.
   """
   try:
     kept = read(logdir)
@@ -111,7 +111,8 @@ def find_changes(logdir):
     name = _COUNTED.get(flag.name, flag.name)
     if flag.name in _COUNTED:
       values = [str(len(v.split(','))) if v else '0' for v in values]
-    if values[0] != values[1]:
+    is_new = values[0] is None and flag.value == flag.default
+    if values[0] != values[1] and not is_new:
       changes[name] = values
   return changes
 

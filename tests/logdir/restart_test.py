@@ -334,7 +334,7 @@ def test_numbers_that_are_not_finite_are_found(
   'changed',
   [
     *('--model=dnn', '--dataset=mnist', '--validation_images=7'),
-    *('--synthetic_seed=3', '--synthetic_train_images=80'),
+    *('--synthetic_classes=3', '--synthetic_train_images=80'),
   ],
 )
 def test_a_run_of_another_model_or_data_set_is_refused(

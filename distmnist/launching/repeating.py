@@ -1,0 +1,312 @@
+"""A run again, in a new log directory: launch --like=LOGDIR.
+
+What is taken over: of train all flags, as train.flags has them, defaults
+included; of the launcher what it was given; the number of ps and workers; the
+threads of each task. Flags that are given besides win. What is of that run
+alone is left out: roles, hosts and ports, its folders, what its later lives
+resumed from.
+"""
+
+import contextlib
+import itertools
+import logging
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from absl import flags
+
+from distmnist.common import cli, command_line, files, help_text, versions
+from distmnist.common.names import TRAIN
+from distmnist.launching import cluster_flags, jobs, train_flags
+from distmnist.logdir import run_flags
+from distmnist.storage import paths, urls
+from distmnist.watching import metrics_file, run_state
+
+FLAGS = flags.FLAGS
+_log = logging.getLogger(__name__)
+
+_LIKE = flags.DEFINE_string(
+  'like',
+  None,
+  'The log directory of a run that is to be made again: with its cluster, '
+  'launcher, flags and threads, but what is given besides. Its own new log '
+  "directory is train's --logdir, by default LIKE_2, LIKE_3, ...",
+)
+
+# Of launch: what names hosts and ports, or is of one launch alone.
+_NOT_OF_LAUNCH = (
+  *('like', 'logs_dir', 'dry_run', 'help', 'helpfull'),
+  *('hosts', 'ray_address', 'master', 'metrics_port', 'kube_name'),
+)
+# Of train: the role of the chief, and what is of one life alone.
+_NOT_OF_TRAIN = (
+  *jobs.CLUSTER_FLAGS,
+  *('logdir', 'report_file', 'resume', 'help', 'helpfull'),
+)
+_THREADS = 'intra_op_parallelism_threads', 'inter_op_parallelism_threads'
+_SHAPE = 'launcher', 'num_ps', 'num_workers'
+# How long a run is: who gives one of them does not want the others' limit.
+_LENGTHS = 'epochs', 'train_steps', 'train_secs'
+
+
+class Launch(NamedTuple):
+  """What a launch runs.
+
+  Attributes:
+    train_flags: for every task, without --flagfile.
+    launch_flags: of launch itself, as its record keeps them.
+    num_cores: of this machine, which the workers share; None for all that are
+      there, or if `train_flags` say how many threads a task has.
+  """
+
+  train_flags: list[str]
+  launch_flags: list[str]
+  num_cores: int | None = None
+
+
+def from_flags(given: list[str]) -> Launch:
+  """Returns what is launched: what is given, and with --like the run's rest.
+
+  The flags of launch that are taken over become the defaults of this process.
+
+  Args:
+    given: the flags of train, without --flagfile.
+
+  Raises:
+    cli.UsageError: there is no such run, it is another user's, or its log
+      directory would be that of the new run.
+  """
+  launch_flags = [
+    word
+    for module, its_flags in FLAGS.flags_by_module_dict().items()
+    if help_text.is_ours(module)
+    for flag in its_flags
+    if flag.present and flag.name not in _NOT_OF_LAUNCH
+    for word in flag.serialize().splitlines()
+  ]
+  if not _LIKE.value:
+    return Launch(given, launch_flags)
+  logdir = urls.expand(_LIKE.value)
+  _check_owner(logdir)
+  lines, _ = metrics_file.read_state(logdir)
+  state = run_state.RunState().take(lines)
+  launcher, changes = state.launcher or {}, run_flags.read_changes(logdir)
+  kept = _read_flags(logdir, launcher)
+  num_ps, num_workers = _count(launcher.get('tasks'), kept)
+  taken = [
+    *_drop(launcher.get('launch_flags', []), _SHAPE),
+    f'--launcher={launcher.get("launcher", "local")}',
+    *(f'--num_ps={num_ps}', f'--num_workers={num_workers}'),
+  ]
+  _set_defaults(taken)
+  new = command_line.find_value(given, 'logdir') or _choose_folder(logdir)
+  if _is_same(urls.expand(new), logdir):
+    raise cli.UsageError(
+      f'--like={_LIKE.value} and --logdir={new} are one folder: give the new '
+      'run another --logdir, or none'
+    )
+  _log.info(f'a run like that in {logdir}, in {new}')
+  _say_differences(logdir, state, changes)
+  words = _drop(kept, _NOT_OF_TRAIN) + _find_beginning(kept, changes)
+  words, num_cores = _settle_threads(words, launcher.get('flags', kept))
+  words = _drop(words, _find_idle(words)) + _find_problem(logdir, kept)
+  names = _find_names(given)
+  names |= {*_LENGTHS} if names & {*_LENGTHS} else set()
+  own = [] if 'logdir' in names else [f'--logdir={new}']
+  return Launch(
+    [*_drop(words, names), *own, *given],
+    [*_drop(taken, _find_names(launch_flags)), *launch_flags],
+    num_cores,
+  )
+
+
+def _read_flags(logdir: str, launcher: dict) -> list[str]:
+  """Returns the flags of train of a run.
+
+  A loop of one's own keeps none; its launcher knows those that were given.
+  """
+  try:
+    return [word for word in run_flags.read(logdir) if word]
+  except cli.RunError as error:
+    if launcher:
+      return _join(launcher['flags'])
+    raise cli.UsageError(f'--like={_LIKE.value}: {error}') from error
+
+
+def _join(words: list[str]) -> list[str]:
+  """Returns flags as one word each, --name=value for --name value."""
+  joined: list[str] = []
+  for word in words:
+    if word.startswith('-'):
+      joined.append(word)
+    else:
+      joined[-1] += f'={word}'
+  return joined
+
+
+def _find_idle(words: list[str]) -> set[str]:
+  """Returns the names of flags that say nothing: they are as by default.
+
+  So are those that this version of train has not, which is told. Those of a
+  script, or of a problem's other files, are not known here, and stay.
+  """
+  if cluster_flags.MODULE.value != TRAIN:
+    return set()
+  removed, as_default = train_flags.find_idle(words)
+  if command_line.find_value(words, 'problem'):
+    return as_default
+  for name in removed:
+    _log.info(f'--{name} is left out: this version of train has no such flag')
+  return removed | as_default
+
+
+def _settle_threads(
+  words: list[str], given: list[str]
+) -> tuple[list[str], int | None]:
+  """Returns `words` without threads that a launcher has chosen, and num_cores.
+
+  It gives a ps others than a worker, and will do so again.
+
+  Args:
+    words: of the chief.
+    given: what its user gave.
+  """
+  if any(command_line.find_value(given, name) for name in _THREADS):
+    return words, None
+  threads = command_line.find_value(words, _THREADS[0])
+  num_cores = None
+  if threads and cluster_flags.LAUNCHER.value == 'local':
+    num_cores = int(threads) * cluster_flags.NUM_WORKERS.value
+  return _drop(words, _THREADS), num_cores
+
+
+def _find_names(words: Iterable[str]) -> set[str]:
+  """Returns the names of the flags among `words`, of a Boolean without `no`."""
+  names = {word.lstrip('-').partition('=')[0] for word in words}
+  return names | {name.removeprefix('no') for name in names}
+
+
+def explain_flagfile(words: Iterable[str]) -> str | None:
+  """Returns what to do instead of --flagfile=LOGDIR/train.flags, or None.
+
+  Args:
+    words: the flags of train, as they were given.
+  """
+  path = command_line.find_value(list(words), 'flagfile') or ''
+  folder = os.path.dirname(path)
+  if path != run_flags.path_in(folder):
+    return None
+  return f'to make that run again: --like={folder or "."} before the --'
+
+
+def _check_owner(logdir: str) -> None:
+  """Refuses a run of another user's: what its flags name would run as this."""
+  told = run_flags.path_in(logdir), metrics_file.path_of(logdir, 'launcher')
+  if other := files.find_other_owner(logdir, *told):
+    path, uid = other
+    raise cli.UsageError(
+      f'--like={_LIKE.value}: {path} belongs to another user (uid {uid}), and '
+      'what its flags name would run as you: read it, copy the folder, and give'
+      ' the copy'
+    )
+
+
+def _count(tasks: list[str] | None, kept: list[str]) -> tuple[int, int]:
+  """Returns how many ps and workers a run had.
+
+  Args:
+    tasks: their names, if a launcher has told them.
+    kept: the flags of a run whose tasks were started by hand.
+  """
+  if tasks is not None:
+    jobs_of = [name.split()[0] for name in tasks]
+    return jobs_of.count('ps'), jobs_of.count('worker')
+  hosts = [
+    command_line.find_value(kept, f'{job}_hosts') for job in ('ps', 'worker')
+  ]
+  num_ps, num_workers = (len(h.split(',')) if h else 0 for h in hosts)
+  return num_ps, max(1, num_workers)
+
+
+def _set_defaults(words: list[str]) -> None:
+  """Makes what an earlier launch was given the defaults of this one."""
+  values: dict[str, list] = {}
+  for word in words:
+    name, equals, value = word.removeprefix('--').partition('=')
+    if not equals:  # A Boolean.
+      name, value = (name, True) if name in FLAGS else (name[2:], False)
+    if name not in FLAGS:
+      raise cli.UsageError(f'--like={_LIKE.value} has {word}, unknown by now')
+    values.setdefault(name, []).append(value)
+  for name, found in values.items():
+    is_multi = isinstance(FLAGS[name], flags.MultiFlag)
+    FLAGS.set_default(name, found if is_multi else found[-1])
+
+
+def _drop(words: Iterable[str], names: Iterable[str]) -> list[str]:
+  """Returns `words`, each a --name=value or a Boolean, without those flags."""
+  names = {*names}
+  return [word for word in words if not names & _find_names([word])]
+
+
+def _find_beginning(kept: list[str], changes: list[dict]) -> list[str]:
+  """Returns the --resume of the first life, if it names a checkpoint."""
+  found = command_line.find_value(kept, 'resume')
+  for change in reversed(changes):
+    found = change['changes'].get('resume', [found])[0]
+  return [] if found in (None, 'auto', 'never') else [f'--resume={found}']
+
+
+def _find_problem(logdir: str, kept: list[str]) -> list[str]:
+  """Returns a --problem that wins over the run's: the file as it was then."""
+  named = command_line.find_value(kept, 'problem') or ''
+  copy = os.path.join(logdir, run_flags.PROBLEM_FILE)
+  if not named.endswith('.py') or not paths.exists(copy):
+    return []
+  with contextlib.suppress(OSError):
+    if paths.read_bytes(os.path.expanduser(named)) == paths.read_bytes(copy):
+      return []
+  _log.info(
+    f'--problem={named} is not what it was, or not there: {copy} is taken; '
+    f'give --problem={named} after the -- for the other'
+  )
+  return [f'--problem={copy}']
+
+
+def _choose_folder(logdir: str) -> str:
+  """Returns the first of logdir_2, logdir_3, ... that does not exist."""
+  base = logdir.rstrip('/')
+  return next(
+    path
+    for number in itertools.count(2)
+    if not paths.exists(path := f'{base}_{number}')
+  )
+
+
+def _is_same(path: str, other: str) -> bool:
+  if urls.is_remote(path) or urls.is_remote(other):
+    return path.rstrip('/') == other.rstrip('/')
+  return os.path.realpath(path) == os.path.realpath(other)
+
+
+def _say_differences(
+  logdir: str, state: run_state.RunState, changes: list[dict]
+) -> None:
+  """Says why the numbers may be others than those of the run."""
+  for change in changes:
+    told = run_flags.describe_changes(change['changes'])
+    _log.info(
+      f'{logdir} has changed at step {change["step"]}: {told}; this run has the'
+      ' later flags from the beginning'
+    )
+  chief = state.tasks.get('worker 0')
+  then = (chief and chief.start or {}).get('versions', {})
+  now = versions.find()
+  different = [
+    f'{name} {then[name]} -> {now.get(name, "none")}'
+    for name in then
+    if then[name] != now.get(name)
+  ]
+  if different:
+    _log.info(f'since {logdir} these have changed: {", ".join(different)}')

@@ -1,0 +1,217 @@
+"""launch --like: what is taken over of a run, what is not, what wins."""
+
+import os
+import socket
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from distmnist.common import cli, versions
+from distmnist.launching import cluster_flags, repeating
+from distmnist.logdir import run_flags
+from distmnist.watching import metrics_file
+
+OF_CHIEF = (
+  *('--job_name=worker', '--task_index=0', '--ps_hosts=h:1'),
+  *('--worker_hosts=h:2,h:3,h:4', '--start_timeout_secs=60.0'),
+  *('--intra_op_parallelism_threads=2', '--inter_op_parallelism_threads=2'),
+  *('--seed=5', '--learning_rate=0.05', '--train_steps=300', '--history'),
+  *('--resume=never', '--report_file=r.json', '--strategy=sync_sgd'),
+)
+TASKS = 'ps 0', 'worker 0', 'worker 1', 'worker 2', 'evaluator 0'
+THREADS = '--intra_op_parallelism_threads=2', '--inter_op_parallelism_threads=2'
+TAKEN = '--seed=5', '--learning_rate=0.05', '--train_steps=300', '--history'
+
+
+@pytest.fixture(autouse=True)
+def _keep_flags():
+  with flagsaver.flagsaver():  # The defaults as well.
+    yield
+
+
+@pytest.fixture
+def run(tmp_path):
+  """The log directory of a run."""
+  return make_run(tmp_path / 'run', launcher='local', launch_flags=['--gpus=0'])
+
+
+def make_run(folder, kept=OF_CHIEF, given=('--seed=5',), **of_launcher):
+  (folder / 'metrics').mkdir(parents=True)
+  (folder / 'train.flags').write_text('\n'.join(kept) + '\n')
+  if of_launcher:
+    writer = metrics_file.Writer(
+      *(str(folder), 'launcher', 'l'),
+      host=socket.gethostname(),
+      tasks=TASKS,
+      flags=list(given),
+      **of_launcher,
+    )
+    writer.write('end', ok=True, code=0, text='')
+  return str(folder)
+
+
+def take(set_flags, *words, given=()):
+  set_flags(*words)
+  return repeating.from_flags(list(given))
+
+
+def test_without_like_all_is_as_it_was_given(set_flags):
+  given = ['--seed', '3']
+  found = take(set_flags, '--num_ps=2', '--logs_dir=x', given=given)
+  assert found.train_flags == given
+  assert found.launch_flags == ['--num_ps=2']
+  assert found.num_cores is None
+
+
+def test_a_run_is_made_again_with_all_but_its_places(set_flags, run):
+  found = take(set_flags, f'--like={run}')
+  assert set(found.train_flags) == {
+    *TAKEN,
+    *('--strategy=sync_sgd', f'--logdir={run}_2'),
+  }
+  assert cluster_flags.NUM_PS.value == 1
+  assert cluster_flags.NUM_WORKERS.value == 3
+  assert flags.FLAGS.gpus == '0'
+  # As many threads for each worker as then, and the launcher's for the ps.
+  assert found.num_cores == 6
+  assert set(found.launch_flags) == {
+    *('--gpus=0', '--launcher=local', '--num_ps=1', '--num_workers=3')
+  }
+
+
+def test_what_is_given_besides_wins(set_flags, run):
+  given = '--nohistory', '--epochs', '2', '--logdir', f'{run}/../x'
+  found = take(set_flags, f'--like={run}', '--num_workers=2', given=given)
+  assert cluster_flags.NUM_WORKERS.value == 2 and found.num_cores == 4
+  assert set(found.train_flags[: -len(given)]) == {
+    *('--seed=5', '--learning_rate=0.05', '--strategy=sync_sgd')
+  }
+  assert found.train_flags[-len(given) :] == list(given)
+  assert found.launch_flags.count('--num_workers=2') == 1
+  assert '--num_workers=3' not in found.launch_flags
+
+
+def test_threads_that_a_user_has_given_are_those_of_all_tasks(
+  set_flags, tmp_path
+):
+  run = make_run(tmp_path / 'run', given=THREADS[:1], launcher='local')
+  found = take(set_flags, f'--like={run}')
+  assert {*THREADS} < {*found.train_flags} and found.num_cores is None
+
+
+@pytest.mark.parametrize(
+  'kept, shape',
+  [
+    (OF_CHIEF, (1, 3)),
+    (['--worker_hosts=a:1,b:1'], (0, 2)),
+    (['--seed=1', '--worker_hosts='], (0, 1)),
+  ],
+)
+def test_a_run_whose_tasks_were_started_by_hand_has_its_hosts(
+  set_flags, tmp_path, kept, shape
+):
+  run = make_run(tmp_path / 'run', kept)
+  found = take(set_flags, f'--like={run}')
+  assert (cluster_flags.NUM_PS.value, cluster_flags.NUM_WORKERS.value) == shape
+  assert not [word for word in found.train_flags if 'hosts' in word]
+  assert ({*THREADS} < {*found.train_flags}) == (kept is OF_CHIEF)
+
+
+def test_each_new_run_has_a_folder_of_its_own(set_flags, run):
+  os.mkdir(f'{run}_2')
+  assert f'--logdir={run}_3' in take(set_flags, f'--like={run}/').train_flags
+  link = f'{run}_link'
+  os.symlink(run, link)
+  for same in (run, f'{run}/', link):
+    with pytest.raises(cli.UsageError, match=f'--logdir={same} '):
+      take(set_flags, f'--like={run}', given=[f'--logdir={same}'])
+
+
+def test_a_run_goes_on_from_what_its_first_life_began_with(set_flags, tmp_path):
+  kept = ['--resume=other/model.ckpt-7']
+  run = make_run(tmp_path / 'run', kept)
+  set_flags('--resume=auto')
+  run_flags.write(run, 20)
+  found = take(set_flags, f'--like={run}')
+  assert kept[0] in found.train_flags
+
+
+def test_the_problem_is_what_it_was(set_flags, tmp_path, caplog):
+  caplog.set_level('INFO')
+  mine = tmp_path / 'mine.py'
+  run = make_run(tmp_path / 'run', [f'--problem={mine}', '--of_problem=1'])
+  copy = f'{run}/problem.py'
+  for text, expected in (('a = 1\n', mine), ('a = 2\n', copy), (None, copy)):
+    (tmp_path / 'run' / 'problem.py').write_text('a = 1\n')
+    mine.unlink(missing_ok=True)
+    if text:
+      mine.write_text(text)
+    caplog.clear()
+    words = take(set_flags, f'--like={run}').train_flags
+    named = [word for word in words if word.startswith('--problem=')]
+    assert named[-1] == f'--problem={expected}'
+    assert '--of_problem=1' in words  # Known to the file alone.
+    assert (copy in caplog.text) == (expected == copy)
+
+
+def test_flags_that_train_has_no_more_are_left_out(set_flags, tmp_path, caplog):
+  caplog.set_level('INFO')
+  run = make_run(tmp_path / 'run', [*OF_CHIEF, '--gone=1'])
+  words = take(set_flags, f'--like={run}').train_flags
+  assert '--gone=1' not in words and '--gone' in caplog.text
+
+
+def test_a_loop_of_ones_own_has_the_flags_of_its_launcher(set_flags, tmp_path):
+  run = make_run(
+    *(tmp_path / 'run', (), ['--seed', '3', '--mine=4', '--logdir', 'x']),
+    launcher='local',
+    launch_flags=['--module=script', '--nofork_tasks'],
+  )
+  os.remove(f'{run}/train.flags')
+  found = take(set_flags, f'--like={run}')
+  assert found.train_flags == ['--seed=3', '--mine=4', f'--logdir={run}_2']
+  assert cluster_flags.MODULE.value == 'script'
+  assert flags.FLAGS.fork_tasks is False
+
+
+def test_what_makes_the_numbers_differ_is_said(set_flags, run, caplog):
+  caplog.set_level('INFO')
+  now = versions.find()
+  then = now | {'numpy': '1.0', 'commit': 'abc'}
+  writer = metrics_file.Writer(run, 'worker 0', 'w', host='h', versions=then)
+  writer.write('sample', state='training')
+  set_flags(*OF_CHIEF, '--learning_rate=0.01')
+  run_flags.write(run, 20)
+  take(set_flags, f'--like={run}')
+  assert f'numpy 1.0 -> {now["numpy"]}' in caplog.text
+  assert 'commit abc -> ' in caplog.text and 'tensorflow' not in caplog.text
+  assert 'step 20: --learning_rate 0.05 -> 0.01' in caplog.text
+
+
+def test_where_no_run_is_the_folder_is_named(set_flags, tmp_path):
+  with pytest.raises(cli.UsageError, match=f'--like={tmp_path}: no run '):
+    take(set_flags, f'--like={tmp_path}')
+
+
+def test_a_run_of_another_user_is_not_made_again(set_flags, run, monkeypatch):
+  monkeypatch.setattr(os, 'geteuid', lambda: os.getuid() + 12345)
+  os.chown(run, 4321, -1)
+  with pytest.raises(cli.UsageError, match=r'another user \(uid 4321\)'):
+    take(set_flags, f'--like={run}')
+
+
+@pytest.mark.parametrize(
+  'words, named',
+  [
+    (['--flagfile=logs/run/train.flags'], 'logs/run'),
+    (['--flagfile', 'train.flags'], '.'),
+    (['--flagfile=configs/cnn_async.flags'], None),
+    (['--seed=1'], None),
+  ],
+)
+def test_the_flags_of_a_run_as_a_flagfile_lead_to_like(words, named):
+  found = repeating.explain_flagfile(words)
+  assert found == (
+    named and f'to make that run again: --like={named} before the --'
+  )
