@@ -335,6 +335,12 @@ DAILY = {
       'async_sgd-3000-victims0-words0',
     ),
   },
+  'system/repeating_test.py': {
+    'test_one_worker_repeats_all_bits_under_every_rule': ('async_sgd',),
+    'test_workers_in_lock_step_repeat_a_training': (
+      *('ring_allreduce-3', 'sync_sgd-2', 'sync_sgd-3'),
+    ),
+  },
   'system/tutorial_test.py': {'test_notebooks_run': ('some',)},
   'system/vertical_test.py': {
     'test_the_split_net_is_the_whole_one': (*('adam-sync_sgd', 'sgd-dc_asgd'),),
