@@ -46,10 +46,13 @@ _MBITS = flags.DEFINE_multi_integer(
 
 # What --help explains.
 _FIRST_FLAGS = (
-  *('num_ps', 'num_workers', 'ps_hosts', 'worker_hosts', 'strategy'),
+  *('num_ps', 'num_workers', 'launcher', 'ps_hosts', 'worker_hosts'),
+  'strategy',
   *('model', 'dataset', 'problem', 'optimizer', 'batch_size'),
   *('partitioner', 'placement', 'wire_dtype', 'mbits'),
 )
+# Whose flags are taken, as a launch is planned by its own, but not explained.
+_OF_LAUNCH = 'distmnist.launch', 'distmnist.spark'
 
 
 def main() -> int | None:
@@ -161,8 +164,19 @@ def format_variables(variables: Iterable[tf.Variable]) -> Iterator[str]:
     )
 
 
+def is_shown(name: str) -> bool:
+  """Whether --help tells of a flag; most of launch's change no plan."""
+  home = flags.FLAGS.find_module_defining_flag(name)
+  return name in _FIRST_FLAGS or not home.startswith(_OF_LAUNCH)
+
+
 def run() -> None:
-  cli.run(main, first_flags=_FIRST_FLAGS, prepare=problem_module.import_named)
+  cli.run(
+    main,
+    first_flags=_FIRST_FLAGS,
+    prepare=problem_module.import_named,
+    is_shown=is_shown,
+  )
 
 
 if __name__ == '__main__':

@@ -21,4 +21,3 @@ logdir=logs/quickstart-$(date +%Y%m%d-%H%M%S)
 "$python" -m distmnist.launch --num_ps=1 --num_workers=2 -- \
   --flagfile=configs/quickstart.flags --dataset="$dataset" \
   --logdir="$logdir" "$@"
-echo "Curves: .venv/bin/tensorboard --logdir=$logdir"

@@ -2,6 +2,7 @@
 
 import pytest
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 from distmnist import plan
 from distmnist.cluster import cluster
@@ -104,6 +105,14 @@ def test_it_is_told_in_which_way_a_mean_is_taken(capsys, set_flags):
   )
 
 
+def test_its_help_has_no_flags_that_change_no_plan():
+  # As it does with the flags of this process.
+  shown = {name for name in flags.FLAGS if plan.is_shown(name)}
+  assert {'num_ps', 'launcher', 'ps_hosts', 'batch_size', 'mbits'} <= shown
+  assert not {n for n in shown if n.startswith(('kube_', 'slurm_', 'ssh_'))}
+  assert not {'max_restarts', 'live_table', 'isolate'} & shown
+
+
 def test_one_process_moves_nothing(capsys, set_flags):
   lines = run(capsys, set_flags, '--num_ps=0', '--num_workers=1')
   assert lines[0] == 'async_sgd, 0 ps, 1 worker; mlp on mnist'
@@ -157,6 +166,7 @@ def find_bytes(tensor):
 _WORDS = """
 import numpy as np
 import tensorflow.compat.v1 as tf
+from absl import flags
 from distmnist.nn import layers
 
 def load(split):

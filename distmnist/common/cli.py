@@ -87,6 +87,10 @@ class UsageError(Exception):
     self.program = program
 
 
+class CodeError(UsageError):
+  """A file of the user's has a mistake, of which no --help tells more."""
+
+
 class RunError(Exception):
   """The command line is fine but the run failed: exit code 1."""
 
@@ -225,7 +229,8 @@ def run(
     code = _report(program, message, WRONG_COMMAND_LINE)
   except (flags.Error, UsageError) as error:
     help_of = getattr(error, 'program', None)
-    code = _report(program, error, WRONG_COMMAND_LINE, help_of)
+    has_help = not isinstance(error, CodeError)
+    code = _report(program, error, WRONG_COMMAND_LINE, help_of, has_help)
   except RunError as error:
     code, kept = _report(program, error, error.exit_code), error
   except KeyboardInterrupt:
@@ -311,9 +316,9 @@ def _explain_memory(error):
   )
 
 
-def _report(program, error, code, help_of=None):
+def _report(program, error, code, help_of=None, has_help=True):
   message = ' '.join(str(error).split())
-  if code == WRONG_COMMAND_LINE:
+  if code == WRONG_COMMAND_LINE and has_help:
     # distmnist.launch and distmnist-launch each have a matching train.
     is_ours = program.startswith(PACKAGE)
     stem = re.sub(r'\w+$', '', program) if is_ours else f'{PACKAGE}.'

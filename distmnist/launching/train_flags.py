@@ -65,12 +65,17 @@ def check(words):
   values = _define()
   problem = command_line.find_value(expand(words), 'problem')
   _define_from(_read_problem(problem), values)
-  known_only = bool(problem or _find_others())
+  is_users = problem not in (None, *_find_own_problems())
+  known_only = bool(is_users or _find_others())
   try:
     rest = command_line.parse(values, ['train', *words], known_only)
   except flags.UnrecognizedFlagError as error:
     if _has(flags.FLAGS, error.flagname):
       raise _explain_order(error.flagname, words) from error
+    if (meant := f'num_{error.flagname}') in _OF_A_LAUNCH:
+      raise cli.UsageError(
+        f'no program has a flag --{error.flagname}: expected --{meant}'
+      ) from error
     raise cli.UsageError(str(error), 'train') from error
   except flags.Error as error:
     raise cli.UsageError(str(error), 'train') from error
@@ -86,6 +91,12 @@ def check(words):
   for name, room in names.ROOMS_OF_FLAGS.items():
     registry.check_is_one(room, values[name].value)
   return values
+
+
+def _find_own_problems():
+  """Returns the names of the problems whose flags are all in their file."""
+  found = registry.find(names.PROBLEMS)
+  return [n for n, m in found.items() if m.startswith(f'{PACKAGE}.')]
 
 
 def _explain_order(name, words):

@@ -69,6 +69,7 @@ def test_a_bad_flag_fails_before_main(run, word, message):
       cli.UsageError('two chiefs'),
       *(2, 'error: two chiefs (see cli_test.py --help)\n'),
     ),
+    (cli.CodeError('mine.py:7: a'), 2, 'error: mine.py:7: a\n'),
     (cli.LostError('worker 1 is gone'), 3, 'error: worker 1 is gone\n'),
     (KeyboardInterrupt(), 130, ''),
   ],

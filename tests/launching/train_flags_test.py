@@ -180,6 +180,19 @@ def test_a_flag_of_the_launcher_is_sent_before_the_dashes(words):
   assert str(raised.value).startswith('--num_workers ')
 
 
+@pytest.mark.parametrize('words', [[], ['--problem=fitted'], ['--model=cnn']])
+def test_a_short_name_of_a_flag_of_launch_leads_to_it(words):
+  for name in ('workers', 'ps'):
+    with pytest.raises(cli.UsageError, match=f'--{name}: .*--num_{name}$'):
+      train_flags.check([*words, f'--{name}=2'])
+
+
+def test_what_says_nothing_is_told_apart_from_what_is_not_known():
+  words = '--seed=0', '--nohistory', '--gone=1', '--hidden_units=300,100'
+  found = train_flags.find_idle([*words, '--lr_boundaries='])
+  assert found == ({'gone'}, {'seed', 'history', 'lr_boundaries'})
+
+
 @pytest.mark.parametrize('named', ['none.py', 'distmnist.no.such', 'no.such'])
 def test_a_problem_that_is_not_there_is_left_to_train(named):
   train_flags.check([f'--problem={named}', '--units=4'])

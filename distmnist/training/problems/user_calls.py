@@ -65,9 +65,9 @@ def _make_error(error, text):
   cause = error  # Our readers name the file, and keep the system's error.
   while cause and not isinstance(cause, OSError):
     cause = cause.__cause__
-  return (cli.choose_error(cause, cli.UsageError) if cause else cli.UsageError)(
-    text
-  )
+  if not cause:
+    return cli.CodeError(text)
+  return cli.choose_error(cause, cli.CodeError)(text)
 
 
 def explain_import(named, error):
