@@ -79,7 +79,7 @@ def measure(name, flags):
   return [
     name,
     f'{report["test_accuracy"]:.4f}',
-    f'{report["images_per_sec"]:,.0f}',
+    f'{report["examples_per_sec"]:,.0f}',
     f'{result["first_step_secs"]:.1f}',
     f'{result["end_secs"]:.1f}',
   ]

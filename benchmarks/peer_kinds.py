@@ -124,7 +124,7 @@ class Distmnist:
     ]
     firsts = [log.step_times[0] for log in logs]
     return {
-      'images_per_sec': sum(
+      'examples_per_sec': sum(
         w['timed_steps'] * batch_size / w['train_secs'] for w in workers
       ),
       'first_step_secs': min(firsts) - start,

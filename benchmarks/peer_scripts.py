@@ -54,7 +54,7 @@ class Script:
       with common.np.load(path) as file:
         snapshots.append((float(file['time']) - start, str(path)))
     return {
-      'images_per_sec': compute_images_per_sec([r['marks'] for r in records]),
+      'examples_per_sec': compute_images_per_sec([r['marks'] for r in records]),
       'first_step_secs': min(firsts) - start,
       'all_step_secs': None if self.has_coordinator else max(firsts) - start,
       'gone_secs': end - max(record['marks'][-1][0] for record in records),

@@ -5,7 +5,7 @@ import peer_list
 import tables
 
 MEASURES = (
-  'images_per_sec',
+  'examples_per_sec',
   'first_step_secs',
   'all_step_secs',
   'gone_secs',
@@ -31,7 +31,7 @@ def compute_medians(results, net):
   rows = {}
   mine = [r for r in results if r['net'] == net]
   ceilings = {
-    (r['peer'], r['repeat']): r['images_per_sec']
+    (r['peer'], r['repeat']): r['examples_per_sec']
     for r in mine
     if r['peer'] in peer_list.CEILINGS
     and r['mode'] == 'speed'
@@ -53,9 +53,9 @@ def compute_medians(results, net):
     for key in MEASURES:
       row[key] = tables.median(r.get(key) for r in good)
     row['over_ceiling'] = tables.median(
-      r['images_per_sec'] / ceilings[ceiling, r['repeat']]
+      r['examples_per_sec'] / ceilings[ceiling, r['repeat']]
       for r in good
-      if r['images_per_sec'] and (ceiling, r['repeat']) in ceilings
+      if r['examples_per_sec'] and (ceiling, r['repeat']) in ceilings
     )
     raced = [
       r for r in runs_of_peer if r['mode'] == 'accuracy' and r['status'] == 'ok'
@@ -97,7 +97,7 @@ def make_rows(rows, net):
     table.append(
       [
         title,
-        tables.format_value(row['images_per_sec'], ',.0f'),
+        tables.format_value(row['examples_per_sec'], ',.0f'),
         tables.format_value(row['over_ceiling'], '.2f'),
         tables.format_value(row['first_step_secs'], '.1f'),
         tables.format_value(row['all_step_secs'], '.1f'),
@@ -131,7 +131,7 @@ def build_figure(results, title):
     panels[f'{net}: images/s'] = [
       (
         name,
-        row['images_per_sec'],
+        row['examples_per_sec'],
         row['status'],
         isinstance(peer_list.PEERS[name], peer_kinds.Distmnist)
         and name not in peer_list.CEILINGS,

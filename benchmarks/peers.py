@@ -221,7 +221,7 @@ def say(result):
     secs = tables.format_value(result['to_accuracy_secs'], '.1f')
     text = f'{secs} s to the target'
   else:
-    rate = tables.format_value(result['images_per_sec'], ',.0f')
+    rate = tables.format_value(result['examples_per_sec'], ',.0f')
     text = f'{rate} images/s'
   print(f'{head}: {text}', file=sys.stderr, flush=True)
 

@@ -42,7 +42,7 @@ def measure(repo, net, flags):
   steps = NETS[net]
   found = runs.launch(1, 2, *COMMON, *steps, *flags, repo=repo)
   return (
-    found['report']['images_per_sec'],
+    found['report']['examples_per_sec'],
     found['first_step_secs'],
     found['end_secs'] - found['last_step_secs'],
   )

@@ -35,17 +35,17 @@ COLUMNS = [
   ('test_accuracy_std', '±', '{:.4f}'.format),
   ('num_seeds', 'seeds', '{}'.format),
   ('wall_secs', 'wall s', '{:.0f}'.format),
-  ('images_per_sec', 'images/s', '{:,.0f}'.format),
+  ('examples_per_sec', 'images/s', '{:,.0f}'.format),
   ('pushes', 'pushes', '{:,.0f}'.format),
   ('mb_pulled', 'MB pulled a worker', format_mb),
   ('mb_pushed', 'MB pushed a worker', format_mb),
   ('staleness_mean', 'staleness, mean', '{:.2f}'.format),
   ('staleness_max', 'max', '{}'.format),
   ('global_step', 'global steps', '{:,.0f}'.format),
-  ('images', 'images', '{:,.0f}'.format),
+  ('examples', 'images', '{:,.0f}'.format),
 ]
 # What means nothing on a machine that does something else as well.
-SPEEDS = 'wall_secs', 'images_per_sec'
+SPEEDS = 'wall_secs', 'examples_per_sec'
 
 
 def make_row(name, results, is_busy=False):

@@ -41,7 +41,7 @@ def main(repeats=3):
         for way in WAYS:
           words = *COMMON, *flags, files, f'--from={way}'
           report = runs.launch(1, 2, *words)['report']
-          found[way].append(report['images_per_sec'])
+          found[way].append(report['examples_per_sec'])
       rates = {way: tables.median(values) for way, values in found.items()}
       for way, rate in rates.items():
         spread = tables.format_range(found[way], ',.0f')

@@ -63,7 +63,7 @@ def measure(flags, launch_flags):
     finally:
       is_over.set()
     report = json.loads(pathlib.Path(folder, 'run/report.json').read_text())
-  return report['images_per_sec']
+  return report['examples_per_sec']
 
 
 def measure_line(num_lines=300, num_connections=20):

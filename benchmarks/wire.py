@@ -32,7 +32,7 @@ def main(repeats=3):
         reports.append(runs.launch(num_ps, 2, *flags, *extra)['report'])
     for dtype, reports in found.items():
       accuracies = [r['test_accuracy'] for r in reports]
-      rate = tables.median(r['images_per_sec'] for r in reports)
+      rate = tables.median(r['examples_per_sec'] for r in reports)
       moved = [r['bytes_sent'] + r['bytes_received'] for r in reports]
       cells = f'{tables.median(moved) / 1e6:,.0f}', f'{rate:,.0f}'
       accuracy = f'{tables.median(accuracies):.4f}'

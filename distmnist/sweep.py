@@ -110,7 +110,7 @@ _JUDGE = flags.DEFINE_enum(
   results.METRIC,
   results.JUDGES,
   'By what trials are compared. metric: the validation accuracy, or whatever '
-  'the problem names; images_per_sec: the speed of all workers together, for '
+  'the problem names; examples_per_sec: the speed of all workers together, for '
   'which --train_secs=10 of train is long enough.',
 )
 _TRIAL_TIMEOUT_SECS = flags.DEFINE_float(

@@ -204,7 +204,7 @@ def test_halving_continues_each_training_from_its_checkpoint(tmp_path):
 
 @pytest.mark.slow
 def test_trials_may_be_judged_by_their_speed_for_a_while(tmp_path):
-  words = ['batch_size=1,100', '--judge=images_per_sec']
+  words = ['batch_size=1,100', '--judge=examples_per_sec']
   done = sweeps.run(
     *(tmp_path, *words, *REAL, '--train_secs=3', '--steps_per_run=1'),
     module='distmnist.train',
@@ -212,8 +212,8 @@ def test_trials_may_be_judged_by_their_speed_for_a_while(tmp_path):
   assert done.returncode == 0, done.stderr
   best, worst = sweeps.read_table(done)
   assert (best['batch_size'], worst['batch_size']) == ('100', '1')
-  assert float(best['images_per_sec']) > float(worst['images_per_sec'])
-  assert 'best by images_per_sec: trial 02' in done.stderr
+  assert float(best['examples_per_sec']) > float(worst['examples_per_sec'])
+  assert 'best by examples_per_sec: trial 02' in done.stderr
 
 
 @pytest.mark.slow

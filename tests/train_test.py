@@ -45,7 +45,7 @@ def test_one_process_trains_and_reports(tasks, tmp_path):
   report = read_report(logdir)
   # 2,500 of the 3,000 images are for training: 50 batches of 50 a pass.
   assert report['global_step'] == 300
-  assert report['images'] == 15000
+  assert report['examples'] == 15000
   assert report['local_steps'] == 300
   assert report['staleness_max'] == 0
   assert report['test_examples'] == 500
@@ -86,16 +86,16 @@ def test_summaries_are_one_run_a_worker_with_plain_tags(observed):
     'loss',
     'accuracy',
     'learning_rate',
-    'images_per_sec',
+    'examples_per_sec',
     'local_steps',
-    'images',
+    'examples',
     'bytes_pulled',
     'bytes_pushed',
     'staleness',
     'staleness_mean',
   }
   assert tags['local_steps'] == [(n, n) for n in (1, 20, 40, 60, 80, 100)]
-  assert tags['images'][-1][1] == 100 * tags['local_steps'][-1][1]
+  assert tags['examples'][-1][1] == 100 * tags['local_steps'][-1][1]
   assert tags['bytes_pushed'] == [
     (n, n * tags['bytes_pushed'][0][1]) for n in (1, 20, 40, 60, 80, 100)
   ]
@@ -143,7 +143,7 @@ def test_the_histogram_of_staleness_is_that_of_the_report(
     assert row['pushes'] == sum(expected.values()) == row['local_steps'] // 2
   assert report['pushes'] >= 60
   assert report['local_steps'] > report['global_step'] >= 60
-  assert report['images'] == 100 * report['local_steps']
+  assert report['examples'] == 100 * report['local_steps']
 
 
 @pytest.mark.slow
@@ -156,11 +156,11 @@ def test_a_run_resumes_and_its_report_is_of_all_of_it(tasks, tmp_path):
   assert second.code == 0
   assert f'restored {tmp_path}/model.ckpt-100' in second.output
   report = read_report(tmp_path)
-  assert (report['images'], report['local_steps']) == (11000, 110)
+  assert (report['examples'], report['local_steps']) == (11000, 110)
   assert report['first_step'] == report['steps_lost'] == 0
   lives = report['workers'][0]['lives']
   assert [x['sessions'] for x in lives] == [[[0, 100]], [[100, 110]]]
-  assert [x['images'] for x in lives] == [10000, 1000]
+  assert [x['examples'] for x in lives] == [10000, 1000]
   assert [x['has_ended'] for x in lives] == [True, True]
   # Nothing is left to do the third time, but the accuracy is still reported.
   third = tasks.run(tmp_path / '3', *flags, '--train_steps=110')
@@ -173,7 +173,7 @@ def test_a_run_resumes_and_its_report_is_of_all_of_it(tasks, tmp_path):
   anew = *flags, '--train_steps=5', '--resume=never'
   assert tasks.run(tmp_path / '4', *anew).code == 0
   report = read_report(tmp_path)
-  assert (report['images'], report['earlier_lives_unknown']) == (500, [])
+  assert (report['examples'], report['earlier_lives_unknown']) == (500, [])
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ class SweepReport(list):
   """The combinations of a sweep, best first, each a dict.
 
   It is like a row of results.csv: the name of its trial, the value of each flag
-  that was tried, its metrics (float), staleness, MB, images_per_sec, updates,
+  that was tried, its metrics (float), staleness, MB, examples_per_sec, updates,
   examples, secs, state and cause; with repeats=3 their means over three seeds,
   the deviations of the metrics, such as validation_std, and n. Failed ones come
   last.

@@ -18,7 +18,7 @@ class Report(dict):
   """A run's report.json, whose entries are attributes as well.
 
   test_metrics is {name: float, or None if it is not finite}; docs/output.md
-  explains test_accuracy, global_step, images_per_sec and the others.
+  explains test_accuracy, global_step, examples_per_sec and the others.
 
   Attributes:
     curve: notebook.Curve, the loss, read from the printed lines.

@@ -40,8 +40,8 @@ def _check_life(expect, life):
   """Checks what a life reports, even one that was killed."""
   name = f'worker {life["worker"]}, life {life["life"]}'
   expect(
-    f'images of {name}',
-    life['images'],
+    f'examples of {name}',
+    life['examples'],
     life['batch_size'] * life['local_steps'],
   )
   if life['staleness']:

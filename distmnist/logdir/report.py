@@ -15,7 +15,7 @@ from distmnist.watching import metrics_line
 
 # What a report has for each life, for each worker and for all together.
 SUMMED = (
-  'images',
+  'examples',
   'local_steps',
   'pushes',
   'nonfinite_pushes',
@@ -35,7 +35,7 @@ class WorkerStats:
   Attributes:
     worker: int, its task_index.
     local_steps: int, its session.run calls of the train_op.
-    images: int, local_steps * batch_size.
+    examples: int, local_steps * batch_size.
     train_secs: float, seconds in the loop after the first run, which also
       sets up the graph on the devices.
     timed_steps: int, the local steps in train_secs.
@@ -48,7 +48,7 @@ class WorkerStats:
     staleness: Counter, how many of its pushes had which staleness, in updates.
     nonfinite_pushes: int, its pushes in which something was not finite, and
       went as zeros.
-    batch_size: int, images in a batch of this worker.
+    batch_size: int, examples in a batch of this worker.
     life: str, different in each process.
     start: float, when that process began, in seconds since 1970.
     sessions: list of [first, last]: for each session that it trained in, the
@@ -57,8 +57,8 @@ class WorkerStats:
       worker did after its last sample is not known.
     rows: Counter, for a model with sparse tables: {name: number}, summed over
       its steps; see ROWS in common/names.py.
-    timed_images_of_all: int, images of all workers: those of the global steps
-      that it saw made in train_secs.
+    timed_examples_of_all: int, examples of all workers: those of the global
+      steps that it saw made in train_secs.
   """
 
   # Held while a step is counted, and while all is copied in another thread.
@@ -66,7 +66,7 @@ class WorkerStats:
 
   worker: int
   local_steps: int = 0
-  images: int = 0
+  examples: int = 0
   train_secs: float = 0.0
   timed_steps: int = 0
   pushes: int = 0
@@ -86,7 +86,7 @@ class WorkerStats:
   rows: collections.Counter = dataclasses.field(
     default_factory=collections.Counter
   )
-  timed_images_of_all: int = 0
+  timed_examples_of_all: int = 0
 
   @classmethod
   def from_line(cls, line: dict) -> 'WorkerStats':
@@ -149,17 +149,13 @@ _OF_A_LIFE = [
   for field in dataclasses.fields(WorkerStats)
   if field.name not in ('worker', 'life', 'has_ended')
 ]
-_IN_LINES = {
-  'images': 'examples',
-  'timed_images_of_all': 'timed_examples_of_all',
-  'start': 'begun',
-}
+_IN_LINES = {'start': 'begun'}
 # The state of a worker whose loop has ended in order.
 ENDING = 'ending'
 
 
 def compute_rate(lives):
-  """Returns the images per second of all workers over a run, by its chief.
+  """Returns the examples per second of all workers over a run, by its chief.
 
   Args:
     lives: list of WorkerStats; those of worker 0 count.
@@ -169,9 +165,9 @@ def compute_rate(lives):
     each is not timed.
   """
   own = [stats for stats in lives if stats.worker == 0]
-  images = sum(stats.timed_images_of_all for stats in own)
+  examples = sum(stats.timed_examples_of_all for stats in own)
   secs = sum(stats.train_secs for stats in own)
-  return images / secs if images and secs else None
+  return examples / secs if examples and secs else None
 
 
 def summarize_staleness(workers):
@@ -219,7 +215,7 @@ def compose(settings, outcome, lives, max_staleness):
   return {
     **settings,
     **outcome,
-    'images_per_sec': compute_rate(lives),
+    'examples_per_sec': compute_rate(lives),
     'first_step': min((first for first, _ in sessions), default=None),
     'recoveries': sum(
       max(0, len(stats.sessions) - 1) for stats in lives if stats.worker == 0

@@ -35,14 +35,14 @@ def format_lines(report):
   )
   if report['final_loss'] is not None:
     add('final loss', f'{report["final_loss"]:.4f}')
-  if report['images_per_sec'] is not None:
-    add(f'{report["unit"]}/s', f'{report["images_per_sec"]:,.0f}')
+  if report['examples_per_sec'] is not None:
+    add(f'{report["unit"]}/s', f'{report["examples_per_sec"]:,.0f}')
   if report['first_step']:
     add('counted', f'from global step {report["first_step"]} on')
   add(
     'work',
     f'{report["global_step"]} global steps, {least}{report["local_steps"]} '
-    f'local steps, {report["images"]:,} {report["unit"]}',
+    f'local steps, {report["examples"]:,} {report["unit"]}',
   )
   add(
     'traffic',

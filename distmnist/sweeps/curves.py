@@ -90,7 +90,10 @@ def _interpolate(curve: list[tuple[float, float]], x: float) -> float:
 
 def _count_examples_a_step(trial: trials_lib.Trial) -> float:
   """Returns how many examples there are for each update of the center."""
-  examples, steps = trial.result.get('images'), trial.result.get('global_step')
+  examples, steps = (
+    trial.result.get('examples'),
+    trial.result.get('global_step'),
+  )
   return examples / steps if examples and steps else 1.0
 
 

@@ -2,7 +2,7 @@
 
 They are ranked by validation accuracy, or whatever metric judges the problem,
 if every trial that ended has it, else by that metric in the test; with
---judge=images_per_sec by their speed; under halving, one that got further is
+--judge=examples_per_sec by their speed; under halving, one that got further is
 better. With --repeats the mean over the seeds counts: of a seed that failed,
 the others are as good, but with one that diverges a combination is lost.
 """

@@ -8,12 +8,12 @@ from distmnist.common.names import SPLITS
 # What a trial's result takes from train's report.json, besides the metric that
 # judges the problem: its values on each split.
 _REPORTED = (
-  *('final_loss', 'global_step', 'images_per_sec', 'images'),
+  *('final_loss', 'global_step', 'examples_per_sec', 'examples'),
   *('staleness_mean', 'bytes_pulled', 'bytes_pushed'),
 )
 _JUDGED_BY = '+accuracy'  # if a report does not say
 # The values of --judge.
-METRIC, SPEED = JUDGES = 'metric', 'images_per_sec'
+METRIC, SPEED = JUDGES = 'metric', 'examples_per_sec'
 # Which of them may compare trials, the first that all have; others are shown.
 _JUDGING = 'validation', 'test', 'train'
 _NO_SPEED = (
@@ -65,9 +65,9 @@ def read_metric(results):
     results: list of dict.
 
   Returns:
-    str, 'images_per_sec' under that --judge, else the metric's name after that
-    of the split, such as 'validation_loss': the first of validation, test and
-    train whose metric all have; int, 1 if higher is better, -1 if lower is.
+    str, 'examples_per_sec' under that --judge, else the metric's name after
+    that of the split, such as 'validation_loss': the first of validation, test
+    and train whose metric all have; int, 1 if higher is better, -1 if lower is.
 
   Raises:
     cli.RunError: they are not all judged by the same metric, or on the same

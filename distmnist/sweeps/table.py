@@ -50,7 +50,7 @@ def _make_columns(group: groups_lib.Group, judged: list[str]) -> dict[str, str]:
     'MB': _format(megabytes, '.4g' if (megabytes or 0) < 1000 else '.0f'),
     **({} if results.SPEED in judged else speed),
     'updates': _format(group.mean('global_step'), '.0f'),
-    'examples': _format(group.mean('images'), '.0f'),
+    'examples': _format(group.mean('examples'), '.0f'),
     'secs': _format(group.secs or None, '.1f'),
     'state': group.state,
     'cause': group.cause,

@@ -27,14 +27,14 @@ import_benchmark('plots')
 usage = import_benchmark('usage')
 
 
-def make_result(peer, repeat, images_per_sec, mode='speed', **more):
+def make_result(peer, repeat, examples_per_sec, mode='speed', **more):
   return {
     'net': 'mlp',
     'mode': mode,
     'repeat': repeat,
     'peer': peer,
     'status': 'ok',
-    'images_per_sec': images_per_sec,
+    'examples_per_sec': examples_per_sec,
     'first_step_secs': 3.0 + repeat,
     'all_step_secs': 4.0,
     'gone_secs': 0.55,
@@ -82,13 +82,13 @@ def test_medians_are_of_the_runs_that_went_well():
   assert list(rows) == [
     *('ceiling', 'async_sgd', 'classic', 'tf2_ps', 'torch_ddp'),
   ]
-  assert rows['ceiling']['images_per_sec'] == 1000
-  assert rows['async_sgd']['images_per_sec'] == 700
+  assert rows['ceiling']['examples_per_sec'] == 1000
+  assert rows['async_sgd']['examples_per_sec'] == 700
   # The ratios of the repeats are 0.5, 0.9 and 0.7.
   assert rows['async_sgd']['over_ceiling'] == pytest.approx(0.7)
   assert rows['async_sgd']['first_step_secs'] == 4
   assert rows['async_sgd']['to_accuracy_secs'] == 10
-  assert rows['classic']['images_per_sec'] == 400
+  assert rows['classic']['examples_per_sec'] == 400
   assert (rows['classic']['num_ok'], rows['classic']['num_runs']) == (2, 3)
   assert (
     rows['classic']['to_accuracy_secs'],
@@ -217,7 +217,7 @@ path.write_text(json.dumps(record))
   result = peers.measure(make_peer(source, num_ps=1), work)
   assert result['status'] == 'ok', result
   assert result['is_killed']
-  assert result['images_per_sec'] == 400
+  assert result['examples_per_sec'] == 400
   assert result['peak_mb'] > 0.5
   assert 0 < result['cpu_secs'] < 10
   assert not usage.find_by_word(str(tmp_path / 'fake.py'))
@@ -285,7 +285,7 @@ def test_scripts_and_a_rule_make_a_table(mnist_dir, tmp_path):
   results = json.loads((out / 'raw.json').read_text())['results']
   assert [r['peer'] for r in results] == ['async_sgd', 'classic', 'bare_10']
   for result in results:
-    assert result['images_per_sec'] > 100
+    assert result['examples_per_sec'] > 100
     assert 0 < result['first_step_secs'] <= result['all_step_secs']
     assert 0 < result['gone_secs'] < 60
     assert result['peak_mb'] > 500

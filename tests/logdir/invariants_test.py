@@ -11,7 +11,7 @@ from distmnist.logdir import invariants, report
 def make_life(worker, **fields):
   fields = {
     'local_steps': 50,
-    'images': 500,
+    'examples': 500,
     'batch_size': 10,
     'pushes': 50,
     'staleness': collections.Counter({0: 49, 3: 1}),
@@ -43,7 +43,7 @@ def test_a_report_that_fits():
   assert check([make_life(0), make_life(1)]) == []
 
 
-@pytest.mark.parametrize('name', ['images', 'pushes', 'bytes_sent'])
+@pytest.mark.parametrize('name', ['examples', 'pushes', 'bytes_sent'])
 def test_sums_that_are_no_sums(name):
   found = make_report([make_life(0), make_life(1)])
   found[name] += 1
@@ -54,8 +54,8 @@ def test_sums_that_are_no_sums(name):
 
 
 def test_images_that_no_step_has_read():
-  assert check([make_life(0), make_life(1, images=510)]) == [
-    'images of worker 1, life life_1: 510, expected 500'
+  assert check([make_life(0), make_life(1, examples=510)]) == [
+    'examples of worker 1, life life_1: 510, expected 500'
   ]
 
 

@@ -42,7 +42,7 @@ def test_compose_sums_the_workers_and_keeps_the_rest():
   found = compose()
   assert found['flags'] == {}
   assert found['test_accuracy'] == 0.91239
-  assert (found['images'], found['local_steps']) == (80, 8)
+  assert (found['examples'], found['local_steps']) == (80, 8)
   assert (found['staleness_mean'], found['staleness_max']) == (11 / 8, 4)
   assert [row['worker'] for row in found['workers']] == [0, 1]
   assert found['workers'][1]['staleness'] == {1: 1, 4: 2}
@@ -101,14 +101,14 @@ def test_what_is_no_number_is_null_as_json_knows_no_nan(tmp_path):
 
 def test_a_row_is_of_all_lives_and_has_each():
   found = compose(lives=make_lives(), max_staleness=0)
-  assert (found['images'], found['local_steps']) == (2080, 208)
+  assert (found['examples'], found['local_steps']) == (2080, 208)
   chief, worker = found['workers']
-  assert (chief['images'], chief['pushes']) == (1100, 110)
+  assert (chief['examples'], chief['pushes']) == (1100, 110)
   assert chief['staleness'] == {0: 109, 1: 1}
   assert chief['gradients_dropped'] == 1
   assert chief['step_secs'] == pytest.approx(10.0 / 100)
   first, second = chief['lives']
-  assert (first['life'], first['images'], first['has_ended']) == (
+  assert (first['life'], first['examples'], first['has_ended']) == (
     ('a', 600, True)
   )
   assert (first['first_step'], first['last_step']) == (0, 60)
@@ -131,12 +131,12 @@ def test_a_row_is_of_all_lives_and_has_each():
 def test_a_rate_is_of_all_lives_that_timed_it():
   lives = make_lives()
   for stats, images in zip(lives, (900, 600, 7, 7), strict=True):
-    stats.timed_images_of_all = images
-  assert compose(lives=lives)['images_per_sec'] == (900 + 600) / (6 + 4)
+    stats.timed_examples_of_all = images
+  assert compose(lives=lives)['examples_per_sec'] == (900 + 600) / (6 + 4)
   # The last one made a single run, or none.
-  lives[1].train_secs = lives[1].timed_images_of_all = 0
-  assert compose(lives=lives)['images_per_sec'] == 900 / 6
-  assert compose(lives=lives[1:])['images_per_sec'] is None
+  lives[1].train_secs = lives[1].timed_examples_of_all = 0
+  assert compose(lives=lives)['examples_per_sec'] == 900 / 6
+  assert compose(lives=lives[1:])['examples_per_sec'] is None
 
 
 def test_steps_lost_are_those_of_who_saw_most():

@@ -40,7 +40,7 @@ def test_the_last_lines_of_a_run_with_all_that_may_be_said():
 
 
 def test_what_is_not_known_is_not_said():
-  found = compose(final_loss=None) | {'images_per_sec': None}
+  found = compose(final_loss=None) | {'examples_per_sec': None}
   found |= {'staleness_mean': None, 'workers': []}
   assert report_text.format_lines(found) == [
     'test accuracy       0.9124',

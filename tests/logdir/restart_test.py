@@ -97,7 +97,7 @@ def test_the_lives_of_a_run_that_left_no_checkpoint_are_of_another(
 ):
   def write_life(num_steps):
     (tmp_path / 'train.flags').write_text('--model=mlp')
-    stats = report.WorkerStats(0, num_steps, images=num_steps, life='a')
+    stats = report.WorkerStats(0, num_steps, examples=num_steps, life='a')
     metrics_file.Writer(str(tmp_path), 'worker 0', 'a').write(
       'sample', state='training', **stats.to_fields()
     )

@@ -12,7 +12,7 @@ def make_stats(worker=0, life='a', local_steps=3, start=1.0):
   return report.WorkerStats(
     worker,
     local_steps,
-    images=10 * local_steps,
+    examples=10 * local_steps,
     staleness=collections.Counter({0: local_steps}),
     batch_size=10,
     life=life,

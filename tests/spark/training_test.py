@@ -476,7 +476,7 @@ def test_a_program_of_spark_trains_on_its_data_and_predicts(
   found = json.loads(done.stdout.splitlines()[-1])
   # 1001 images from partitions of unlike sizes: the workers have equally many.
   assert '500 training images here' in done.stdout
-  assert found['images'] == 100 * found['local_steps']
+  assert found['examples'] == 100 * found['local_steps']
   assert found['test_examples'] == 200
   assert found['test_accuracy'] > 0.7
   # The exported model says the same of the same images.

@@ -142,7 +142,7 @@ def _act(action, flags, me):
           'test_accuracy': accuracy / 2,
           'final_loss': 1 - accuracy,
           'global_step': int(flags.get('train_steps', 100)),
-          'images_per_sec': None,
+          'examples_per_sec': None,
         },
         file,
       )

@@ -10,7 +10,7 @@ def make_workers():
     report.WorkerStats(
       *(0, 5, 50, 0.8, 4, 5, 10**6, 2 * 10**6, 3 * 10**6, 4 * 10**6),
       collections.Counter({0: 3, 1: 2}),
-      timed_images_of_all=9877,
+      timed_examples_of_all=9877,
       has_ended=True,
     ),
     report.WorkerStats(

@@ -78,7 +78,9 @@ def run(spark, folder):
   return {
     'problem': run_problem(spark, folder),
     'function': training.run(sc, train_line, {'steps': 20}, feed=make_line(sc)),
-    **{key: report[key] for key in ('images', 'local_steps', 'test_examples')},
+    **{
+      key: report[key] for key in ('examples', 'local_steps', 'test_examples')
+    },
     'test_accuracy': report['test_accuracy'],
     'columns': predicted.columns,
     'predicted_accuracy': found['right'],

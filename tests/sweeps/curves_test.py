@@ -16,7 +16,7 @@ def make_groups(folder, values_of_seeds, **losss):
     losss: {'step': loss}.
   """
   finals = tuple(values[-1] for values in values_of_seeds)
-  found = make_repeats(finals, images=2000, global_step=20)
+  found = make_repeats(finals, examples=2000, global_step=20)
   for trial, values in zip(found, values_of_seeds, strict=True):
     trial.folder = str(folder / trial.name)
     (folder / trial.name / 'run').mkdir(parents=True)

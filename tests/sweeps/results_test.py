@@ -30,14 +30,14 @@ def test_it_has_the_metric_by_which_it_is_judged():
 
 
 def test_by_speed_no_metric_is_needed_but_kept():
-  report = {'images_per_sec': 500.0, 'test_accuracy': 0.5}
+  report = {'examples_per_sec': 500.0, 'test_accuracy': 0.5}
   found = results.take(report, results.SPEED)
   assert results.is_result(found)
-  assert results.read_metric([found]) == ('images_per_sec', 1)
-  assert results.choose_value(found) == ('images_per_sec', 500)
+  assert results.read_metric([found]) == ('examples_per_sec', 1)
+  assert results.choose_value(found) == ('examples_per_sec', 500)
   assert found['test_accuracy'] == 0.5
-  assert results.is_result(results.take({'images_per_sec': 1}, results.SPEED))
-  with pytest.raises(ValueError, match='no images_per_sec: .* --train_secs'):
+  assert results.is_result(results.take({'examples_per_sec': 1}, results.SPEED))
+  with pytest.raises(ValueError, match='no examples_per_sec: .* --train_secs'):
     results.take({'test_accuracy': 0.5}, results.SPEED)
 
 
@@ -58,7 +58,7 @@ def test_trials_of_two_metrics_are_not_compared():
     {'test_accuracy': 0.5, 'final_loss': 10**400},
     {'test_accuracy': 0.5, 'global_step': 1.5},
     {'test_accuracy': 0.5, 'judged_by': '-mse'},
-    {'test_accuracy': 0.5, 'judged_by': '+images_per_sec'},
+    {'test_accuracy': 0.5, 'judged_by': '+examples_per_sec'},
     {'test_accuracy': 0.5, 'host': 1},
   ],
 )

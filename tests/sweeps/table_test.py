@@ -41,9 +41,9 @@ def test_a_huge_loss_is_short():
 def test_speeds_are_in_a_column_of_their_own():
   found = [make_trial(i, trials.DONE, None) for i in (1, 2)]
   for trial, speed in zip(found, (999.6, 54321.4), strict=True):
-    trial.result.update(judged_by='+images_per_sec', images_per_sec=speed)
+    trial.result.update(judged_by='+examples_per_sec', examples_per_sec=speed)
   header, best, worst = table.make_rows(groups.by_trial(found))
-  assert header[3:5] == ['images_per_sec', 'test']
+  assert header[3:5] == ['examples_per_sec', 'test']
   assert best[0] == '02' and best[3:5] == ['54321', '0.5000']
   assert worst[3] == '1000'
 
@@ -52,8 +52,8 @@ COSTS = {
   'staleness_mean': 0.5,
   'bytes_pulled': 2_000_000,
   'bytes_pushed': 1_000_000,
-  'images': 55_000,
-  'images_per_sec': 1234.5,
+  'examples': 55_000,
+  'examples_per_sec': 1234.5,
 }
 
 
@@ -71,7 +71,7 @@ def test_a_row_has_the_mean_of_its_seeds_their_deviation_and_their_number():
     '3',
     '0.50',
   )
-  assert (best['examples'], best['images_per_sec']) == ('55000', '1234')
+  assert (best['examples'], best['examples_per_sec']) == ('55000', '1234')
   assert (second['n'], second['validation_std']) == ('1', '')
   assert second['state'] == '1 done, 1 waiting'
   line = table.format_lines(groups.by_combination(found))[1]

@@ -103,7 +103,7 @@ def test_each_run_adds_a_result(trial):
   trial.begin()
   # Its report was that of the run before.
   assert not trial.has_ended_unseen()
-  write_report(trial, test_accuracy=0.75, images=200)
+  write_report(trial, test_accuracy=0.75, examples=200)
   trial.end(0, 1.0, 0)
   assert (trial.state, trial.secs) == (trials.DONE, 2.5)
   assert [r['test_accuracy'] for r in trial.results] == [0.5, 0.75]
@@ -112,8 +112,8 @@ def test_each_run_adds_a_result(trial):
     'test_accuracy': 0.75,
     'final_loss': None,
     'global_step': None,
-    'images_per_sec': None,
-    'images': 200,
+    'examples_per_sec': None,
+    'examples': 200,
     'staleness_mean': None,
     'bytes_pulled': None,
     'bytes_pushed': None,

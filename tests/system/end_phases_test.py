@@ -179,7 +179,7 @@ def test_a_report_of_a_chief_alone_is_that_of_one_with_its_ps(run):
   after = read_report(run.logdir)
   changed = {name for name in before if before[name] != after[name]}
   # What only the process that trained knows.
-  assert changed <= {'final_loss', 'images_per_sec', 'total_secs'}
+  assert changed <= {'final_loss', 'examples_per_sec', 'total_secs'}
 
 
 @pytest.mark.slow

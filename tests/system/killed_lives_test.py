@@ -77,7 +77,7 @@ def test_a_report_sums_the_last_lines_of_all_lives(tmp_path, kill):
   assert len(killed) == 2 and len(last) == 4
   for name in 'local_steps', 'pushes', 'bytes_pushed':
     assert report[name] == sum(line[name] for line in last.values()), name
-  assert report['images'] == sum(line['examples'] for line in last.values())
+  assert report['examples'] == sum(line['examples'] for line in last.values())
   # Its tasks end in order if only the launcher is killed.
   has_ended = {line['state'] == 'ending' for line in killed.values()}
   assert has_ended == {kill is kill_launcher}

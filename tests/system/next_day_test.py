@@ -41,7 +41,7 @@ def test_epochs_are_those_of_the_new_run(first, tasks, tmp_path):
   assert f'a new run from step 50 of {first}/model.ckpt-50: --epochs=2' in said
   assert 'step 150/150  epoch 2.00' in said and 'is now in' not in said
   report = read_report(logdir)
-  assert (report['global_step'], report['images']) == (150, 5000)
+  assert (report['global_step'], report['examples']) == (150, 5000)
   # The next start in that folder makes what is left.
   assert 'already finished at step 150' in run()
   assert 'step 200/200  epoch 3.00' in run('--epochs=3')

@@ -28,14 +28,14 @@ RECORD = {
 REPORT = {
   'flags': {'model': 'cnn', 'dataset': 'mnist', 'epochs': 3.0},
   'test_accuracy': 0.98914,
-  'images_per_sec': 1023.4,
+  'examples_per_sec': 1023.4,
   'pushes': 936,
   'bytes_pulled': 24_000_000_000,
   'bytes_pushed': 3_000_000,
   'staleness_mean': 1.014,
   'staleness_max': 4,
   'global_step': 936,
-  'images': 179712,
+  'examples': 179712,
   'workers': [{'worker': 0}, {'worker': 1}],
 }
 # As it was before reports knew of pushes and bytes.
@@ -71,7 +71,7 @@ def test_a_row_has_the_means_of_the_seeds_that_did_not_fail():
   assert row['test_accuracy'] == pytest.approx(0.99014)
   # 0.002 / sqrt(2)
   assert row['test_accuracy_std'] == pytest.approx(0.00141, abs=1e-5)
-  assert (row['staleness_max'], row['images']) == (4, 179712)
+  assert (row['staleness_max'], row['examples']) == (4, 179712)
   busy = table.make_row('agn', pairs, is_busy=True)
   assert busy['wall_secs'] is None
   assert 'wall s' not in table.format_table([busy])
@@ -92,16 +92,20 @@ def test_a_csv_has_all_digits_and_empty_cells():
     'test_accuracy_std': '',
     'num_seeds': '1',
     'wall_secs': '201.26',
-    'images_per_sec': '1023.4',
+    'examples_per_sec': '1023.4',
     'pushes': '936.0',
     'mb_pulled': '12000.0',
     'mb_pushed': '1.5',
     'staleness_mean': '1.014',
     'staleness_max': '4',
     'global_step': '936.0',
-    'images': '179712.0',
+    'examples': '179712.0',
   }
-  assert (bad['status'], bad['wall_secs'], bad['images']) == ('failed', '', '')
+  assert (bad['status'], bad['wall_secs'], bad['examples']) == (
+    'failed',
+    '',
+    '',
+  )
 
 
 @pytest.mark.parametrize(
@@ -274,7 +278,7 @@ def test_two_rules_make_a_table_and_a_failure_a_marked_row(checkout, tmp_path):
     assert 0.3 < low < high
     assert float(row['wall_secs']) > min(r['total_secs'] for r in reports)
     # 2000 images hold 15 pairs of batches of 64.
-    assert float(row['images']) >= 2 * 15 * 64
+    assert float(row['examples']) >= 2 * 15 * 64
   lines = (out / 'table.md').read_text().splitlines()
   assert lines[0].startswith(
     'softmax on synthetic, 2 workers, batch_size=64, epochs=1, seeds 0/1; '

@@ -79,7 +79,7 @@ def test_workers_learn_end_cleanly_and_tell_what_they_did(
   assert report['test_accuracy'] > 0.5  # One in ten by chance.
   rows = report['workers']
   assert len(rows) == num_workers
-  assert report['images'] == report['local_steps'] * BATCH
+  assert report['examples'] == report['local_steps'] * BATCH
   check_who_waited(rule, report)
   # The chief also fetched the checkpoints and the center for the evaluation.
   check_bytes(max(rows[1:], key=lambda row: row['bytes_pushed']))

@@ -134,13 +134,13 @@ def test_the_report_is_of_the_center_at_the_end(
   tf_session, set_flags, tmp_path
 ):
   set_flags(*FEW, '--end_timeout_secs=12')
-  other = report_lib.WorkerStats(2, life='b', local_steps=30, images=300)
+  other = report_lib.WorkerStats(2, life='b', local_steps=30, examples=300)
   run = Run(tf_session, tmp_path, [other])
   run.end()
   assert run.others.waits == [12]
   for variable in tf.trainable_variables():  # What comes later is not in it.
     variable.load(np.zeros(variable.shape), tf_session)
-  run.report(local_steps=10, images=100, timed_images_of_all=400)
+  run.report(local_steps=10, examples=100, timed_examples_of_all=400)
   found = json.loads((tmp_path / 'report.json').read_text())
   test_split = load_test_split()
   assert found['test_accuracy'] == pytest.approx(find_share(test_split))
@@ -153,11 +153,11 @@ def test_the_report_is_of_the_center_at_the_end(
     'test_examples': 8,
     'global_step': 40,
     'local_steps': 40,
-    'images': 400,
+    'examples': 400,
     'pushes_per_update': 1,
     'tables': {},
     'final_loss': 0.5,
-    'images_per_sec': 200,
+    'examples_per_sec': 200,
     'train_secs': 2,
     'workers_not_heard_of': [1, 3],
   }
@@ -178,7 +178,7 @@ def test_the_report_is_of_the_center_if_the_best_has_been_removed(
   run.chief._validation.best.note(values, 20, {'accuracy': 0.8})
   shutil.rmtree(tmp_path / 'best')
   run.end()
-  run.report(local_steps=10, images=100)
+  run.report(local_steps=10, examples=100)
   found = json.loads((tmp_path / 'report.json').read_text())
   assert (found['best_step'], found['global_step']) == (None, 40)
   share = find_share(load_test_split())

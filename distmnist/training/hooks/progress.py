@@ -73,8 +73,8 @@ class Progress:
       stats.timed_steps += len(self._steps.done)
       # The center may have been set back to a checkpoint.
       updates = max(0, self.final_step - before)
-      images = updates * self._source.dealing.images_per_step
-      stats.timed_images_of_all += images
+      examples = updates * self._source.dealing.images_per_step
+      stats.timed_examples_of_all += examples
     stats.train_secs = now - self._start
     if self._summaries.is_due(stats.local_steps):
       self._summaries.write(values, stats, session, now)
@@ -89,7 +89,7 @@ class Progress:
     self.final_loss = values['loss']
     self.final_step = values['global_step']
     stats.local_steps += 1
-    stats.images += self._source.dealing.batch_size
+    stats.examples += self._source.dealing.batch_size
     stats.bytes_pulled += values['bytes_pulled']
     stats.bytes_pushed += values['bytes_pushed']
     # A step that pushed nothing has a staleness of -1, but may still have sent

@@ -39,7 +39,7 @@ class WorkerMetrics:
       'step': self._find_step(stats),
       'last_step': self._progress.last_step,
       'unit': self._unit,
-      'examples_per_sec': self._compute_rate(stats.images),
+      'examples_per_sec': self._compute_rate(stats.examples),
       'loss': self._progress.final_loss,
       'metrics': {n: x for n, x in values.items() if n not in known},
       'staleness_mean': self._compute_staleness(stats),

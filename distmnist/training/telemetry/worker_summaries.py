@@ -90,12 +90,12 @@ class WorkerSummaries:
     shown['learning_rate'] = session.run(self._learning_rate)
     shown |= {
       name: getattr(stats, name)
-      for name in ('local_steps', 'images', 'bytes_pulled', 'bytes_pushed')
+      for name in ('local_steps', 'examples', 'bytes_pulled', 'bytes_pushed')
     }
     if self._mark:
       then, last_local = self._mark
-      images = (stats.local_steps - last_local) * stats.batch_size
-      shown['images_per_sec'] = images / (now - then)
+      examples = (stats.local_steps - last_local) * stats.batch_size
+      shown['examples_per_sec'] = examples / (now - then)
     self._mark = now, stats.local_steps
     rows = row_counts.choose(values)
     if rows.get(names.ROW_IDS):

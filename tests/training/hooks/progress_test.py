@@ -61,7 +61,7 @@ def test_each_step_is_counted(worker):
   worker.run((1, 0, 40))
   worker.run((3, 1, 40), (4, -1, 8))
   stats = worker.stats
-  assert (stats.local_steps, stats.images, stats.pushes) == (3, 300, 2)
+  assert (stats.local_steps, stats.examples, stats.pushes) == (3, 300, 2)
   assert (stats.bytes_pulled, stats.bytes_pushed) == (120, 88)
   # A step that pushed nothing, or rows alone, has no staleness.
   assert dict(stats.staleness) == {0: 1, 1: 1}
@@ -114,10 +114,10 @@ def test_where_only_time_ends_a_run_no_last_step_is_shown(worker, monkeypatch):
 
 def test_the_images_of_all_are_those_of_the_updates_after_the_first_run(worker):
   worker.run((1, 0, 40))
-  assert worker.stats.timed_images_of_all == 0
+  assert worker.stats.timed_examples_of_all == 0
   worker.run((11, 0, 40))
-  assert worker.stats.timed_images_of_all == 10 * 200
+  assert worker.stats.timed_examples_of_all == 10 * 200
   # Back to a checkpoint of step 5; what is done again is work as well.
   worker.run((6, 0, 40))
   worker.run((12, 0, 40))
-  assert worker.stats.timed_images_of_all == (10 + 6) * 200
+  assert worker.stats.timed_examples_of_all == (10 + 6) * 200

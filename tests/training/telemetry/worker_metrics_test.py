@@ -57,7 +57,7 @@ def test_a_sample_has_the_sums_of_its_life_and_the_rates_since_the_last(
   worker.metrics.collect()
   worker.progress.final_step = 40
   worker.progress.last_values = {'global_step': 40, 'loss': 1, 'accuracy': 0.5}
-  worker.stats.images, worker.time = 500, 102.0
+  worker.stats.examples, worker.time = 500, 102.0
   worker.stats.staleness.update([0, 0, 3])
   found = worker.metrics.collect()
   assert (found['state'], found['step']) == ('training', 40)

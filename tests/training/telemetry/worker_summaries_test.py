@@ -33,7 +33,7 @@ def read(folder):
 def make_stats(local_steps, staleness):
   stats = report.WorkerStats(1)
   stats.batch_size = 10
-  stats.local_steps, stats.images = local_steps, 10 * local_steps
+  stats.local_steps, stats.examples = local_steps, 10 * local_steps
   stats.staleness.update(staleness)
   return stats
 
@@ -57,7 +57,7 @@ def test_a_summary_is_due_every_so_many_local_steps(tmp_path):
       'accuracy': 0.25,
       'learning_rate': 0.5,
       'local_steps': 1,
-      'images': 10,
+      'examples': 10,
       'bytes_pulled': 0,
       'bytes_pushed': 0,
       'staleness': 1,
@@ -66,7 +66,7 @@ def test_a_summary_is_due_every_so_many_local_steps(tmp_path):
   )
   # 30 images in 2 s; of the staleness only what has come since.
   assert second[0] == 12
-  assert second[1]['images_per_sec'] == 15
+  assert second[1]['examples_per_sec'] == 15
   assert second[1]['staleness_mean'] == pytest.approx(2)
   assert last == (13, {'staleness': 1, 'staleness_mean': 5})
 
