@@ -19,7 +19,7 @@ from distmnist.common import (
   refusals,
   registry,
 )
-from distmnist.common.names import LAUNCH_ID, LAUNCHERS, TRAIN
+from distmnist.common.names import BY_COMMAND, LAUNCH_ID, LAUNCHERS, TRAIN
 from distmnist.launching import cluster_flags, jobs, repeating, run_record
 from distmnist.launching import train_flags as train_flags_lib
 from distmnist.launching.screen import log_view, screens
@@ -37,6 +37,8 @@ def main(train_flags: list[str]) -> int:
   child_program.end_with_starter()
   task_environment.forget(os.environ)
   os.environ[LAUNCH_ID] = secrets.token_hex(8)
+  if cli.is_command():
+    os.environ[BY_COMMAND] = '1'  # For what the tasks say.
   console.print_logs(log_view.print_line)
   # Flags of a --flagfile count as given.
   given = train_flags_lib.expand(train_flags)

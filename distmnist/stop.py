@@ -102,7 +102,7 @@ def wait(found: watched_run.WatchedRun, timeout_secs: float) -> None:
     if time.monotonic() > deadline:
       raise cli.RunError(
         f'{", ".join(left)} still there {timeout_secs:g} s after the run in'
-        f' {found.logdir} was asked to end: see python -m distmnist.logs'
+        f' {found.logdir} was asked to end: see {cli.name_command("logs")}'
         f' --logdir={found.logdir}, or end them where they run'
       )
     time.sleep(_LOOK_SECS)

@@ -27,7 +27,7 @@ import traceback
 from absl import flags
 
 from distmnist.common import command_line, files, help_text, output, signals
-from distmnist.common.names import ATTEMPT, PACKAGE
+from distmnist.common.names import ATTEMPT, BY_COMMAND, PACKAGE
 from distmnist.storage import mirror, scratch, urls
 
 FAILED = 1
@@ -329,11 +329,22 @@ def _report(program, error, code, help_of=None, has_help=True):
   return code
 
 
+def name_command(program: str) -> str:
+  """Returns how this user runs another program, such as 'report'."""
+  if os.environ.get(BY_COMMAND) or is_command():
+    return f'{PACKAGE} {program}'
+  return f'python -m {PACKAGE}.{program}'
+
+
+def is_command() -> bool:
+  """Whether this process is a console script, which the tasks may not be."""
+  return os.path.basename(sys.argv[0]).startswith(f'{PACKAGE}-')
+
+
 def _program_name(main):
   """The command that a user would type: `main` may run as __main__."""
-  typed = os.path.basename(sys.argv[0])
-  if typed.startswith('distmnist-'):  # A console script.
-    return typed
+  if is_command():
+    return os.path.basename(sys.argv[0])
   path = getattr(main, '__wrapped__', main).__code__.co_filename
   folder, name = os.path.split(path)
   if os.path.basename(folder) != PACKAGE:  # A program of one's own.

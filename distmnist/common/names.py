@@ -85,6 +85,8 @@ CHIEF = 'worker 0'
 ATTEMPT = 'DISTMNIST_ATTEMPT'
 # Names a launch: the same for all attempts at its tasks, and for no other.
 LAUNCH_ID = 'DISTMNIST_LAUNCH_ID'
+# Set where the user types `distmnist launch`, and no python -m.
+BY_COMMAND = 'DISTMNIST_BY_COMMAND'
 # How many workers are enough to go on, if fewer than all are.
 MIN_WORKERS = 'DISTMNIST_MIN_WORKERS'
 # The file of --problem, if a launcher has sent it along.

@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 
-from distmnist.common import command_line, owner, owner_file, signals
+from distmnist.common import cli, command_line, owner, owner_file, signals
 from distmnist.common.names import LAUNCH_ID
 from distmnist.storage import urls
 from distmnist.watching import metrics_file, stop_file, timeline
@@ -160,8 +160,8 @@ class RunRecord:
       why = str(error) or type(error).__name__
     if why:
       _log.info(
-        f'no {timeline.NAME} of {self.logdir} ({why}): python -m '
-        f'distmnist.report --logdir={self.logdir} makes it'
+        f'no {timeline.NAME} of {self.logdir} ({why}): '
+        f'{cli.name_command("report")} --logdir={self.logdir} makes it'
       )
 
   def _stop(self, who, is_taken):

@@ -95,5 +95,5 @@ def publish(outcome, workers, strategy, num_workers, logdir):
     _log.info(f'{"report":<20}{path}')
     given = f'--logdir={shlex.quote(logdir)}'
     if not urls.is_remote(logdir):  # There are no metrics in a store.
-      _log.info(f'{"page":<20}python -m distmnist.report {given}')
+      _log.info(f'{"page":<20}{cli.name_command("report")} {given}')
     _log.info(f'{"curves":<20}tensorboard {given}')

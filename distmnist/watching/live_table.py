@@ -1,5 +1,6 @@
 """The tasks of a run as a table of `rich`, with a bar above it."""
 
+from distmnist.common import cli
 from distmnist.common.names import SPLITS
 from distmnist.watching import table_text
 
@@ -53,7 +54,7 @@ def make(logdir, state, num_rows, is_ascii=False):
   if len(shown) < len(rows):
     parts.append(
       text.Text(
-        f'and {len(rows) - len(shown)} more: python -m distmnist.status'
+        f'and {len(rows) - len(shown)} more: {cli.name_command("status")}'
         f' --logdir={logdir}',
         'dim',
       )

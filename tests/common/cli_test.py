@@ -174,6 +174,16 @@ def test_the_help_is_that_of_the_command_that_was_typed(run, monkeypatch):
   )
 
 
+def test_another_program_is_named_as_this_one_was_typed(monkeypatch):
+  monkeypatch.setattr(sys, 'argv', ['/x/distmnist/launch.py'])
+  assert cli.name_command('report') == 'python -m distmnist.report'
+  monkeypatch.setenv('DISTMNIST_BY_COMMAND', '1')  # Of a task.
+  assert cli.name_command('report') == 'distmnist report'
+  monkeypatch.delenv('DISTMNIST_BY_COMMAND')
+  monkeypatch.setattr(sys, 'argv', ['distmnist-launch'])
+  assert cli.name_command('report') == 'distmnist report'
+
+
 def test_the_help_may_be_that_of_another_program(run, monkeypatch):
   def main():
     raise cli.UsageError('--x=1', 'train')
