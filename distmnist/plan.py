@@ -23,7 +23,7 @@ from distmnist.common import cli, console
 from distmnist.data import input_pipeline
 from distmnist.exchange import traffic as traffic_lib
 from distmnist.launching import cluster_flags
-from distmnist.training import evaluation, flag_checks
+from distmnist.training import chief, evaluation, flag_checks
 from distmnist.training import step as step_lib
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import (
@@ -83,7 +83,7 @@ def main() -> int | None:
   if rows:
     print(rows.format())
     traffic = traffic.with_rows(rows.pulled, rows.pushed)
-  if flags.FLAGS.validation_steps and validation:
+  if chief.validates() and validation:
     print(validation)
   for mbits in _MBITS.value:
     secs = traffic.compute_step_secs(mbits * 1e6 / 8)

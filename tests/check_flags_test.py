@@ -41,7 +41,7 @@ def test_what_can_work_has_no_mistake(find, words):
     (['--batch_size=x'], 'expected a whole number'),
     (['--batch_size=201'], '--batch_size=201 is larger than the 200 training'),
     (['--lr_schedule=step'], '--lr_schedule=step needs --lr_boundaries'),
-    (['--early_stopping_patience=2'], 'needs --validation_steps'),
+    (['--early_stopping_patience=2'], 'needs --logdir'),
     (['--validation_images=300'], 'leaves nothing to train on'),
     (['--num_gpus=64'], '--num_gpus=64, but TensorFlow sees'),
     (['word'], "'word' is not a flag of train"),

@@ -5,12 +5,12 @@ here is refused, and the error says what to give instead.
 """
 
 import contextlib
+import functools
 import glob
-import math
-import operator
 import os
+import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from distmnist.api import keras_optimizer, process, training
@@ -20,22 +20,14 @@ from distmnist.storage import paths, urls
 if TYPE_CHECKING:
   import keras
 
-Nest = Any  # An array [n, ...], or a dict, tuple or list of arrays.
-# {'train': (x, y)}, and maybe 'validation' and 'test'.
-Splits = dict[str, tuple[Nest, Nest]]
+  from distmnist.data import fit_data
 
-_WEIGHTS = (
-  'weights are part of the loss: write a problem with a loss of its own for '
-  'distmnist.run'
-)
 _INSTEAD = {
   'callbacks': (
     'early_stopping_patience, lr_schedule and logdir stand for the most usual '
     'ones, and on_line gets each line'
   ),
-  'class_weight': _WEIGHTS,
   'initial_epoch': 'with a logdir, the same call goes on where it ended',
-  'sample_weight': _WEIGHTS,
   'shuffle': 'each epoch is shuffled, by seed',
   'steps_per_epoch': 'give epochs or train_steps',
   'validation_batch_size': 'the validation data is read in parts that fit',
@@ -46,12 +38,14 @@ _INSTEAD = {
 
 def fit(
   model: 'keras.Model',
-  x: Nest,
-  y: Nest,
+  x: Any,
+  y: Any = None,
   *,
-  validation_data: tuple[Nest, Nest] | None = None,
+  validation_data: Any = None,
   validation_split: float | None = None,
-  test_data: tuple[Nest, Nest] | None = None,
+  sample_weight: Any = None,
+  class_weight: Mapping[int, float] | None = None,
+  test_data: Any = None,
   best: str | None = None,
   logdir: str | os.PathLike | None = None,
   on_line: Callable[[str], object] | None = None,
@@ -65,15 +59,20 @@ def fit(
   Args:
     model: compiled. Its classes must be Keras's own, or registered in a package
       that the tasks can import as well.
-    x: array [n, ...], or a dict, tuple or list of arrays.
-    y: array [n, ...].
-    validation_data: (x, y) on which the model is judged, during the training
-      with validation_steps and at its end: report.validation_metrics. Without
-      it and without test_data, report.train_metrics are of the training data.
+    x: array [n, ...], a dict, tuple or list of arrays, a DataFrame, or a
+      tf.data.Dataset of known size, with the labels, which is read once.
+    y: array [n, ...] or Series.
+    validation_data: (x, y) or (x, y, weights), or a data set, on which the
+      model is judged, once an epoch and at the end: report.validation_metrics.
+      Without it and without test_data, report.train_metrics are of the training
+      data.
     validation_split: the part of x and y, their last examples, on which it is
       judged instead of being trained.
-    test_data: (x, y) of which nothing is seen before the end:
-      report.test_metrics.
+    sample_weight: [n], how much each example counts, in the loss and in the
+      `weighted_metrics` of compile.
+    class_weight: {class: how much its examples count in training}.
+    test_data: (x, y) or (x, y, weights), or a data set, of which nothing is
+      seen before the end: report.test_metrics.
     best: what early_stopping_patience goes by, a metric with + if more is
       better and - if less is, such as '+auc'; None for '-loss'.
     logdir: where checkpoints and reports are kept, and from which the same call
@@ -82,8 +81,10 @@ def fit(
     on_line: called with each line, see training.run.
     **settings: flags, see distmnist.run. By default epochs=1 (unless there are
       train_steps or train_secs), batch_size=32 (the examples in one worker's
-      batch), and the optimizer and its learning rate, or its schedule of the
-      rate, are those of the compiled model.
+      batch; that of a data set), validation once an epoch if there is what to
+      validate on (early_stopping_patience then counts epochs), and the
+      optimizer and its learning rate, or its schedule of the rate, are those of
+      the compiled model.
 
   Returns:
     (model, report): the same model, with the weights of the last step, or of
@@ -91,11 +92,12 @@ def fit(
 
   Raises:
     process.Error: the training has failed, or another run has the logdir.
-    ValueError: the model is not compiled, or there are no flags for its
-      optimizer; best has no direction; an argument is for Keras's own fit; the
-      arrays do not fit each other or have objects that are no text; `logdir` is
-      in a store, belongs to another user, has the training of another model or
-      of other examples, or is missing and the launcher is for other hosts.
+    ValueError: the model is not compiled, looks words up, or there are no flags
+      for its optimizer; best has no direction; an argument is for Keras's own
+      fit; the examples have missing values or do not fit each other or the
+      loss; `logdir` is in a store, belongs to another user, has the training of
+      another model or of other examples, or is missing and the launcher is for
+      other hosts.
   """
   settings = {name: x for name, x in settings.items() if x is not None}
   given = process.read_flags(process.make_words(None, settings))
@@ -108,7 +110,22 @@ def fit(
       'takes both)'
     )
   process.check_is_shared(given, logdir, 'logdir')
-  defaults, schedule = {'batch_size': 32}, None
+  from distmnist.data import fit_data  # noqa: PLC0415  It needs NumPy.
+
+  _check_layers(model)
+  splits = fit_data.make_splits(
+    *(model, x, y, validation_data, validation_split),
+    *(test_data, sample_weight, class_weight),
+  )
+  defaults = {'batch_size': fit_data.find_batch_size(x) or 32}
+  if 'validation' in splits:
+    defaults['validation_steps'] = -1  # Once an epoch.
+  elif given.get('early_stopping_patience', '0') != '0':
+    raise ValueError(
+      'early_stopping_patience needs validation_data or validation_split: what '
+      'to judge the model by'
+    )
+  schedule = None
   if 'optimizer' not in given:
     has_rate = 'learning_rate' in given or 'lr_schedule' in given
     defaults |= keras_optimizer.read(model, has_rate)
@@ -121,16 +138,49 @@ def fit(
         f"'+{best}', or - if less is"
       )
     settings['best'] = best
-  splits = make_splits(x, y, validation_data, validation_split, test_data)
   with _opened(logdir) as folder:
-    report = _train(
-      model,
-      folder,
-      splits,
-      {**defaults, **settings, 'on_line': on_line},
-      schedule,
-    )
+    reword = functools.partial(reword_line, None if logdir else folder)
+    settings = {**defaults, **settings, 'on_line': on_line, 'reword': reword}
+    report = _train(model, folder, splits, settings, schedule)
   return model, report
+
+
+def _check_layers(model: 'keras.Model') -> None:
+  """Raises ValueError if a layer of the model looks words up."""
+  from distmnist import tf_internals  # noqa: PLC0415  With a model, it is there.
+
+  for layer in tf_internals.list_layers(model) if model else ():
+    names = {base.__name__ for base in type(layer).__mro__}
+    if names & {'TextVectorization', 'IndexLookup'}:
+      raise ValueError(
+        f'the layer {layer.name!r} of the model looks words up, which a '
+        f'training step cannot: apply it before fit, x = {layer.name}(x), and '
+        'give fit the model without it'
+      )
+
+
+_HIDDEN = 'model', 'report', 'page', 'curves'
+
+
+def reword_line(temporary: str | None, line: str) -> str | None:
+  """Returns a line of the run in the words of fit, None to leave it out.
+
+  Settings are called as the caller gives them, a problem is not his, and of a
+  temporary folder only the logs that an error names stay.
+
+  Args:
+    temporary: that folder, or None.
+    line: as the run prints it.
+  """
+  if temporary and temporary in line:
+    line = re.sub(rf', logs in {re.escape(temporary)}\S*', '', line)
+    if line.split(' ')[0] in _HIDDEN:
+      return None
+  if ': error: ' in line:
+    line = re.sub(r' \(see \S+ --help\)', '', line)
+    line = re.sub(r'--problem=fitted: (fitted\.py(:\d+)?, )?', '', line)
+    line = re.sub(r'(?<![\w-])--(no)?(?=\w)', '', line)
+  return line
 
 
 @contextlib.contextmanager
@@ -155,19 +205,22 @@ def _opened(logdir: str | os.PathLike | None) -> Iterator[str]:
       if entry.name != kept:
         remove = paths.remove_folder if entry.is_dir() else paths.remove
         remove(entry.path)
-    if not kept:
+    if not os.listdir(temporary):
       os.rmdir(temporary)
 
 
 def _train(
   model: 'keras.Model',
   logdir: str,
-  splits: Splits,
+  splits: 'fit_data.Splits',
   settings: dict[str, object],
   schedule: keras_optimizer.Schedule | None,
 ) -> training.Report:
   """Trains the model in place."""
   import keras  # noqa: PLC0415  Keeps `import distmnist` cheap.
+
+  from distmnist import tf_internals  # noqa: PLC0415  With a model, it is there.
+  from distmnist.data import fit_data  # noqa: PLC0415  It needs NumPy.
 
   if not model.built:
     model(
@@ -176,10 +229,15 @@ def _train(
         splits['train'][0],
       )
     )
+  loss = tf_internals.get_compile_arguments(model).get('loss')
+  fit_data.check_labels(model, loss, splits)
   folder = layout.own_path(logdir, 'fitted')
   _hand_over(model, folder, splits, logdir, settings.get('resume'), schedule)
   settings = settings | {'logdir': logdir, 'fitted_dir': folder}
-  report = training.run('fitted', **settings)
+  on_line, reword = settings.pop('on_line'), settings.pop('reword')
+  words = process.make_words('fitted', settings)
+  with training.start_words(words, on_line, reword) as run:
+    report = run.result()
   trained = keras.models.load_model(os.path.join(logdir, 'model.keras'))
   model.set_weights(trained.get_weights())
   return report
@@ -188,7 +246,7 @@ def _train(
 def _hand_over(
   model: 'keras.Model',
   folder: str,
-  splits: Splits,
+  splits: 'fit_data.Splits',
   logdir: str,
   resume: str | None,
   schedule: keras_optimizer.Schedule | None,
@@ -244,64 +302,3 @@ def check_arguments(names: Iterable[str]) -> None:
       raise ValueError(
         f'{name} is for Keras, not for distmnist.fit: {_INSTEAD[name]}'
       )
-
-
-def make_splits(
-  x: Nest,
-  y: Nest,
-  validation_data: tuple[Nest, Nest] | None,
-  validation_split: float | None,
-  test_data: tuple[Nest, Nest] | None = None,
-) -> Splits:
-  """Returns what to train on, and what to judge by if that is given.
-
-  Args:
-    x: array [n, ...], or a dict, tuple or list of arrays.
-    y: array [n, ...].
-    validation_data: (x, y) to judge by.
-    validation_split: the part of x and y, their last examples, to judge by.
-    test_data: (x, y) to judge by at the end.
-
-  Raises:
-    ValueError: both are given; the one is not a pair, or the other not a part
-      that leaves examples on both sides; y has several arrays; or as by
-      array_folder.make.
-  """
-  from distmnist.data import array_folder  # noqa: PLC0415  Cheap until used.
-
-  pairs = {'train': (x, y)}
-  if validation_data is not None and validation_split:
-    raise ValueError('validation_data and validation_split: expected one')
-  for name, pair in ('validation', validation_data), ('test', test_data):
-    if pair is None:
-      continue
-    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-      raise ValueError(f'{name}_data: expected (x, y), without weights')
-    pairs[name] = pair
-  splits = {name: array_folder.make(*pair) for name, pair in pairs.items()}
-  if (parts := len(array_folder.flatten(splits['train'][1])[1])) > 1:
-    raise ValueError(
-      f'y has {parts} arrays, and fit trains models of one output: for several '
-      'write a file with make_model(), loss(y, outputs) and metrics(y, outputs)'
-      ' for distmnist.run, see docs/keras.md'
-    )
-  if not validation_split:
-    return splits
-  train = splits['train']
-  number = len(array_folder.flatten(train[0])[1][0])
-  # Keras's own formula.
-  end = math.floor(number * (1 - validation_split))
-  if not 0 < end < number:
-    raise ValueError(
-      f'validation_split={validation_split:g} of {number} examples: expected a '
-      'part between 0 and 1 that leaves some to train on and some to judge by'
-    )
-  return splits | {
-    name: tuple(
-      array_folder.map_arrays(operator.itemgetter(part), nest) for nest in train
-    )
-    for name, part in (
-      ('train', slice(end)),
-      ('validation', slice(end, None)),
-    )
-  }

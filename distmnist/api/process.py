@@ -108,6 +108,7 @@ class Process:
     take: Callable[[str], object],
     read: Callable[[int], object],
     folder: contextlib.AbstractContextManager | None = None,
+    reword: Callable[[str], str | None] = str,
   ):
     """Starts it.
 
@@ -118,8 +119,9 @@ class Process:
       read: called at the end, with the exit code; gives the result, None if it
         failed.
       folder: what is to be closed once the result is read.
+      reword: gives each line as it is taken, or None for none.
     """
-    self._take, self._read = take, read
+    self._take, self._read, self._reword = take, read, reword
     self._lines = collections.deque(maxlen=_NUM_LINES)
     self._stop_lock = threading.Lock()
     # Not Thread.join: before Python 3.13, one that a Ctrl-C interrupts takes
@@ -148,7 +150,9 @@ class Process:
       stack.enter_context(folder)
       stack.enter_context(self._process)
       for line in self._process.stdout:
-        self._lines.append(line.rstrip('\n'))
+        if (line := self._reword(line.rstrip('\n'))) is None:
+          continue
+        self._lines.append(line)
         # A closed notebook is no reason to end.
         with contextlib.suppress(Exception):
           self._take(self._lines[-1])

@@ -85,7 +85,23 @@ def start(
   Raises:
     ValueError: a launcher for other hosts without a logdir.
   """
-  words = process.make_words(problem, settings)
+  return start_words(process.make_words(problem, settings), on_line)
+
+
+def start_words(
+  words: list[str],
+  on_line: Callable[[str], object] | None = None,
+  reword: Callable[[str], str | None] = str,
+) -> process.Process:
+  """Starts a training with flags as they stand on a command line.
+
+  Args:
+    words: the flags of launch and train, in any order.
+    on_line: see `run`.
+    reword: gives a line as it is to be shown, or None.
+
+  Raises: see `start`.
+  """
   given = process.read_flags(words)
   process.check_is_shared(given, given.get('logdir'), 'logdir')
   report_path, folder = given.get('report_file'), None
@@ -106,7 +122,7 @@ def start(
   def read(code: int) -> Report | None:
     return None if code else read_report(report_path, curve)
 
-  return process.Process('launch', words, take, read, folder)
+  return process.Process('launch', words, take, read, folder, reword)
 
 
 def read_report(path: str, curve: notebook.Curve) -> Report | None:

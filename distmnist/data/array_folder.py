@@ -40,23 +40,6 @@ def write(folder, splits):
   write_nests(folder, nests)
 
 
-def make(x, y):
-  """Returns (x, y) with NumPy's arrays in place of what can be made into them.
-
-  Raises:
-    ValueError: an array has objects that are no text, or they have different
-      numbers of examples.
-  """
-  pair = tuple(map_arrays(make_array, nest) for nest in (x, y))
-  sizes = {len(array) for nest in pair for array in flatten(nest)[1]}
-  if len(sizes) > 1:
-    raise ValueError(
-      f'x and y have arrays of {", ".join(map(str, sorted(sizes)))} examples: '
-      'expected the same number in each; of a list of lists make one array'
-    )
-  return pair
-
-
 def map_arrays(function, nest):
   """Returns `nest`, an array or a dict, tuple or list of them, mapped."""
   if isinstance(nest, dict):

@@ -12,6 +12,7 @@ own, for example.
 
 import ast
 import contextlib
+import difflib
 import functools
 import importlib.util
 import json
@@ -76,7 +77,11 @@ def check(words):
       raise cli.UsageError(
         f'no program has a flag --{error.flagname}: expected --{meant}'
       ) from error
-    raise cli.UsageError(str(error), 'train') from error
+    known = {*values, *flags.FLAGS}
+    raise cli.UsageError(
+      f'there is no flag --{error.flagname}{_suggest(error.flagname, known)}',
+      'train',
+    ) from error
   except flags.Error as error:
     raise cli.UsageError(str(error), 'train') from error
   for word in rest:
@@ -97,6 +102,19 @@ def _find_own_problems():
   """Returns the names of the problems whose flags are all in their file."""
   found = registry.find(names.PROBLEMS)
   return [n for n, m in found.items() if m.startswith(f'{PACKAGE}.')]
+
+
+def _suggest(name, known):
+  """Returns ': did you mean --learning_rate?' for lr, '' if nothing is like it.
+
+  Args:
+    name: str, what no flag is called.
+    known: set of str, the flags of train and of this program.
+  """
+  of_word = [n for n in known if ''.join(p[:1] for p in n.split('_')) == name]
+  close = difflib.get_close_matches(name, known)
+  found = list(dict.fromkeys([*sorted(of_word), *close]))[:3]
+  return f': did you mean --{" or --".join(found)}?' if found else ''
 
 
 def _explain_order(name, words):
@@ -182,10 +200,10 @@ def _define_flag(values, name, kind, room=None, **how):
 
 def _find_others():
   """Returns the modules (list of str) that other packages add to train."""
-  rooms = (found.get('room') for found in _read_manifest().values())
+  rooms = {found.get('room') for found in _read_manifest().values()}
   return [
     module
-    for room in filter(None, rooms)
+    for room in sorted({*filter(None, rooms), names.RANKERS})
     for module in registry.find(room).values()
     if not module.startswith(f'{PACKAGE}.')
   ]

@@ -194,18 +194,21 @@ def _check_same(folder, model, splits):
 
   if _describe(kept) != _describe(keras.saving.serialize_keras_object(model)):
     raise ValueError(f'{run} another model: expected that one, or a new logdir')
-  for kept, given in zip(
-    array_folder.load(folder, 'train'), splits['train'], strict=True
-  ):
-    kept, given = map(array_folder.flatten, (kept, given))
-    # The names of the parts, then the parts.
-    if kept[0] != given[0] or not all(
-      np.array_equal(mine, array_folder.make_array(theirs))
-      for mine, theirs in zip(kept[1], given[1], strict=True)
-    ):
-      raise ValueError(
-        f'{run} other examples (x or y): expected those, or a new logdir'
-      )
+  kept, given = array_folder.load(folder, 'train'), splits['train']
+  # One may have weights, and the other none.
+  if len(kept) != len(given) or not all(map(_are_equal, kept, given)):
+    raise ValueError(
+      f'{run} other examples (x, y or weights): expected those, or a new logdir'
+    )
+
+
+def _are_equal(kept, given):
+  """Whether two nests have the same names and arrays."""
+  kept, given = map(array_folder.flatten, (kept, given))
+  return kept[0] == given[0] and all(
+    np.array_equal(mine, array_folder.make_array(theirs))
+    for mine, theirs in zip(kept[1], given[1], strict=True)
+  )
 
 
 def _describe(serialized):

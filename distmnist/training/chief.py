@@ -27,21 +27,39 @@ _VALIDATION_STEPS = flags.DEFINE_integer(
   'validation_steps',
   0,
   'Evaluations on the validation split at multiples of this many global '
-  'steps; 0 means never. Each fetches to worker 0 all that a checkpoint holds.',
-  lower_bound=0,
+  'steps; -1 means once an epoch, and 0 never, or once an epoch with '
+  '--early_stopping_patience. Each fetches to worker 0 all that a checkpoint '
+  'holds.',
+  lower_bound=-1,
 )
 _EARLY_STOPPING_PATIENCE = flags.DEFINE_integer(
   'early_stopping_patience',
   0,
   'Stop after this many evaluations without improvement, and report the best '
-  'checkpoint; 0 means never. Needs --validation_steps and --logdir.',
+  'checkpoint; 0 means never. Needs --logdir; see --validation_steps.',
   lower_bound=0,
 )
 
 
-def period_from_flags():
-  """Returns --validation_steps, int, 0 for never."""
-  return _VALIDATION_STEPS.value
+def validates():
+  """Whether there are evaluations in the course of the training."""
+  return bool(_VALIDATION_STEPS.value or _EARLY_STOPPING_PATIENCE.value)
+
+
+def find_period(plan):
+  """Returns the global steps (int) from one evaluation to the next; 0 for none.
+
+  An epoch that is no whole number of steps is cut, so that each has one.
+
+  Args:
+    plan: schedule.Plan.
+  """
+  if not validates():
+    return 0
+  steps = _VALIDATION_STEPS.value
+  if steps > 0:
+    return steps
+  return max(1, plan.images_per_epoch // plan.images_per_update)
 
 
 def is_last(choice, path, step, is_of_other_run):
@@ -91,7 +109,7 @@ class Chief(strategy.CenterHook):
     )
     self._growth = growth.Growth(folder.summary_dir)
     self._validation = None
-    if _VALIDATION_STEPS.value:
+    if validates():
       self._evaluator = live_evaluation.make_evaluator(
         task, choice, judges['validation']
       )
@@ -173,7 +191,7 @@ class Chief(strategy.CenterHook):
     return validation.Validation(
       steps,
       evaluate,
-      _VALIDATION_STEPS.value,
+      find_period(self._choice.plan),
       _EARLY_STOPPING_PATIENCE.value,
       _open_best(problem, self._folder),
       summary_dir,

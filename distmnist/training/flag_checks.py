@@ -17,7 +17,7 @@ from distmnist.logdir import (
 )
 from distmnist.nn import optimizer_checks, schedules
 from distmnist.training import (
-  chief,  # noqa: F401  Its flags.
+  chief,
   schedule,
 )
 from distmnist.training.hooks import startup_hook, tracer
@@ -77,14 +77,14 @@ _OF_LOOP = (
     ' needs a --logdir to write to',
   ),
   Refusal(
-    'validation_steps',
-    lambda f: FLAGS.validation_steps and f.num_validation_images == 0,
-    ' needs --validation_images > 0',
-  ),
-  Refusal(
-    'early_stopping_patience',
-    lambda f: FLAGS.early_stopping_patience and not FLAGS.validation_steps,
-    ' needs --validation_steps: how often to look',
+    lambda f: refusals.show(
+      'validation_steps'
+      if FLAGS.validation_steps
+      else 'early_stopping_patience'
+    ),
+    lambda f: chief.validates() and f.num_validation_images == 0,
+    ' needs a validation split: --validation_images > 0, or what '
+    "load('validation') of a --problem gives",
   ),
   Refusal(
     'early_stopping_patience',

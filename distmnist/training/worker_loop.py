@@ -233,7 +233,8 @@ class WorkerLoop:
     dealing = self._graph.step.table.dealing
     global_periods, local_periods = [], []
     if cluster.is_chief:
-      periods = save_hook.period_from_flags(), chief_lib.period_from_flags()
+      of_chief = chief_lib.find_period(self._choice.plan)
+      periods = save_hook.period_from_flags(), of_chief
       global_periods = [period for period in periods if period]
     if self._folder.summary_dir:
       local_periods = [worker_summaries.period_from_flags()]

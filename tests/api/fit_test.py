@@ -37,14 +37,6 @@ def test_the_splits_have_the_names_of_the_arguments(monkeypatch, given, names):
   assert settings['best'] == '+auc'
 
 
-def test_validation_data_are_a_pair():
-  with runtime.eagerly():
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile('sgd', 'mse')
-    with pytest.raises(ValueError, match=r'expected \(x, y\), without weights'):
-      fit.fit(model, None, None, validation_data=(None, None, None))
-
-
 @pytest.mark.parametrize('resume, is_resumed', [(None, True), ('never', False)])
 def test_a_run_that_begins_anew_has_the_model_of_its_call(
   tmp_path, monkeypatch, resume, is_resumed
@@ -52,7 +44,7 @@ def test_a_run_that_begins_anew_has_the_model_of_its_call(
   found = []
 
   def fill(*args):
-    found.append(args[-1])
+    found.append(args[3])
     raise InterruptedError
 
   monkeypatch.setattr('distmnist.problems.fitted.fill', fill)
@@ -130,7 +122,7 @@ def test_of_a_temporary_folder_the_logs_that_an_error_names_stay(
 ):
   monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
 
-  def fail(model, logdir, splits, settings):
+  def fail(model, logdir, splits, settings, schedule):
     for name in 'logs', 'fitted', 'metrics':
       os.makedirs(os.path.join(logdir, name))
     with open(os.path.join(logdir, 'train.flags'), 'w'):
@@ -163,7 +155,7 @@ def test_a_setting_that_is_given_is_not_cut_short(
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'fit.flags').write_text('--batch_size=8\n--logdir=run\n')
   monkeypatch.setattr(
-    fit, '_train', lambda *args: found.update(args[-1], logdir=args[1])
+    fit, '_train', lambda *args: found.update(args[3], logdir=args[1])
   )
   fit.fit(None, X, X, optimizer='sgd', **given)
   names = 'train_steps', 'batch_size', 'epochs'
@@ -172,7 +164,7 @@ def test_a_setting_that_is_given_is_not_cut_short(
 
 
 def test_a_model_without_a_shape_is_made_for_what_numpy_takes(monkeypatch):
-  def fill(folder, model, splits, is_resumed):
+  def fill(folder, model, splits, is_resumed, rate):
     raise InterruptedError(model.built)
 
   monkeypatch.setattr('distmnist.problems.fitted.fill', fill)
@@ -187,7 +179,7 @@ def test_a_model_without_a_shape_is_made_for_what_numpy_takes(monkeypatch):
   'name, instead',
   [
     ('callbacks', 'early_stopping_patience'),
-    ('sample_weight', 'a loss of its own'),
+    ('validation_freq', 'validation_steps'),
     ('verbose', 'log_secs'),
   ],
 )
@@ -197,37 +189,41 @@ def test_what_is_for_keras_is_refused_with_what_to_do(name, instead):
   fit.check_arguments(['epochs', 'validation_steps'])
 
 
-def test_the_last_part_is_judged_on_in_place_of_trained():
-  x = {'a': FIT_ARGUMENTS_X, 'b': FIT_ARGUMENTS_X + 1}
-  splits = fit.make_splits(x, Y, None, 0.25)
-  (x_train, y_train), (x_judged, y_judged) = splits.values()
-  # Of 10, 7.5 are trained on: 7, as by Keras.
-  assert x_train['b'].tolist() == [*range(1, 8)]
-  assert x_judged['b'].tolist() == [8, 9, 10]
-  assert y_train.tolist() == [*range(7)] and y_judged.tolist() == [7, 8, 9]
+@pytest.mark.parametrize('name', ['TextVectorization', 'StringLookup'])
+def test_a_layer_that_looks_words_up_comes_before_fit(name):
+  with runtime.eagerly():
+    layer = getattr(keras.layers, name)(name='words')
+    inner = keras.Sequential([keras.Input([], dtype='string'), layer])
+    model = keras.Sequential([inner])
+    model.compile('sgd', 'mse')
+    with pytest.raises(
+      ValueError, match=r"'words' .* before fit, x = words\(x"
+    ):
+      fit.fit(model, np.array(['a']), X[:1])
 
 
-@pytest.mark.parametrize('y', [{'a': Y, 'b': Y}, (Y, Y)])
-def test_what_several_outputs_need_is_told_at_the_call(y):
-  with pytest.raises(ValueError, match='y has 2 arrays, .* write a file with'):
-    fit.make_splits(FIT_ARGUMENTS_X, y, None, None)
+def test_early_stopping_needs_what_to_judge_by(small_model):
+  with pytest.raises(ValueError, match='needs validation_data or validation_'):
+    fit.fit(small_model, X, X, early_stopping_patience=2)
 
 
-def test_without_a_part_all_is_trained_on():
-  splits = fit.make_splits(FIT_ARGUMENTS_X, Y, None, None)
-  assert len(splits) == 1 and splits['train'][0] is FIT_ARGUMENTS_X
-  splits = fit.make_splits(
-    FIT_ARGUMENTS_X, Y, (FIT_ARGUMENTS_X[:2], Y[:2]), None
-  )
-  assert [len(x) for x, _ in splits.values()] == [10, 2]
-
-
-@pytest.mark.parametrize('part', [1, 1.5, -0.5, 0.99])
-def test_a_part_that_leaves_one_side_empty_is_refused(part):
-  with pytest.raises(ValueError, match=f'validation_split={part:g} of 10 exam'):
-    fit.make_splits(FIT_ARGUMENTS_X, Y, None, part)
-
-
-def test_either_the_part_or_the_data_is_given():
-  with pytest.raises(ValueError, match='expected one'):
-    fit.make_splits(FIT_ARGUMENTS_X, Y, (FIT_ARGUMENTS_X, Y), 0.5)
+@pytest.mark.parametrize(
+  'line, said',
+  [
+    (
+      'distmnist.launch: error: worker 0 (h:1) failed first: --problem=fitted: '
+      'fitted.py:7, in build(): it --fails (see distmnist.train --help); log: '
+      '/tmp/f/logs/worker_0.log',
+      'distmnist.launch: error: worker 0 (h:1) failed first: in build(): it '
+      'fails; log: /tmp/f/logs/worker_0.log',
+    ),
+    ('1 ps and 2 workers here, logs in /tmp/f/logs', '1 ps and 2 workers here'),
+    ('model               /tmp/f/model.keras', None),
+    ('page                python -m distmnist.report --logdir=/tmp/f', None),
+    ('step 1/9  loss 0.5', 'step 1/9  loss 0.5'),
+  ],
+)
+def test_lines_are_in_the_words_of_fit(line, said):
+  assert fit.reword_line('/tmp/f', line) == said
+  if ': error: ' not in line:  # A folder that stays may be named.
+    assert fit.reword_line(None, line) == line

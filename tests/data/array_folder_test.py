@@ -55,20 +55,6 @@ def test_text_of_pandas_is_text_and_other_objects_are_refused(tmp_path):
     array_folder.write(tmp_path, {'train': (A, np.array(['x', None]))})
 
 
-@pytest.mark.parametrize(
-  'x, said',
-  [
-    (A[:2], 'x and y have arrays of 2, 3 examples: expected the same number'),
-    (A.tolist() + [[1, 2]], 'arrays of 2, 3 examples: .+ make one array'),
-    ([1, 2, 3], '1 is a single value: expected an array of one value per exam'),
-    ((a for a in A), 'an array has generator objects, such as'),
-  ],
-)
-def test_what_is_no_array_of_the_examples_is_refused(x, said):
-  with pytest.raises(ValueError, match=said):
-    array_folder.make(x, B)
-
-
 def test_weights_are_a_split_s_own(tmp_path):
   w = np.float32([1, 2, 3])
   array_folder.write(tmp_path, {'train': (A, B, w), 'test': (A, B)})

@@ -92,9 +92,10 @@ def test_the_same_call_goes_on_with_the_first_ones_model(tmp_path):
       pytest.param(other, X[:, :1], 'another model', marks=pytest.mark.slow)
       for other in ({'activation': 'relu'}, {'loss': 'mae'})
     ),
-    ({}, X[:, 1:], r'other examples \(x or y\)'),
+    ({}, X[:, 1:], r'other examples \(x, y or weights\)'),
     pytest.param(
-      *({}, X[:, 0], r'other examples \(x or y\)'), marks=pytest.mark.slow
+      *({}, X[:, 0], r'other examples \(x, y or weights\)'),
+      marks=pytest.mark.slow,
     ),
   ],
 )
@@ -110,6 +111,17 @@ def test_another_call_is_refused_and_changes_nothing(
   # Nothing was trained yet: the first call may have been a mistake.
   fitted.fill(folder, make(**settings), splits, is_resumed=False)
   assert array_folder.load(folder, 'train')[1].tolist() == y.tolist()
+
+
+@pytest.mark.slow
+def test_other_weights_are_other_examples(tmp_path):
+  folder, weights = str(tmp_path / 'fitted'), np.ones(5, 'f')
+  weighted = {'train': (*SPLITS['train'], weights)}
+  fitted.fill(folder, make(), weighted, is_resumed=False)
+  fitted.fill(folder, make(), weighted, is_resumed=True)
+  for other in SPLITS, {'train': (*SPLITS['train'], 2 * weights)}:
+    with pytest.raises(ValueError, match='other examples'):
+      fitted.fill(folder, make(), other, is_resumed=True)
 
 
 def test_names_of_the_users_own_count(tmp_path):

@@ -107,12 +107,12 @@ def test_workers_that_wait_for_each_other_start_together(set_flags):
     (
       ['--validation_steps=5'],
       {'num_validation_images': 0},
-      '--validation_steps=5 needs --validation_images > 0',
+      '--validation_steps=5 needs a validation split: --validation_images > 0',
     ),
     (
       ['--early_stopping_patience=2'],
-      {},
-      '--early_stopping_patience=2 needs --validation_steps',
+      {'num_validation_images': 0},
+      '--early_stopping_patience=2 needs a validation split',
     ),
     (
       ['--early_stopping_patience=2', '--validation_steps=5'],
