@@ -38,6 +38,13 @@ _INPUTS = flags.DEFINE_list(
   '(JSON lines) or .csv (with a header). An array, a key or a column has the '
   "name of the model's input. A name may be a pattern, such as 'new/*.csv'.",
 )
+_MISSING = flags.DEFINE_float(
+  'missing',
+  None,
+  'The number that an empty field of a .csv file counts as: `missing` of the '
+  'csv.Reader that the model was trained with. By default a column of numbers '
+  'has no empty field.',
+)
 _IMAGES = flags.DEFINE_list(
   'images',
   [],
@@ -70,13 +77,12 @@ _OUTPUT = flags.DEFINE_string(
 
 # What --help explains.
 _FIRST_FLAGS = (
-  *('export_dir', 'inputs', 'images', 'labels', 'invert'),
+  *('export_dir', 'inputs', 'missing', 'images', 'labels', 'invert'),
   *('output', 'chunk_size'),
 )
 
 # The mean of images drawn black on white is above this; MNIST's is 33 of 255.
 _BRIGHT = 150
-
 
 # They need no facts.
 _REFUSALS = (
@@ -117,7 +123,8 @@ def predict_inputs(
   model: saved_model.Model, paths: Sequence[str], output: str | None
 ) -> None:
   """Prints what any model gives for the examples of --inputs."""
-  read = [example_files.read(path, model.inputs) for path in paths]
+  missing = _MISSING.value
+  read = [example_files.read(path, model.inputs, missing) for path in paths]
   shapes = [{n: a.shape[1:] for n, a in arrays.items()} for arrays in read]
   for path, shape in zip(paths, shapes, strict=True):
     if shape != shapes[0]:

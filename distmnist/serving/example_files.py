@@ -37,8 +37,14 @@ _BROKEN = (
 )
 
 
-def read(path: str, specs: Specs) -> Arrays:
+def read(path: str, specs: Specs, missing: float | None = None) -> Arrays:
   """Returns what a file has for each input of a model, in the input's type.
+
+  Args:
+    path: of the file.
+    specs: what the model takes.
+    missing: the number that an empty field of a CSV file counts as, None for
+      an error; an empty text is one.
 
   Raises:
     cli.RunError: the file cannot be read, or lacks what the model takes.
@@ -51,6 +57,8 @@ def read(path: str, specs: Specs) -> Arrays:
     )
   try:
     arrays = _READERS[ending](path, specs)
+    if ending == '.csv' and missing is not None:
+      _fill(arrays, specs, missing)
     found = {n: convert(n, arrays[n], spec) for n, spec in specs.items()}
     _check_sizes({name: len(array) for name, array in found.items()})
   except OSError as error:
@@ -63,6 +71,15 @@ def read(path: str, specs: Specs) -> Arrays:
       f'{path}: {reason}; the model takes {split.describe_specs(specs)}'
     ) from error
   return found
+
+
+def _fill(arrays: Arrays, specs: Specs, missing: float) -> None:
+  """Writes `missing` into the empty fields of numbers."""
+  # -1.0 also fits a column of whole numbers.
+  text = str(int(missing) if missing.is_integer() else missing)
+  for name, texts in arrays.items():
+    if specs[name].dtype != tf.string:
+      texts[texts == ''] = text
 
 
 def _check_sizes(sizes: Mapping[str, int]) -> None:
@@ -233,6 +250,8 @@ def _parse(name: str, texts: np.ndarray, dtype: tf.DType) -> np.ndarray:
   found = []
   for place, text in np.ndenumerate(texts):
     try:
+      if text == '':
+        raise ValueError('no value: --missing=N says what it counts as')
       if '_' in str(text):  # 12_3 and 1_23 are one number to Python.
         raise ValueError(f'{text!r} is no number')
       found.append(number(words.get(str(text).lower(), text)))

@@ -260,3 +260,23 @@ def test_a_value_keeps_its_size_or_is_refused():
   for value in (1.5, 128.0):
     with pytest.raises(ValueError, match='^x has values that are no int8$'):
       example_files.convert('x', np.array([value]), spec)
+
+
+def test_an_empty_field_is_a_number_if_one_is_given(tmp_path):
+  path = tmp_path / 'a.csv'
+  path.write_text('age,income,city\n1,,\n,2.5,x\n')
+  specs = {
+    'age': tf.TensorSpec([None], tf.int64),
+    'city': tf.TensorSpec([None], tf.string),
+    'income': tf.TensorSpec([None], tf.float32),
+  }
+  found = example_files.read(str(path), specs, -1.0)
+  assert {name: array.tolist() for name, array in found.items()} == {
+    'age': [1, -1],
+    'city': ['', 'x'],
+    'income': [-1, 2.5],
+  }
+  with pytest.raises(
+    cli.RunError, match=r'example 1: age: no value: --missing'
+  ):
+    example_files.read(str(path), specs)
