@@ -275,6 +275,7 @@ class WorkerLoop:
       *(self._stats, steps, constants, source, self._console),
       worker_summaries.from_flags(folder.summary_dir, self._graph.step),
       choice.problem.unit,
+      task.metrics,
     )
     task_metrics.follow_worker(task, self._stats, self._progress, choice)
     traced = None

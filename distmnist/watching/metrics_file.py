@@ -99,7 +99,7 @@ class Writer:
     """Writes one line; returns it.
 
     Args:
-      kind: 'sample', 'evaluation', 'event' or 'end'.
+      kind: 'sample', 'means', 'evaluation', 'event' or 'end'.
       fields: what JSON can hold; a number that is not finite becomes null.
     """
     line = self._clean({'kind': kind, 'time': time.time(), **fields})
@@ -189,6 +189,8 @@ class _State:
 
   def note(self, line: dict) -> None:
     texts, key = self._texts, line['kind']
+    if key == 'means':
+      return
     if key == 'evaluation':
       key = key, line['split']
     elif key == 'sample' and 'first' in texts:

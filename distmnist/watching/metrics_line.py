@@ -109,12 +109,12 @@ _FIELDS = {
   **dict.fromkeys(
     (
       *('attempt', 'code', 'loss', 'cpu_cores', 'cpu_secs', 'every_secs'),
-      *('examples', 'last_step', 'local_steps', 'rss_bytes', 'step'),
+      *('epoch', 'examples', 'last_step', 'local_steps', 'rss_bytes', 'step'),
       *('bytes_pulled', 'bytes_pushed', 'received_bytes', 'sent_bytes'),
       *('examples_per_sec', 'received_bytes_per_sec', 'sent_bytes_per_sec'),
       *('staleness_mean', 'batch_size', 'begun', 'bytes_sent'),
       *('bytes_received', 'nonfinite_pushes', 'pushes', 'timed_steps'),
-      *('timed_examples_of_all', 'train_secs'),
+      *('timed_examples_of_all', 'train_secs', 'steps'),
     ),
     _is_number,
   ),
@@ -126,6 +126,7 @@ _NEEDED_BY = {
   'end': ('ok', 'text'),
   'event': ('event',),
   'evaluation': ('split', 'metrics', 'step'),
+  'means': ('step', 'epoch', 'steps', 'metrics'),
   'started': ('about',),
   'ended': ('about', 'code'),
 }

@@ -25,6 +25,7 @@ def write_line(folder, **fields):
     *({'time': x} for x in (math.nan, math.inf, 1e300, -1, '1', None, [1])),
     *({'life': x} for x in ([], {}, 3, None)),
     *({'kind': x} for x in ([], 3, None, 'evaluation', 'end', 'event')),
+    *({'kind': 'means', 'epoch': 1, 'steps': x} for x in ('x', None, 3)),
     *({'staleness': x} for x in ({'x': 1}, {'0': 'x'}, [1], 3, {'0': 0.5})),
     *({'step': x} for x in ('x', [1], math.nan)),
     *({'kind': 'event', 'event': x} for x in ('ended', 'started', [], 3)),

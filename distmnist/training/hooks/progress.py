@@ -1,9 +1,11 @@
 """Counts the steps of a worker and prints its progress."""
 
+import functools
 import time
 
 from distmnist.tables import row_counts
-from distmnist.watching import process_bytes
+from distmnist.training.telemetry import step_means
+from distmnist.watching import own_metrics, process_bytes
 
 
 class Progress:
@@ -16,7 +18,15 @@ class Progress:
   """
 
   def __init__(
-    self, stats, steps, constants, source, console, summaries, unit='images'
+    self,
+    stats,
+    steps,
+    constants,
+    source,
+    console,
+    summaries,
+    unit='images',
+    metrics=None,
   ):
     """
     Args:
@@ -29,6 +39,7 @@ class Progress:
       console: console.Console.
       summaries: worker_summaries.WorkerSummaries.
       unit: str, what the examples are called.
+      metrics: own_metrics.OwnMetrics, or None.
     """
     self._steps = steps
     self._constants = constants
@@ -38,6 +49,11 @@ class Progress:
     self._console = console
     self._summaries = summaries
     self._unit = unit
+    self._means = step_means.StepMeans(
+      ('loss', *summaries.metrics),
+      self._find_epoch,
+      functools.partial((metrics or own_metrics.OwnMetrics()).write, 'means'),
+    )
     self._sockets = None
     self._start = None
     self._printed_steps = 0
@@ -64,6 +80,7 @@ class Progress:
       for fetched in self._steps.done:
         values = fetched | self._constants
         self._count(values)
+        self._means.add(values)
     self.last_values = values
     if self._start is None:
       self._start = now
@@ -112,12 +129,21 @@ class Progress:
       self._read_sockets()
     if self._printed_steps < self._stats.local_steps:
       self._print(time.monotonic(), self.final_step)
+    self._means.flush()
     self._summaries.close(self._stats, self.final_step)
 
   @property
   def last_step(self) -> int | None:
     """The global step at which the training ends; None if only time ends it."""
     return self._source.dealing.known_last_step
+
+  def _find_epoch(self, step: int) -> int:
+    """Returns in which epoch, from 1, the step that led to `step` began."""
+    if not self._source.images_per_epoch:
+      return 1  # A script that has none.
+    # Others may have gone beyond the end, which begins no epoch.
+    first = min(step, self.last_step or step) - 1
+    return 1 + self._source.count_images(first) // self._source.images_per_epoch
 
   def _print(self, now, step):
     dealing = self._source.dealing

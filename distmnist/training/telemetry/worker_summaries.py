@@ -35,7 +35,11 @@ def from_flags(folder, step):
 
 
 class WorkerSummaries:
-  """The summaries of one worker, in a folder of its own."""
+  """The summaries of one worker, in a folder of its own.
+
+  Attributes:
+    metrics: list of str, the names of the metrics of a step.
+  """
 
   def __init__(self, folder, every_steps, learning_rate, metrics=()):
     """
@@ -48,7 +52,7 @@ class WorkerSummaries:
     self._folder = folder
     self._every_steps = every_steps
     self._learning_rate = learning_rate
-    self._metrics = list(metrics)
+    self.metrics = list(metrics)
     self._next = 0
     self._is_new_session = True
     self._mark = None  # (time, local steps) of the last summary.
@@ -85,7 +89,7 @@ class WorkerSummaries:
     every = self._every_steps
     self._next = stats.local_steps - stats.local_steps % every + every
     self._is_new_session = False
-    shown = {name: values[name] for name in ('loss', *self._metrics)}
+    shown = {name: values[name] for name in ('loss', *self.metrics)}
     # Fetching it with the step would make another graph to prepare.
     shown['learning_rate'] = session.run(self._learning_rate)
     shown |= {
