@@ -107,9 +107,16 @@ class Console:
   elsewhere it is a plain line every `every_secs`.
   """
 
-  def __init__(self, every_secs=2.0, stream=None):
+  def __init__(self, every_secs=2.0, stream=None, draws=True):
+    """
+    Args:
+      every_secs: float, from one plain progress line to the next.
+      stream: where to; by default sys.stdout.
+      draws: bool, whether progress may be drawn over itself: not where others
+        print lines of their own.
+    """
     self._stream = stream or sys.stdout
-    self._is_terminal = self._stream.isatty()
+    self._is_terminal = draws and self._stream.isatty()
     self._every_secs = 0.1 if self._is_terminal else every_secs
     self._next_time = 0.0
     self._is_open = False

@@ -9,7 +9,7 @@ from absl import flags
 
 from distmnist.common import layout
 from distmnist.common.names import CHIEF, SPLITS
-from distmnist.logdir import best, checkpoints, logdirs, report, worker_records
+from distmnist.logdir import best, checkpoints, logdirs
 from distmnist.training import (
   evaluation,
   final_model,
@@ -105,7 +105,8 @@ class Chief(strategy.CenterHook):
     self._start, self._is_time_over = None, False
     self._folder, self._logdir = folder, folder.path
     self._first_step = run_folder.FirstStep(
-      folder.path, folder.images, choice.problem
+      *(folder.path, folder.images, choice.problem),
+      lambda: self._session_step,
     )
     self._growth = growth.Growth(folder.summary_dir)
     self._validation = None
@@ -136,10 +137,10 @@ class Chief(strategy.CenterHook):
     self._session_step = int(session.run(self._global_step))
 
   def before_run(self, run_context):
-    self._first_step.begin(self._session_step)
+    self._first_step.before_run(run_context)
 
   def after_run(self, run_context, run_values):
-    self._first_step.end()
+    self._first_step.after_run(run_context, run_values)
     if self._validation:
       self._validation.after_run(run_context, run_values)
     if self._train_secs:
@@ -266,19 +267,13 @@ def report_alone(task, choice, judges, folder, start):
   evaluate = _make_evaluate(task, choice, judges, path)
   judged = _judge(task, choice, judges, kept, evaluate, (last_step, {}))
   final_model.write(problem, folder.path, None, judged.path or path)
-  # What each worker did is known from its last life.
-  lives = sorted(
-    worker_records.read(folder.path), key=lambda stats: stats.start
-  )
-  last = {stats.worker: stats for stats in lives if stats.has_ended}
-  own = last.pop(0, report.WorkerStats(0, life=task.watchdog.life))
+  workers = final_report.read_workers(folder.path, task.watchdog.life)
   counted = {
     'global_step': last_step,
     'tables': {},
     'final_loss': None,
-    'train_secs': own.train_secs,
+    'train_secs': workers[0].train_secs,
   }
-  workers = [own, *last.values()]
   _write_report(task, choice, folder, judged, workers, counted, start)
 
 

@@ -6,6 +6,7 @@ import shlex
 from absl import flags
 
 from distmnist.common import cli, files, versions
+from distmnist.common.names import SPLITS
 from distmnist.logdir import (
   logdirs,
   report,
@@ -43,7 +44,38 @@ def _find_file():
   return _REPORT_FILE.value and urls.expand(_REPORT_FILE.value)
 
 
-def publish(outcome, workers, strategy, num_workers, logdir):
+# Of a run that nothing but its own script has judged.
+NOT_JUDGED = dict.fromkeys(
+  (
+    *('best_step', 'test_examples', 'judged_by'),
+    *(
+      f'{split}_{what}' for split in SPLITS for what in ('metrics', 'accuracy')
+    ),
+  )
+)
+
+
+def read_workers(logdir, life):
+  """Returns the report.WorkerStats of the last life of each worker, a list.
+
+  For a chief that comes after the others have left; its own, a new `life`
+  (str), comes first.
+  """
+  lives = sorted(worker_records.read(logdir), key=lambda stats: stats.start)
+  last = {stats.worker: stats for stats in lives if stats.has_ended}
+  own = last.pop(0, report.WorkerStats(0, life=life))
+  return [own, *last.values()]
+
+
+def publish(
+  outcome,
+  workers,
+  strategy,
+  num_workers,
+  logdir,
+  ends='--train_steps or --epochs',
+  more='more --train_steps, --epochs or --early_stopping_patience',
+):
   """Logs how a run ended, and writes its report.
 
   Args:
@@ -52,6 +84,8 @@ def publish(outcome, workers, strategy, num_workers, logdir):
     strategy: strategy.Strategy.
     num_workers: int, the cluster's.
     logdir: str or None.
+    ends: str, what says where the training ends.
+    more: str, what of it continues a run.
   """
   all_lives, unknown = worker_records.gather(logdir, workers)
   outcome = outcome | {
@@ -79,7 +113,7 @@ def publish(outcome, workers, strategy, num_workers, logdir):
   if not any(life.local_steps for life in all_lives):
     _log.info(
       f'no step is made: the training begins at step {outcome["global_step"]}, '
-      'and --train_steps or --epochs ends it there or before; give more of them'
+      f'and {ends} ends it there or before; give more of them'
     )
   if not logdir:
     return
@@ -87,8 +121,7 @@ def publish(outcome, workers, strategy, num_workers, logdir):
     _log.info(
       f'already finished at step {outcome["global_step"]}: there was nothing '
       f'to do, and {logdirs.report_path(logdir)} stays as it was; continue '
-      'with more --train_steps, --epochs or --early_stopping_patience, or '
-      'start over with --resume=never'
+      f'with {more}, or start over with --resume=never'
     )
   else:
     path = report.write(whole, logdirs.report_path(logdir))

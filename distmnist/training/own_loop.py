@@ -25,6 +25,7 @@ import distmnist.runtime  # TensorFlow, quiet and in graph mode.
 import contextlib
 import logging
 import os
+import time
 
 import tensorflow.compat.v1 as tf
 
@@ -38,26 +39,29 @@ from distmnist.data import seeds
 from distmnist.lifecycle import late_start, ps, shutdown
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
-from distmnist.logdir import report
+from distmnist.logdir import checkpoints, logdirs, report
 from distmnist.nn import schedules
 from distmnist.training import (
+  final_report,
   flag_checks,
   idle_flags,
   run_folder,
   script_checks,
   script_errors,
   step,
+  worker_graph,
   worker_loop,
 )
 from distmnist.training.hooks import (
   end_hook,
   own_state,
   own_step_hook,
+  progress,
   save_hook,
   stop_hook,
 )
 from distmnist.training.problems import classic_variables
-from distmnist.training.telemetry import task_metrics
+from distmnist.training.telemetry import task_metrics, worker_summaries
 
 _log = logging.getLogger(__name__)
 
@@ -72,15 +76,17 @@ class WorkerTask:
     global_step: int64 scalar variable, on a ps if there is one.
   """
 
-  def __init__(self, task):
+  def __init__(self, task, console=None):
     """
     Args:
       task: task.Task of a worker, not yet serving.
+      console: console.Console, which takes the lines of progress.
 
     Raises:
       cli.UsageError: a flag contradicts the others or the cluster.
     """
-    self._task = task
+    self._task, self._start = task, time.monotonic()
+    self._console = console or console_lib.Console(draws=False)
     cluster = task.cluster
     self._rule, self._strategy = flag_checks.make_strategy(cluster)
     refusals.refuse(
@@ -90,9 +96,11 @@ class WorkerTask:
       min_workers=os.environ.get(MIN_WORKERS),
     )
     schedules.check_flags()
+    if cluster.is_chief:
+      final_report.check_flags()
     self.index, self.num_workers = cluster.task_index, cluster.num_workers
     self.is_chief = cluster.is_chief
-    self._train_op = self._exit = None
+    self._built = self._exit = None
     self._has_begun = False
     seeds.set_seed(step.seed_from_flags(), self.index)
     # What the script builds before `minimize` may use it.
@@ -117,7 +125,7 @@ class WorkerTask:
     """
     script_checks.check_builder(build_loss)
     before = tf.local_variables()
-    if self._train_op is not None:
+    if self._built is not None:
       raise cli.UsageError(
         'minimize() a second time: a task has one step, which an update rule '
         'counts and others may wait for; minimize the sum of the losses, with '
@@ -130,13 +138,12 @@ class WorkerTask:
       script_checks.check_loss(loss)
       return loss, {}
 
-    built = step.build_step_of(
+    self._built = built = step.build_step_of(
       self._task.cluster, self._strategy, build, placement=self._placement
     )
     self._own_local = before + built.own_local
     self._all_local = tf.local_variables()
-    self._train_op = built.update.train_op
-    return self._train_op, built.loss
+    return built.update.train_op, built.loss
 
   @contextlib.contextmanager
   def session(self, last_step, hooks=()):
@@ -153,7 +160,7 @@ class WorkerTask:
       cli.RunError: another task is lost, another run has --logdir, etc.
     """
     task, cluster = self._task, self._task.cluster
-    if self._train_op is None:
+    if self._built is None:
       raise cli.UsageError('session() before minimize(): nothing would train')
     script_checks.check_session(last_step, hooks)
     script_checks.check_places(cluster)
@@ -164,6 +171,7 @@ class WorkerTask:
       task.serve()
       task.stalls.busy('the reading of the log directory')
       folder.sign()
+      at_end.enter_context(task_metrics.kept(task))
       if late_start.has_ended(cluster, folder.restart, task.stop.wait):
         self._end_late(folder)
       task.stalls.busy('the building of the graph', may_fail=False)
@@ -182,14 +190,24 @@ class WorkerTask:
         self._end_late(folder)
       if not self._has_begun:
         raise stop_request.StoppedError  # While it waited for the others.
-    task.watchdog.close()
+      task.watchdog.close()
+      task.stalls.busy('the report')
+      with cli.amid_run():
+        self._report(folder)
     task.stalls.idle()
     if self._exit:
       raise self._exit
 
   def _end_late(self, folder):
     """Ends the script without an error: nothing is left to train."""
-    _log.info(f'{folder.restart.describe_end()}: nothing is left to do')
+    task = self._task
+    if self.is_chief and folder.path and not logdirs.has_ended(folder.path):
+      # An earlier chief was lost before its report.
+      step_v = checkpoints.read_step(folder.restart.find())
+      workers = final_report.read_workers(folder.path, task.watchdog.life)
+      self._publish(folder, step_v, None, workers)
+    else:
+      _log.info(f'{folder.restart.describe_end()}: nothing is left to do')
     raise stop_request.StoppedError
 
   def _run(self, last_step, folder, own_hooks):
@@ -204,11 +222,10 @@ class WorkerTask:
     own_state.keep_tables_and_queues(tf.get_default_graph())
     state = worker_loop.RuleState(task, strategy)
     others = shutdown.Others(cluster, task.server, task.watchdog.secs_silent)
-    last = own_step_hook.OwnStepHook(
-      self._train_op,
-      self.global_step,
-      own_state.OwnState(tf.get_default_graph()),
+    self._stats = stats = report.WorkerStats(
+      cluster.task_index, life=task.watchdog.life, start=time.time()
     )
+    last, telemetry = self._make_telemetry(last_step, folder)
     saves = None
     if cluster.is_chief:
       saves = save_hook.make(task, folder, last, state, others)
@@ -216,17 +233,24 @@ class WorkerTask:
       *(last, self.global_step, last_step, task.stop),
       *(others.is_stop_for_all, strategy.request_stop),
       save=saves.save_last if saves else lambda session: None,
+      metrics=task.metrics,
     )
-    end = end_hook.EndHook(
-      *(task, others, strategy, lambda: last_step, saves), is_own_loop=True
+    stats.sessions = stop.sessions
+    first_step = run_folder.FirstStep(
+      *(folder.path, folder.images), find_step=lambda: stop.sessions[-1][0]
+    )
+    self._end = end = end_hook.EndHook(
+      *(task, others, strategy, lambda: last_step, saves, self._read_last),
+      is_own_loop=True,
     )
     hooks = worker_loop.order_hooks(
       liveness=state.make_liveness(),
       steps=last,
       rule=state.hooks,
       stop=stop,
+      telemetry=telemetry,
       own=list(own_hooks),
-      save=saves,
+      save=saves and [first_step, saves],
       end=end,
     )
     scaffold = session_lib.ClusterScaffold(
@@ -258,9 +282,81 @@ class WorkerTask:
       elif step_v < last_step and not task.stop.is_requested:
         end.end_for_all(step_v, last_step)
     if not (cluster.is_chief or task.stop.is_requested):
-      others.send_stats(
-        report.WorkerStats(cluster.task_index, life=task.watchdog.life)
+      others.send_stats(stats)
+
+  def _make_telemetry(self, last_step, folder):
+    """Returns (own_step_hook.OwnStepHook, telemetry_hook.TelemetryHook).
+
+    Both are of `train`, but for what a step is known by: here it is the loss,
+    the outputs of build_loss() that are single numbers, and what the script's
+    own tf.summary ops make.
+    """
+    built, stats = self._built, self._stats
+    tensors, constants = worker_graph.split_metrics(built)
+    if not folder.summary_dir:
+      built = built._replace(metrics={})
+    summaries = worker_summaries.from_flags(folder.summary_dir, built)
+    last = own_step_hook.OwnStepHook(
+      tensors | built.metrics,
+      self.global_step,
+      own_state.OwnState(tf.get_default_graph()),
+      self._merge_summaries() if self.is_chief else None,
+      lambda: summaries.is_due(stats.local_steps + 1),
+    )
+    batches = own_step_hook.OwnBatches(
+      self._strategy.batches_per_update, last_step
+    )
+    self._progress = progress.Progress(
+      *(stats, last, constants, batches, self._console, summaries),
+      batches.unit,
+      self._task.metrics,
+    )
+    return last, worker_loop.make_telemetry(
+      self._task, folder, stats, self._progress
+    )
+
+  def _merge_summaries(self):
+    """Returns the merge of the script's own summaries of a step, or None."""
+    given = tf.get_collection(tf.GraphKeys.SUMMARIES)
+    update = self._built.update
+    found = own_step_hook.keep_runnable(
+      given, [update.train_op, self._built.loss]
+    )
+    for left_out in (x for x in given if all(x is not y for y in found)):
+      _log.info(
+        f'the summary {left_out.op.name!r} is not written: it needs what a '
+        'step does not read'
       )
+    return tf.summary.merge(found) if found else None
+
+  def _read_last(self, session):
+    """Reads the last step, once all is trained and saved."""
+    self._last_step = int(session.run(self.global_step))
+
+  def _report(self, folder):
+    """Logs how the run ended; the chief writes its report."""
+    if self._task.stop.is_requested:
+      worker_loop.log_stop(self._progress)
+    elif self.is_chief:
+      loss = self._progress.final_loss
+      workers = [self._stats, *self._end.workers]
+      self._publish(folder, self._last_step, loss, workers)
+
+  def _publish(self, folder, step_v, loss, workers):
+    """Writes the report of a run that ended at `step_v`; see final_report."""
+    outcome = final_report.NOT_JUDGED | {
+      'unit': own_step_hook.OwnBatches.unit,
+      'global_step': step_v,
+      'tables': {},
+      'final_loss': loss,
+      'train_secs': workers[0].train_secs,
+      'total_secs': time.monotonic() - self._start,
+    }
+    final_report.publish(
+      *(outcome, workers, self._strategy, self.num_workers, folder.path),
+      ends='session(last_step)',
+      more='a larger last_step of session()',
+    )
 
 
 def run(train, script=None):
@@ -275,7 +371,8 @@ def run(train, script=None):
   """
   # What the first lines of the script may have switched.
   distmnist.runtime.restore_behavior()
-  console = console_lib.Console(task_metrics.secs_from_flags())
+  # The script prints, too.
+  console = console_lib.Console(task_metrics.secs_from_flags(), draws=False)
   console_lib.print_logs(console.say)
   script = script or train.__code__.co_filename
   script_checks.check_flags(script)
@@ -297,7 +394,7 @@ def run(train, script=None):
     script_errors.explained(script),
   ):
     try:
-      train(WorkerTask(task))
+      train(WorkerTask(task, console))
     except SystemExit as leaving:
       if leaving.code:
         raise

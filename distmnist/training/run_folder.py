@@ -6,6 +6,8 @@ a --logdir has no folder, and all of this does nothing.
 
 import logging
 
+import tensorflow.compat.v1 as tf
+
 from distmnist.common import cli, console, files, layout, store_check
 from distmnist.common import owner as owner_lib
 from distmnist.logdir import (
@@ -93,9 +95,9 @@ class RunFolder:
         warm_start.check()
       if plan:
         self._check_epochs(plan)
-        if self.path and not run_flags.are_kept(self.path):
-          # At once: others who find the first checkpoint need them.
-          self._write(lambda: write_run(self.path, self.images, problem))
+      if self.path and not run_flags.are_kept(self.path):
+        # At once: others who find the first checkpoint need them.
+        self._write(lambda: write_run(self.path, self.images, problem))
 
   def _write(self, write):
     """Calls write(), and again while the log directory cannot be written.
@@ -176,29 +178,30 @@ def write_run(logdir, images, problem, step=0):
   problem_source.keep(problem, logdir)
 
 
-class FirstStep:
+class FirstStep(tf.train.SessionRunHook):
   """Records in the log directory that a run begins or resumes, once it does.
 
   If the start fails, or the run is already at its end, what the last life left
   stays as it is.
   """
 
-  def __init__(self, logdir, images, problem):
+  def __init__(self, logdir, images, problem=None, find_step=lambda: 0):
     """
     Args:
       logdir: str, or None to record nothing.
       images, problem: see `write_run`.
+      find_step: callable -> int, the global step at which the session began.
     """
     self._logdir, self._images, self._problem = logdir, images, problem
+    self._find_step = find_step
     self._has_begun = False
 
-  def begin(self, step):
-    """To be called before each step; `step`, an int, is the session's first."""
+  def before_run(self, run_context):
     if self._logdir and not self._has_begun:
+      step = self._find_step()
       write_run(self._logdir, self._images, self._problem, step)
 
-  def end(self):
-    """To be called after each step."""
+  def after_run(self, run_context, run_values):
     if self._logdir and not self._has_begun:
       self._has_begun = True
       logdirs.remove_report(self._logdir)

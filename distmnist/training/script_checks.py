@@ -6,7 +6,6 @@ rest: the data, the net, and where the training ends. A flag of that rest is
 refused, unless the script itself names it, as in `FLAGS.batch_size`.
 """
 
-import inspect
 import numbers
 import os
 import re
@@ -27,9 +26,14 @@ _ADOPTED = (
   *('cluster.', 'common.', 'exchange.pull_ahead', 'lifecycle.'),
   *('logdir.logdirs', 'logdir.restart', 'logdir.saving', 'nn.optimizers'),
   *('nn.schedules', 'nn.worker_rates', 'strategies.', 'tables.'),
-  *('training.averages', 'training.flag_checks', 'training.step'),
+  *('training.averages', 'training.final_report', 'training.flag_checks'),
   *('training.hooks.end_hook', 'training.hooks.save_hook'),
-  *('training.telemetry.task_metrics', 'training.warm_start', 'transport.'),
+  *(
+    'training.step',
+    'training.telemetry.',
+    'training.warm_start',
+    'transport.',
+  ),
 )
 # Of these modules, but for our own loop: it counts epochs.
 _NOT_ADOPTED = ('lr_schedule_unit',)
@@ -79,16 +83,13 @@ def is_named(name: str, script: str) -> bool:
     name: of a flag.
     script: the path of its file; modules that it imports later are not seen.
   """
-  script = os.path.realpath(script)
-  folder = os.path.dirname(script) + os.sep
+  folder = os.path.dirname(os.path.realpath(script)) + os.sep
   paths = {script}
   for module in list(sys.modules.values()):
-    path = os.path.realpath(
-      inspect.getattr_static(module, '__file__', '') or ''
-    )
-    is_other = path.startswith(OURS) or path.startswith(LIBRARIES)
-    if path.startswith(folder) and path.endswith('.py') and not is_other:
-      paths.add(path)
+    path = getattr(module, '__dict__', {}).get('__file__') or ''
+    is_other = path.startswith((OURS, *LIBRARIES))
+    if path.endswith('.py') and not is_other:
+      paths |= {path} if os.path.realpath(path).startswith(folder) else set()
   return any(
     re.search(rf'[.\'"]{name}\b'.encode(), _read(path)) for path in paths
   )

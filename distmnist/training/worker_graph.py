@@ -101,7 +101,28 @@ def make_steps(source, graph, has_summaries, pace=None):
     fused_steps.Steps with the metrics of a step, and {name: int} of those
     metrics that are the same in every step.
   """
-  step, update = graph.step, graph.step.update
+  step = graph.step
+  tensors, constants = split_metrics(step)
+  last_step_tensors = step.metrics if has_summaries else {}
+  steps = fused_steps.make(
+    tensors,
+    source,
+    last_step_tensors,
+    graph.warmup,
+    pace,
+  )
+  return steps, constants
+
+
+def split_metrics(
+  step: step_lib.Step,
+) -> tuple[dict[str, tf.Tensor], dict[str, int]]:
+  """Returns what is counted of each step, and of it what never changes.
+
+  Returns:
+    {name: scalar tensor}, with `global_step` after the step, and {name: int}.
+  """
+  update = step.update
   metrics = {
     'global_step': update.train_op,
     'loss': step.loss,
@@ -110,15 +131,8 @@ def make_steps(source, graph, has_summaries, pace=None):
     'bytes_pushed': update.bytes_pushed,
     **row_counts.find(),
   }
-  last_step_tensors = step.metrics if has_summaries else {}
-  steps = fused_steps.make(
-    {n: x for n, x in metrics.items() if tf.is_tensor(x)},
-    source,
-    last_step_tensors,
-    graph.warmup,
-    pace,
-  )
-  return steps, {n: x for n, x in metrics.items() if isinstance(x, int)}
+  tensors = {n: x for n, x in metrics.items() if tf.is_tensor(x)}
+  return tensors, {n: x for n, x in metrics.items() if isinstance(x, int)}
 
 
 def _describe(task, choice, step):

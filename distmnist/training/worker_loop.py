@@ -277,21 +277,12 @@ class WorkerLoop:
       choice.problem.unit,
       task.metrics,
     )
-    task_metrics.follow_worker(task, self._stats, self._progress, choice)
     traced = None
     if choice.traced_steps:
       traced = tracer.Tracer(
         choice.traced_steps, steps, folder.summary_dir, task
       )
-
-    def check_folder():
-      if folder.path and not task.cluster.is_chief:
-        consistency.check_logdir(task.watchdog, folder.path)
-
-    return telemetry_hook.TelemetryHook(
-      *(self._stats, self._progress, nonfinite.Counter(self._stats)),
-      *(task.metrics, traced, check_folder),
-    )
+    return make_telemetry(task, folder, self._stats, self._progress, traced)
 
   def tell_chief(self):
     """Sends the chief this worker's stats, once the session is closed."""
@@ -306,11 +297,38 @@ class WorkerLoop:
     """
     task = self._task
     if task.stop.is_requested:
-      step = self._progress.final_step
-      where = 'before the first step' if step is None else f'at step {step}'
-      _log.info(f'stopped {where}')
+      log_stop(self._progress)
     elif self._chief:
       self._chief.report(self._stats, self._end.workers, self._progress, start)
+
+
+def make_telemetry(task, folder, stats, progress, traced=None):
+  """Returns the TelemetryHook of a worker, whose samples it fills.
+
+  Args:
+    task: task.Task, already serving.
+    folder: run_folder.RunFolder.
+    stats: report.WorkerStats, which `progress` fills in.
+    progress: progress.Progress.
+    traced: tracer.Tracer, or None.
+  """
+  task_metrics.follow_worker(task, stats, progress)
+
+  def check_folder():
+    if folder.path and not task.cluster.is_chief:
+      consistency.check_logdir(task.watchdog, folder.path)
+
+  return telemetry_hook.TelemetryHook(
+    *(stats, progress, nonfinite.Counter(stats), task.metrics, traced),
+    check_folder,
+  )
+
+
+def log_stop(progress):
+  """Logs where a worker has stopped on request, by its progress.Progress."""
+  step = progress.final_step
+  where = 'before the first step' if step is None else f'at step {step}'
+  _log.info(f'stopped {where}')
 
 
 class RuleState:

@@ -1,5 +1,6 @@
 """own_loop: a script's loss and loop under each kind of rule, and kills."""
 
+import json
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
 from distmnist.logdir import checkpoints
 from distmnist.training import own_loop
+from distmnist.watching import metrics_file, run_state
 from tests.support import background, in_process, programs
 from tests.support.paths import REPO
 from tests.support.runner import import_benchmark
@@ -120,6 +122,54 @@ def test_workers_in_lock_step_are_one_process(run_script, tmp_path):
     found[num_workers] = tf.train.load_checkpoint(path).get_tensor('w')
   np.testing.assert_allclose(found[2], found[1], rtol=0, atol=1e-6)
   assert abs(found[1] - 1).max() > 0.1
+
+
+_SUMMARIES = _SHARED.replace(
+  '  train_op, _',
+  "  tf.summary.scalar('mean_x', tf.reduce_mean(x))\n"
+  "  tf.summary.scalar('other', tf.placeholder(tf.float32, []))\n"
+  '  train_op, _',
+)
+
+
+@pytest.mark.slow
+def test_a_run_leaves_what_one_of_train_leaves(run_script, tmp_path):
+  logdir = tmp_path / 'run'
+  words = f'--logdir={logdir}', '--strategy=sync_sgd', '--summary_steps=5'
+  output, _ = run_script(_SUMMARIES, *words, f'--report_file={tmp_path}/r.json')
+  assert re.search(r'^step 20/20  loss \d', output, re.M)
+  assert re.search(r"summary 'other\w*' is not written", output)
+  found = json.loads((logdir / 'report.json').read_text())
+  assert found == json.loads((tmp_path / 'r.json').read_text())
+  assert (found['global_step'], found['local_steps']) == (20, 40)
+  assert (found['images'], found['unit']) == (40, 'batches')
+  assert found['staleness_max'] == 0 and found['bytes_pushed'] == 40 * 3 * 4
+  assert found['workers_not_heard_of'] == []
+  assert found['test_metrics'] is None
+  assert f'final loss          {found["final_loss"]:.4f}' in output
+  assert '--strategy=sync_sgd' in (logdir / 'train.flags').read_text()
+  state = run_state.RunState().take(metrics_file.iterate(str(logdir)))
+  assert (state.step, state.last_step, state.unit) == (20, 20, 'batches')
+  rows = {row.task: row for row in state.make_rows()}
+  assert [row.state for row in rows.values()] == ['ended'] * 3
+  last = [
+    line
+    for line in metrics_file.iterate(str(logdir))
+    if line['task'] == 'worker 1' and line['kind'] == 'sample'
+  ][-1]
+  assert (last['local_steps'], last['step']) == (20, 20)
+  assert last['loss'] > 0
+  steps = {}
+  for path in (logdir / 'metrics' / 'worker_0').glob('events*'):
+    for event in tf.train.summary_iterator(str(path)):
+      for value in event.summary.value:
+        steps.setdefault(value.tag, []).append(event.step)
+  assert steps['mean_x'] == steps['loss'] == [1, 5, 10, 15, 20]
+  assert 'other' not in steps and 'staleness_mean' in steps
+  # Once more: nothing is left to do, and what is there stays.
+  output, _ = run_script(_SUMMARIES, *words)
+  assert 'last_step' in output
+  assert json.loads((logdir / 'report.json').read_text()) == found
 
 
 def find_step(logdir):

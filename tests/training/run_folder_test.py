@@ -153,7 +153,7 @@ def test_a_run_has_begun_once_its_first_step_is_done(set_flags, tmp_path):
     str(tmp_path), 'some images', problem_lib.from_flags()
   )
   assert os.listdir(tmp_path) == ['report.json']
-  step.begin(0)
+  step.before_run(None)
   assert (
     tmp_path / 'distmnist-files' / 'train.data'
   ).read_text() == 'some images\n'
@@ -161,12 +161,12 @@ def test_a_run_has_begun_once_its_first_step_is_done(set_flags, tmp_path):
     (tmp_path / 'train.flags').read_text().splitlines()
   )
   assert report.exists()  # The step may still fail.
-  step.end()
+  step.after_run(None, None)
   assert not report.exists()
   # Later steps neither write nor remove.
   report.write_text('{}')
   (tmp_path / 'distmnist-files' / 'train.data').unlink()
-  step.begin(0)
-  step.end()
+  step.before_run(None)
+  step.after_run(None, None)
   left = [path.name for path in tmp_path.rglob('*') if path.is_file()]
   assert sorted(left) == ['report.json', 'train.flags']

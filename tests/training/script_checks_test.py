@@ -9,7 +9,6 @@ import sys
 import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
-from absl.testing import flagsaver
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
@@ -38,18 +37,21 @@ def _choose_other(flag):
   return ['other'] if 'list' in kind else 'other'
 
 
-def test_each_flag_of_train_is_adopted_or_refused():
+def test_each_flag_of_train_is_adopted_or_refused(tmp_path):
+  script = str(tmp_path / 'none.py')
   assert len(_OF_TRAIN) > 100
   refused = set()
   for name in _OF_TRAIN:
-    with flagsaver.flagsaver():
-      FLAGS[name].value = _choose_other(FLAGS[name])
-      try:
-        script_checks.check_flags('/none.py')
-      except cli.UsageError as error:
-        assert str(error).startswith((f'--{name}', f'--no{name}'))
-        assert 'has no effect in a script' in str(error)
-        refused.add(name)
+    before = FLAGS[name].value
+    FLAGS[name].value = _choose_other(FLAGS[name])
+    try:
+      script_checks.check_flags(script)
+    except cli.UsageError as error:
+      assert str(error).startswith((f'--{name}', f'--no{name}'))
+      assert 'has no effect in a script' in str(error)
+      refused.add(name)
+    finally:
+      FLAGS[name].value = before
   assert refused == {x for x in _OF_TRAIN if not script_checks.is_adopted(x)}
   assert refused >= {
     *('train_steps', 'epochs', 'train_secs', 'batch_size', 'model', 'dataset'),
@@ -132,8 +134,6 @@ for words in runs:
     task.minimize(lambda: tf.get_variable('w', []) ** 2)
 print('read', *read)
 """
-# A table has to be there.
-_READ_ELSEWHERE = {'save_tables'}
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_each_adopted_flag_is_read(tmp_path):
   assert done.returncode == 0, done.stderr
   _, *read = done.stdout.splitlines()[-1].split()
   adopted = {x for x in _OF_TRAIN if script_checks.is_adopted(x)}
-  assert adopted - {*read} == _READ_ELSEWHERE
+  assert adopted <= {*read}
 
 
 def test_minimize_takes_a_function():

@@ -6,26 +6,67 @@ script keeps on its own worker then goes on as own_state.py says.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.transport import wire
 
-class OwnStepHook(tf.train.SessionRunHook):
-  """Knows the global step after each of the script's runs.
+
+class OwnBatches:
+  """What a script reads, in place of a batch_source.BatchSource.
+
+  Each local step reads one batch; nobody knows of how many examples.
 
   Attributes:
-    last: dict, 'global_step': int.
+    known_last_step: int, the global step at which the training ends; None if
+      the script's loop decides.
   """
 
-  def __init__(self, train_op, global_step, own_state=None):
+  unit = 'batches'
+  batch_size = 1
+  images_per_epoch = None
+
+  def __init__(self, batches_per_update: int, last_step: int | None):
+    self.dealing = self
+    self.images_per_step = batches_per_update
+    self.known_last_step = last_step
+
+
+class OwnStepHook(tf.train.SessionRunHook):
+  """Knows what each of the script's runs has made.
+
+  Attributes:
+    last: dict, 'global_step': int, after the last run.
+    done: list of {name: number}, the metrics of the step of the last run; empty
+      if it made none. With a `summary` that was due, that is among them.
+  """
+
+  def __init__(
+    self,
+    tensors,
+    global_step,
+    own_state=None,
+    summary=None,
+    is_summary_due=lambda: False,
+  ):
     """
     Args:
-      train_op: int64 scalar tensor, makes a step and gives the one after it.
+      tensors: {name: scalar tensor} of a step; `global_step` is the train_op,
+        and gives the step after it.
       global_step: int64 scalar variable.
       own_state: own_state.OwnState, or None.
+      summary: string scalar tensor, the script's own summary of a step, or
+        None.
+      is_summary_due: callable -> bool, whether the next step is summarised.
     """
-    self._train_op = train_op
+    self._train_op = tensors['global_step']
+    self._names = list(tensors)
+    # In few tensors: each costs a small step something.
+    self._packed = wire.PackedScalars(
+      [tf.convert_to_tensor(x) for x in tensors.values()]
+    )
+    self._summary, self._is_summary_due = summary, is_summary_due
     self._own_state = own_state
     self._read = global_step.read_value()
     self._known = {}
-    self.last = {}
+    self.last, self.done = {}, []
 
   def after_create_session(self, session, coord):
     if self._own_state:
@@ -40,17 +81,55 @@ class OwnStepHook(tf.train.SessionRunHook):
     ops = [self._train_op.graph.as_graph_element(x) for x in fetched]
     # A run that trains returns the step that it made; a separate read in it
     # would come too early.
-    trains = any(self._trains(getattr(op, 'op', op)) for op in ops)
-    return tf.train.SessionRunArgs(self._train_op if trains else self._read)
+    if not any(self._trains(getattr(op, 'op', op)) for op in ops):
+      return tf.train.SessionRunArgs({'read': self._read})
+    fetches = {'packed': self._packed.fetches}
+    if self._summary is not None and self._is_summary_due():
+      fetches['summary'] = self._summary
+    return tf.train.SessionRunArgs(fetches)
 
   def after_run(self, run_context, run_values):
-    self.last['global_step'] = int(run_values.results)
+    found, self.done = run_values.results, []
+    if 'read' in found:
+      self.last['global_step'] = int(found['read'])
+      return
+    values = self._packed.unpack(found['packed'])
+    step = dict(zip(self._names, values, strict=True))
+    self.last['global_step'] = step['global_step']
+    if 'summary' in found:
+      step['summary'] = found['summary']
+    self.done = [step]
 
   def _trains(self, op):
     """Whether running `op` (tf.Operation) makes a step."""
     if op not in self._known:
       self._known[op] = self._train_op.op in find_run(op)
     return self._known[op]
+
+
+def keep_runnable(tensors, step):
+  """Returns those of a list of tensors that can be fetched with a step.
+
+  The others need something fed, or read, that a step does not: what is for an
+  evaluation, say.
+
+  Args:
+    tensors: list of tensors.
+    step: list of the tensors of a step.
+  """
+  known = set().union(*(_find_sources(x.op) for x in step))
+  return [x for x in tensors if _find_sources(x.op) <= known]
+
+
+def _find_sources(op):
+  """Returns the ops behind `op` that are fed, or that take from an input."""
+  return {
+    found
+    for found in find_run(op)
+    if found.type == 'Placeholder'
+    or 'IteratorGetNext' in found.type
+    or 'Dequeue' in found.type
+  }
 
 
 def find_run(op):

@@ -15,6 +15,7 @@ class Progress:
     final_step: int, the global step after the last run; None before the first.
     final_loss: float, loss of the last step.
     last_values: {name: number}, what was fetched from the last step.
+    unit: str, what the examples are called.
   """
 
   def __init__(
@@ -35,7 +36,7 @@ class Progress:
         where they differ from step to step, `bytes_pulled`, `bytes_pushed` and
         `staleness`; for a run's last step its metrics, for summaries.
       constants: {name: number}, the values that stay the same.
-      source: batch_source.BatchSource.
+      source: batch_source.BatchSource, or own_step_hook.OwnBatches.
       console: console.Console.
       summaries: worker_summaries.WorkerSummaries.
       unit: str, what the examples are called.
@@ -48,7 +49,7 @@ class Progress:
     self._source = source
     self._console = console
     self._summaries = summaries
-    self._unit = unit
+    self.unit = unit
     self._means = step_means.StepMeans(
       ('loss', *summaries.metrics),
       self._find_epoch,
@@ -75,12 +76,15 @@ class Progress:
     Returns:
       bool, whether a line was printed.
     """
+    if not self._steps.done:
+      return False  # A script has run something else.
     now, stats, before = time.monotonic(), self._stats, self.final_step
     with stats.lock:
       for fetched in self._steps.done:
         values = fetched | self._constants
         self._count(values)
         self._means.add(values)
+    own_summary = values.pop('summary', None)
     self.last_values = values
     if self._start is None:
       self._start = now
@@ -94,7 +98,7 @@ class Progress:
       stats.timed_examples_of_all += examples
     stats.train_secs = now - self._start
     if self._summaries.is_due(stats.local_steps):
-      self._summaries.write(values, stats, session, now)
+      self._summaries.write(values, stats, session, now, own_summary)
     if is_due := self._console.is_due():
       self._read_sockets()
       self._print(now, self.final_step)
@@ -147,18 +151,20 @@ class Progress:
 
   def _print(self, now, step):
     dealing = self._source.dealing
-    epochs = self._source.count_images(step) / self._source.images_per_epoch
     then, then_step, then_local = self._mark
     self._mark = (now, step, self._stats.local_steps)
     self._printed_steps = self._stats.local_steps
     last = self.last_step
     of_all = f'{step}' if last is None else f'{min(step, last)}/{last}'
-    text = f'step {of_all}  epoch {epochs:.2f}  loss {self.final_loss:.4f}'
+    text = f'step {of_all}'
+    if in_epoch := self._source.images_per_epoch:
+      text += f'  epoch {self._source.count_images(step) / in_epoch:.2f}'
+    text += f'  loss {self.final_loss:.4f}'
     local_steps = self._stats.local_steps - then_local
     if local_steps and step > then_step:
       rate = (step - then_step) * dealing.images_per_step / (now - then)
       text += (
         f'  {1000 * (now - then) / local_steps:.2f} ms/step'
-        f'  {rate:,.0f} {self._unit}/s'
+        f'  {rate:,.0f} {self.unit}/s'
       )
     self._console.progress(text, None if last is None else step / last)

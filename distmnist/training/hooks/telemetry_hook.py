@@ -42,7 +42,7 @@ class TelemetryHook(tf.train.SessionRunHook):
   def after_run(self, run_context, run_values):
     is_shown = self._progress.count_run(run_context.session)
     self._nonfinite.look_if_due(run_context.session)
-    if not self._has_run:
+    if not self._has_run and self._progress.final_step is not None:
       self._has_run = True
       self._metrics.sample()
     elif is_shown:

@@ -70,6 +70,10 @@ class Writer:
       step,
     )
 
+  def write_summary(self, serialized, step):
+    """Writes what a tf.summary op has made (bytes) at `step`."""
+    self._write(tf.Summary.FromString(serialized).value, step)
+
   def write_histogram(self, tag, counts, step):
     """Writes {whole number: its count} as one summary at `step`.
 

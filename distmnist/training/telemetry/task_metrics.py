@@ -9,6 +9,7 @@ import signal
 
 from absl import flags
 
+from distmnist.cluster import stop_request
 from distmnist.common import layout, owner
 from distmnist.exchange.rounds import round_waits
 from distmnist.logdir import logdirs
@@ -54,6 +55,7 @@ def kept(task):
     # A request each; what is there is for the report alone.
     every_secs = max(_STORE_SECS, every_secs)
     logdir = logdir if cluster.job_name == 'worker' else None
+  stopped = None
   with contextlib.ExitStack() as stack:
     sinks, collect = [], _COLLECT[cluster.job_name]
     if logdir and not is_in_store:
@@ -68,9 +70,14 @@ def kept(task):
     metrics = stack.enter_context(
       task.metrics.kept(logdir, cluster.name, life, every_secs, collect, sinks)
     )
-    yield
+    try:
+      yield
+    except stop_request.StoppedError as error:  # No failure of this life.
+      stopped = error
     if metrics and task.stop.is_requested:
       metrics.ending = 'stopped'
+  if stopped:
+    raise stopped
 
 
 def _stop(task, logdir, who, is_taken):
@@ -106,14 +113,13 @@ class _Serving:
     return {'state': 'serving', 'waiting': self._waiting.find()}
 
 
-def follow_worker(task, stats, progress, choice):
+def follow_worker(task, stats, progress):
   """Makes the samples of this process report its steps.
 
   Args:
     task: task.Task of a worker.
     stats: report.WorkerStats, the sums of this worker.
     progress: progress.Progress.
-    choice: flag_checks.Choice.
   """
   task.metrics.collect_by(
     worker_metrics.WorkerMetrics(
@@ -121,7 +127,6 @@ def follow_worker(task, stats, progress, choice):
       progress,
       task.stalls,
       task.stalls.warn_secs,
-      choice.problem,
     ).collect
   )
 

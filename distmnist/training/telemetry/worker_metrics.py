@@ -10,20 +10,18 @@ from distmnist.tables import row_counts
 class WorkerMetrics:
   """Collects the numbers of a worker, in the sampler's thread."""
 
-  def __init__(self, stats, progress, stalls, warn_secs, problem):
+  def __init__(self, stats, progress, stalls, warn_secs):
     """
     Args:
       stats: report.WorkerStats, the sums of this life.
       progress: progress.Progress.
       stalls: stalls.Stalls.
       warn_secs: float, a worker without a step for this long is waiting.
-      problem: problem.Problem.
     """
     self._stats = stats
     self._progress = progress
     self._stalls = stalls
     self._warn_secs = warn_secs
-    self._unit = problem.unit
     self._shown_staleness = collections.Counter()
     self._mark = None  # (time, examples) at the last sample.
 
@@ -38,7 +36,7 @@ class WorkerMetrics:
       'state': self._find_state(stats),
       'step': self._find_step(stats),
       'last_step': self._progress.last_step,
-      'unit': self._unit,
+      'unit': self._progress.unit,
       'examples_per_sec': self._compute_rate(stats.examples),
       'loss': self._progress.final_loss,
       'metrics': {n: x for n, x in values.items() if n not in known},

@@ -77,7 +77,7 @@ class WorkerSummaries:
     is_due = self._is_new_session or local_steps >= self._next
     return self._writer is not None and is_due
 
-  def write(self, values, stats, session, now):
+  def write(self, values, stats, session, now, own=None):
     """Writes the summary of a step.
 
     Args:
@@ -85,6 +85,7 @@ class WorkerSummaries:
       stats: report.WorkerStats, which already counts the step.
       session: tf.Session, to read the learning rate.
       now: float, from time.monotonic().
+      own: bytes, what a script's own tf.summary ops have made, or None.
     """
     every = self._every_steps
     self._next = stats.local_steps - stats.local_steps % every + every
@@ -107,6 +108,8 @@ class WorkerSummaries:
       shown['rows/share_different'] = share
     shown |= rows
     self._writer.write_scalars(shown, values['global_step'])
+    if own:
+      self._writer.write_summary(own, values['global_step'])
     self._write_staleness(stats, values['global_step'])
 
   def close(self, stats, step):

@@ -24,7 +24,11 @@ def worker(monkeypatch):
     time=100.0,
     stats=report.WorkerStats(1),
     progress=types.SimpleNamespace(
-      final_step=None, final_loss=None, last_values={}, last_step=500
+      final_step=None,
+      final_loss=None,
+      last_values={},
+      last_step=500,
+      unit='images',
     ),
     stalls=Stalls(),
   )
@@ -33,7 +37,6 @@ def worker(monkeypatch):
     worker.progress,
     worker.stalls,
     10,
-    types.SimpleNamespace(unit='images'),
   )
   return worker
 
