@@ -42,6 +42,7 @@ from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import checkpoints, logdirs, report
 from distmnist.nn import schedules
 from distmnist.training import (
+  center_reader,
   final_report,
   flag_checks,
   idle_flags,
@@ -100,7 +101,7 @@ class WorkerTask:
       final_report.check_flags()
     self.index, self.num_workers = cluster.task_index, cluster.num_workers
     self.is_chief = cluster.is_chief
-    self._built = self._exit = None
+    self._built = self._exit = self._session = None
     self._has_begun = False
     seeds.set_seed(step.seed_from_flags(), self.index)
     # What the script builds before `minimize` may use it.
@@ -112,12 +113,15 @@ class WorkerTask:
 
     Args:
       build_loss: callable() -> float32 scalar tensor, the mean over a batch of
-        this worker. The variables that it makes are on the ps. All
-        workers make the same variables, and their losses use the same of them.
+        this worker, or (that tensor, {name: tensor} of outputs). The variables
+        that it makes are on the ps. All workers make the same variables, and
+        their losses use the same of them. Outputs that are single floats, such
+        as an accuracy, are metrics of each step.
 
     Returns:
       (train_op, loss): int64 scalar tensor that makes a step by --strategy and
-      --optimizer and gives the global step after it; build_loss's tensor.
+      --optimizer and gives the global step after it; build_loss's tensor. With
+      outputs (train_op, loss, outputs).
 
     Raises:
       cli.UsageError: --strategy cannot train one of the variables, the loss has
@@ -132,18 +136,61 @@ class WorkerTask:
         'tf.stop_gradient where one is not to move a variable'
       )
 
+    views, outputs = {}, None
+
+    def note(getter, name, *args, **kwargs):
+      views[name] = getter(name, *args, **kwargs)
+      return views[name]
+
     def build(state):
-      with classic_variables.shared(cli.UsageError):
-        loss = build_loss()
+      nonlocal outputs
+      with (
+        tf.variable_scope(tf.get_variable_scope(), custom_getter=note),
+        classic_variables.shared(cli.UsageError),
+      ):
+        loss, outputs = script_checks.take_outputs(build_loss())
       script_checks.check_loss(loss)
-      return loss, {}
+      return loss, _find_metrics(loss, outputs or {})
 
     self._built = built = step.build_step_of(
       self._task.cluster, self._strategy, build, placement=self._placement
     )
     self._own_local = before + built.own_local
     self._all_local = tf.local_variables()
-    return built.update.train_op, built.loss
+    self._center = center_reader.CenterReader(
+      views, built.center + built.averages
+    )
+    if outputs is None:
+      return built.update.train_op, built.loss
+    return built.update.train_op, built.loss, outputs
+
+  def evaluate(self, fetches, feed_dict=None):
+    """Returns `fetches`, computed with the center and without a step.
+
+    It is the center of this moment on every worker, also under a rule by which
+    a worker trains a copy of its own; with --ema_decay its moving averages.
+    Within `session()`, also after the last step.
+
+    Args:
+      fetches, feed_dict: as of tf.Session.run.
+
+    Raises:
+      cli.UsageError: there is no session.
+    """
+    if self._session is None:
+      raise cli.UsageError(
+        'evaluate() outside of session(): it reads the center, which is there '
+        'from the beginning of the with block to its end'
+      )
+
+    def evaluate(step_context=None):
+      del step_context  # A recovery hands the session of before.
+      self._task.stalls.busy("the script's evaluation")
+      return self._center.run(self._last.session, fetches, feed_dict)
+
+    if self._session.should_stop():
+      return evaluate()
+    return self._session.run_step_fn(evaluate)
 
   @contextlib.contextmanager
   def session(self, last_step, hooks=()):
@@ -261,6 +308,7 @@ class WorkerTask:
     first = session_lib.make_session(task, scaffold, hooks)
     with cli.amid_run(), first as session:
       self._has_begun = True
+      self._session, self._last = session, last
       try:
         yield session
       except (tf.errors.OutOfRangeError, StopIteration) as error:
@@ -276,6 +324,8 @@ class WorkerTask:
             f'the loop of {cluster.name} calls sys.exit({leaving.code!r})'
           ) from leaving
         self._exit = leaving  # Once all know that this loop has ended.
+      finally:
+        self._session = None
       step_v = stop.sessions[-1][1]
       if stop.is_told and not cluster.is_chief:
         _log.info(f'{CHIEF} has ended the training: this loop ends, too')
@@ -297,7 +347,7 @@ class WorkerTask:
       built = built._replace(metrics={})
     summaries = worker_summaries.from_flags(folder.summary_dir, built)
     last = own_step_hook.OwnStepHook(
-      tensors | built.metrics,
+      built.metrics | tensors,
       self.global_step,
       own_state.OwnState(tf.get_default_graph()),
       self._merge_summaries() if self.is_chief else None,
@@ -357,6 +407,17 @@ class WorkerTask:
       ends='session(last_step)',
       more='a larger last_step of session()',
     )
+
+
+def _find_metrics(loss, outputs):
+  """Returns {name: float scalar tensor}, the outputs that each step has."""
+  numbers = {
+    name: x
+    for name, x in outputs.items()
+    if tf.is_tensor(x) and x.dtype.is_floating and x.shape.rank == 0
+  }
+  kept = own_step_hook.keep_runnable(list(numbers.values()), [loss])
+  return {n: x for n, x in numbers.items() if any(x is y for y in kept)}
 
 
 def run(train, script=None):

@@ -113,6 +113,26 @@ def check_builder(build_loss):
     )
 
 
+def take_outputs(found):
+  """Returns (loss, outputs or None) of what build_loss() gives.
+
+  Raises:
+    cli.UsageError: the outputs are no dict of tensors.
+  """
+  if not (isinstance(found, tuple) and len(found) == 2):
+    return found, None
+  loss, outputs = found
+  if isinstance(outputs, dict) and all(
+    isinstance(name, str) and isinstance(x, tf.Tensor)
+    for name, x in outputs.items()
+  ):
+    return loss, outputs
+  raise cli.UsageError(
+    f'build_loss() gives a pair of {_describe(loss)} and {_describe(outputs)}, '
+    'expected the loss, or the loss and a dict of tensors by their names'
+  )
+
+
 def check_loss(loss):
   """Raises cli.UsageError if `loss` is not one number to minimize."""
   is_float = isinstance(loss, tf.Tensor) and loss.dtype.is_floating

@@ -172,6 +172,75 @@ def test_a_run_leaves_what_one_of_train_leaves(run_script, tmp_path):
   assert json.loads((logdir / 'report.json').read_text()) == found
 
 
+# A worker of its own for 20 steps, and then all of its center.
+_EVALUATES = """
+import distmnist
+import tensorflow.compat.v1 as tf
+
+def train(task):
+  x, more = tf.placeholder(tf.float32, [3]), tf.placeholder(tf.float32, [])
+
+  def build_loss():
+    w = tf.get_variable('w', [3], initializer=tf.ones_initializer())
+    with tf.variable_scope('rows', partitioner=tf.fixed_size_partitioner(2)):
+      v = tf.get_variable('v', [2, 3], initializer=tf.zeros_initializer())
+    outputs = {'w': tf.identity(w), 'v': tf.convert_to_tensor(v)}
+    loss = tf.reduce_mean((w * x - 3) ** 2 + (v + 1) ** 2)
+    return loss, {**outputs, 'same': loss * 2, 'other': loss + more}
+
+  train_op, loss, outputs = task.minimize(build_loss)
+  fed = {x: [1.0, 1.0, 1.0]}
+  with task.session(20) as session:
+    made = 0
+    while not session.should_stop():
+      made += 1
+      if made % 5 == 0:
+        found = task.evaluate({'w': outputs['w'], 'v': outputs['v']})
+        assert set(found) == {'w', 'v'}
+      before = session.run(outputs['w'])
+      task.evaluate(outputs['other'], {**fed, more: 1.0})
+      assert (session.run(outputs['w']) == before).all() or not IS_COPY
+      _, loss_v = session.run([train_op, loss], fed)
+      if made == 20 and IS_COPY:
+        break
+    center = task.evaluate(outputs['w'])
+    print('center', center[0], flush=True)
+    print('loss', task.evaluate(loss, fed), flush=True)
+  if hasattr(task, 'evaluate'):
+    task.evaluate(loss)
+
+if __name__ == '__main__':
+  distmnist.run_task(train)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', ['async_sgd', 'easgd', 'sync_sgd'])
+def test_an_evaluation_reads_the_center(run_script, tmp_path, rule):
+  is_copy = rule == 'easgd'
+  logdir = tmp_path / 'run'
+  words = [f'--strategy={rule}', f'--logdir={logdir}', '--optimizer=sgd']
+  words += ['--learning_rate=0.1'] + ['--communication_period=1000'] * is_copy
+  output, errors = run_script(
+    *(_EVALUATES.replace('IS_COPY', str(is_copy)), *words),
+    num_ps=2,
+    num_workers=1,
+    code=2,
+  )
+  [center] = re.findall(r'^center (\S+)', output, re.M)
+  path = checkpoints.find_latest(str(logdir))
+  saved = tf.train.load_checkpoint(path).get_tensor('w')
+  assert float(center) == pytest.approx(saved[0], abs=1e-6)
+  assert (saved[0] == 1) == is_copy  # Its copy has moved, the center has not.
+  assert 'evaluate() outside of session()' in output + errors
+  last = list(metrics_file.iterate(str(logdir)))
+  samples = [x for x in last if x['kind'] == 'sample' and 'metrics' in x]
+  assert set(samples[-1]['metrics']) == {'same'}
+  assert samples[-1]['metrics']['same'] == pytest.approx(
+    2 * samples[-1]['loss'], rel=1e-5
+  )
+
+
 def find_step(logdir):
   path = checkpoints.find_latest(str(logdir)) if logdir.exists() else None
   return checkpoints.parse_step(path) if path else 0

@@ -168,12 +168,27 @@ def test_a_loss_is_one_float():
     script_checks.check_loss(tf.placeholder(tf.float32))
     for wrong, said in (
       (None, 'NoneType'),
-      ((tf.constant(1.0), 2), 'tuple'),
       (tf.zeros([3]), r'shape \(3,\)'),
       (tf.constant(1), 'int32'),
     ):
       with pytest.raises(cli.UsageError, match=f'gives .*{said}.*, expected'):
         script_checks.check_loss(wrong)
+
+
+def test_outputs_are_a_dict_of_tensors():
+  with tf.Graph().as_default():
+    loss = tf.constant(1.0)
+    assert script_checks.take_outputs(loss) == (loss, None)
+    found = script_checks.take_outputs((loss, {'a': loss}))
+    assert found == (loss, {'a': loss})
+    for wrong, said in (
+      (2, 'int'),
+      ({'a': 1.0}, 'dict'),
+      ({1: loss}, 'dict'),
+      (loss, 'a tensor of float32'),
+    ):
+      with pytest.raises(cli.UsageError, match=f'{said}.*, expected the loss'):
+        script_checks.take_outputs((loss, wrong))
 
 
 def test_a_session_takes_a_number_and_a_list_of_hooks():

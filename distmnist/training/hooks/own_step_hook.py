@@ -33,6 +33,7 @@ class OwnStepHook(tf.train.SessionRunHook):
   """Knows what each of the script's runs has made.
 
   Attributes:
+    session: tf.Session, the last one.
     last: dict, 'global_step': int, after the last run.
     done: list of {name: number}, the metrics of the step of the last run; empty
       if it made none. With a `summary` that was due, that is among them.
@@ -66,9 +67,10 @@ class OwnStepHook(tf.train.SessionRunHook):
     self._own_state = own_state
     self._read = global_step.read_value()
     self._known = {}
-    self.last, self.done = {}, []
+    self.session, self.last, self.done = None, {}, []
 
   def after_create_session(self, session, coord):
+    self.session = session
     if self._own_state:
       self._own_state.begin_session(session)
 
