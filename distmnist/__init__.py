@@ -4,13 +4,14 @@ import importlib
 import os
 import sys
 
-from distmnist.common import names, signals
+from distmnist.common import names, quiet_import, signals
 
 __version__ = '0.1.0'
 
 # For TensorFlow, if it is imported later, here or in a task: 3 hides the lines
 # of its C++ code, as Python reports what goes wrong.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+quiet_import.watch()
 
 
 def __getattr__(name):

@@ -1,7 +1,8 @@
 """TensorFlow as the runtime of classic graphs: imported once and quietly.
 
 A program imports this module before any other that imports TensorFlow, which
-reads the settings below on import or when the first server starts.
+reads the settings below on import or when the first server starts. The import
+is quiet by common/quiet_import.py.
 """
 
 import contextlib
@@ -9,14 +10,8 @@ import ctypes
 import os
 import platform
 import sys
-import threading
-import time
 from collections.abc import Iterator
 
-from distmnist.common import output
-
-# The import takes some seconds, and as many minutes on a machine that is full.
-_IMPORT_LINE_SECS = 20.0
 # Without this, Session.close() waits forever for a dead ps.
 os.environ.setdefault('GRPC_FAIL_FAST', 'true')
 # Have gRPC resolve names as we do, with the system's resolver: its own knows
@@ -83,44 +78,12 @@ def _without(module: str) -> Iterator[None]:
     del sys.modules[module]
 
 
-def _import_quietly() -> None:
-  """Imports TensorFlow with stderr's descriptor redirected to os.devnull.
-
-  It prints a few lines about oneDNN and CUDA before any log level applies.
-  """
-  output.fill_gaps()
-  kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-  is_done = threading.Event()
-  teller = threading.Thread(target=_tell_of_import, args=(kept, is_done))
-  teller.start()
-  os.dup2(nowhere, 2)
-  try:
-    with _without('keras.src'):
-      import tensorflow.compat.v1 as tf  # noqa: PLC0415
-  finally:
-    is_done.set()
-    teller.join()  # A fork server forks after this.
-    os.dup2(kept, 2)
-    os.close(kept)
-    os.close(nowhere)
+def _import_in_graph_mode() -> None:
+  with _without('keras.src'):
+    import tensorflow.compat.v1 as tf  # noqa: PLC0415
   tf.logging.set_verbosity(tf.logging.FATAL)
   # Only eager mode goes: with resource variables a read has a definite time.
   tf.disable_eager_execution()
-
-
-def _tell_of_import(stderr: int, is_done: threading.Event) -> None:
-  """Says now and then that the import goes on: a full machine, a slow disk.
-
-  Args:
-    stderr: the descriptor to write to.
-    is_done: ends it.
-  """
-  begin = time.monotonic()
-  while not is_done.wait(_IMPORT_LINE_SECS):
-    secs = time.monotonic() - begin
-    line = f'TensorFlow has been loading for {secs:.0f} s\n'
-    with contextlib.suppress(OSError):
-      os.write(stderr, line.encode())
 
 
 @contextlib.contextmanager
@@ -150,7 +113,7 @@ def restore_behavior() -> None:
 
 
 _keep_freed_memory()
-_import_quietly()
+_import_in_graph_mode()
 # It imports TensorFlow, so only now.
 from distmnist import tf_internals  # noqa: E402
 

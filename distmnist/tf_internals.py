@@ -162,6 +162,11 @@ def is_closed(session: tf.Session) -> bool:
   return session._closed
 
 
+def get_last_step(hook: tf.train.StopAtStepHook) -> int | None:
+  """Returns the step that a hook was told to end at; None if it counts."""
+  return None if hook._num_steps is not None else hook._last_step
+
+
 def bind_run(
   session: tf.Session, fetched: list[tf.Tensor], fed: list[tf.Tensor]
 ) -> Callable[[list[np.ndarray]], list[np.ndarray]]:

@@ -5,7 +5,6 @@ import os
 import platform
 import subprocess
 import sys
-import threading
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -109,22 +108,6 @@ def test_it_comes_without_the_standard_streams_too():
     text=True,
   )
   assert (done.returncode, done.stdout) == (0, 'here')
-
-
-def test_an_import_that_takes_long_says_so(monkeypatch):
-  monkeypatch.setattr(runtime, '_IMPORT_LINE_SECS', 0.01)
-  read_end, write_end = os.pipe()
-  is_done = threading.Event()
-  teller = threading.Thread(
-    target=runtime._tell_of_import, args=(write_end, is_done)
-  )
-  teller.start()
-  with open(read_end) as lines:
-    assert lines.readline() == 'TensorFlow has been loading for 0 s\n'
-    is_done.set()
-    teller.join()
-    os.close(write_end)
-    lines.read()  # To its end: nobody else has the descriptor.
 
 
 @pytest.mark.parametrize('program', ['train', 'launch'])

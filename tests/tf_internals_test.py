@@ -276,3 +276,9 @@ def test_threads_that_draw_one_id_each_draw_no_id_twice():
       where = ctypes.byref(ids, i * ctypes.sizeof(ctypes.c_uint64))
       assert not libc.pthread_join(ctypes.c_ulong(thread), where)
   assert len(set(ids)) == len(ids)
+
+
+def test_a_stop_hook_says_at_which_step_it_ends():
+  get_last_step = tf_internals.get_last_step
+  assert get_last_step(tf.train.StopAtStepHook(last_step=9)) == 9
+  assert get_last_step(tf.train.StopAtStepHook(num_steps=9)) is None

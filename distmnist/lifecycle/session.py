@@ -273,7 +273,7 @@ def _has_variables(cluster):
   return cluster.is_chief or not cluster.num_ps
 
 
-def make_session(task, scaffold, hooks):
+def make_session(task, scaffold, hooks, config=None):
   """Returns the MonitoredTrainingSession of a worker.
 
   Saving, restoring and summaries are left to the scaffold and the hooks.
@@ -283,13 +283,19 @@ def make_session(task, scaffold, hooks):
     scaffold: ClusterScaffold.
     hooks: list of SessionRunHook, a liveness.LivenessHook first; their `end`
       is called in this order.
+    config: tf.ConfigProto, settings besides those of the task, or None.
   """
+  merged = tf.ConfigProto()
+  if config:
+    merged.CopyFrom(config)
+    merged.ClearField('device_filters')
+  merged.MergeFrom(task.session_config)
   return tf.train.MonitoredTrainingSession(
     master=task.server.target if task.server else '',
     is_chief=_has_variables(task.cluster),
     scaffold=scaffold,
     hooks=hooks,
-    config=task.session_config,
+    config=merged,
     checkpoint_dir=None,
     save_checkpoint_secs=None,
     save_summaries_steps=None,

@@ -25,6 +25,7 @@ import distmnist.runtime  # TensorFlow, quiet and in graph mode.
 import contextlib
 import logging
 import os
+import sys
 import time
 
 import tensorflow.compat.v1 as tf
@@ -47,6 +48,7 @@ from distmnist.training import (
   flag_checks,
   idle_flags,
   run_folder,
+  script_calls,
   script_checks,
   script_errors,
   step,
@@ -65,6 +67,9 @@ from distmnist.training.problems import classic_variables
 from distmnist.training.telemetry import task_metrics, worker_summaries
 
 _log = logging.getLogger(__name__)
+
+# The last step where the script's loop decides.
+_ENDLESS = sys.maxsize
 
 
 class WorkerTask:
@@ -193,26 +198,33 @@ class WorkerTask:
     return self._session.run_step_fn(evaluate)
 
   @contextlib.contextmanager
-  def session(self, last_step, hooks=()):
+  def session(self, last_step, hooks=(), config=None):
     """Yields the MonitoredSession in which all train up to `last_step`.
 
     It restores from --logdir, and the chief saves there. At its end the chief
     waits for the others.
 
     Args:
-      last_step: int, the global step at which `should_stop` is true.
+      last_step: int, the global step at which `should_stop` is true; None: the
+        script's loop decides, and that of the chief ends the training.
       hooks: the script's own tf.train.SessionRunHooks.
+      config: tf.ConfigProto, more settings of the session, or None.
 
     Raises:
       cli.RunError: another task is lost, another run has --logdir, etc.
     """
     task, cluster = self._task, self._task.cluster
     if self._built is None:
-      raise cli.UsageError('session() before minimize(): nothing would train')
+      raise cli.UsageError(
+        'session() before minimize(): nothing would train; the step is made by '
+        'train_op, loss = task.minimize(build_loss), with the optimizer of '
+        '--optimizer'
+      )
     script_checks.check_session(last_step, hooks)
+    end_step = _ENDLESS if last_step is None else last_step
     script_checks.check_places(cluster)
     task.stalls.busy('the reading of the log directory')
-    folder = run_folder.RunFolder(task, last_step)
+    folder = run_folder.RunFolder(task, end_step)
     with contextlib.ExitStack() as at_end:
       folder.claim(None, at_end)
       task.serve()
@@ -223,7 +235,12 @@ class WorkerTask:
         self._end_late(folder)
       task.stalls.busy('the building of the graph', may_fail=False)
       _log.info(
-        f'{cluster_lib.describe(cluster, self._rule)}; {last_step} global steps'
+        f'{cluster_lib.describe(cluster, self._rule)}; '
+        + (
+          'until the loop ends'
+          if last_step is None
+          else f'{last_step} global steps'
+        )
       )
       if cluster.is_chief:
         for line in idle_flags.describe(self._rule, self._strategy, False):
@@ -232,7 +249,7 @@ class WorkerTask:
         late_start.noticed(cluster, folder.restart, task.stop.wait) as end,
         shutdown.reporting_end_to_ps(cluster, task.server, task.stop),
       ):
-        yield from self._run(last_step, folder, hooks)
+        yield from self._run(end_step, folder, hooks, config)
       if end.is_late:
         self._end_late(folder)
       if not self._has_begun:
@@ -257,7 +274,7 @@ class WorkerTask:
       _log.info(f'{folder.restart.describe_end()}: nothing is left to do')
     raise stop_request.StoppedError
 
-  def _run(self, last_step, folder, own_hooks):
+  def _run(self, last_step, folder, own_hooks, config):
     """Yields the session; tells the chief once it is closed."""
     task, strategy, cluster = self._task, self._strategy, self._task.cluster
     # What each worker has of its own is kept if a ps is lost.
@@ -305,7 +322,7 @@ class WorkerTask:
       before_restore=saves.end_beside if saves else lambda: None,
     )
     server_lib.log_placement(tf.get_default_graph())
-    first = session_lib.make_session(task, scaffold, hooks)
+    first = session_lib.make_session(task, scaffold, hooks, config)
     with cli.amid_run(), first as session:
       self._has_begun = True
       self._session, self._last = session, last
@@ -314,7 +331,8 @@ class WorkerTask:
       except (tf.errors.OutOfRangeError, StopIteration) as error:
         # The session takes these for the end of its work.
         step_v = last.last.get('global_step', 'the first')
-        where = f'at step {step_v} of {last_step}'
+        of_all = '' if last_step == _ENDLESS else f' of {last_step}'
+        where = f'at step {step_v}{of_all}'
         _log.info(script_errors.describe_end(error, cluster.name, where))
         end.outlast(session)
         raise
@@ -354,7 +372,8 @@ class WorkerTask:
       lambda: summaries.is_due(stats.local_steps + 1),
     )
     batches = own_step_hook.OwnBatches(
-      self._strategy.batches_per_update, last_step
+      self._strategy.batches_per_update,
+      None if last_step == _ENDLESS else last_step,
     )
     self._progress = progress.Progress(
       *(stats, last, constants, batches, self._console, summaries),
@@ -455,7 +474,9 @@ def run(train, script=None):
     script_errors.explained(script),
   ):
     try:
-      train(WorkerTask(task, console))
+      worker = WorkerTask(task, console)
+      with script_calls.taken_over(worker):
+        train(worker)
     except SystemExit as leaving:
       if leaving.code:
         raise

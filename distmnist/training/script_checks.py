@@ -145,9 +145,10 @@ def check_loss(loss):
 
 def check_session(last_step, hooks):
   """Raises cli.UsageError if session() cannot end or has no list of hooks."""
-  if not isinstance(last_step, numbers.Integral):
+  if not isinstance(last_step, numbers.Integral | None):
     raise cli.UsageError(
-      f'session(last_step={last_step!r}): expected a whole number of steps'
+      f'session(last_step={last_step!r}): expected a whole number of steps, '
+      'or None where the loop decides'
     )
   if not isinstance(hooks, list | tuple):
     raise cli.UsageError(

@@ -16,14 +16,15 @@ from distmnist.common import cli
 from distmnist.common.names import CHIEF
 from distmnist.data import initial_values
 from distmnist.exchange import graph_copy
-from distmnist.training import script_checks
+from distmnist.training import script_calls, script_checks
 from distmnist.training.problems import classic_variables, user_calls
 from distmnist.transport import sharding
 
 # What the script's own session.run, and its variables, pass through.
 _PASSED = (
   *(incarnations.__file__, repeated_runs.__file__),
-  *(classic_variables.__file__, sharding.__file__, initial_values.__file__),
+  *(script_calls.__file__, classic_variables.__file__, sharding.__file__),
+  initial_values.__file__,
 )
 # Reported in one line elsewhere, or by the session.
 _NOT_OF_THE_SCRIPT = (
@@ -36,8 +37,12 @@ _NOT_OF_THE_SCRIPT = (
 )
 _HINTS = {
   'Run called even after should_stop requested': (
-    'the last step is made: read what is wanted at the end in end(session) of '
-    'a hook'
+    'the last step is made: task.evaluate(...) still reads the center; else '
+    'add `and not session.should_stop()`'
+  ),
+  "'_GeneratorContextManager' object": (
+    'write `with` before a session of a task, as in with '
+    'tf.train.MonitoredTrainingSession(...) as session:'
   ),
   'is not available with Keras 3': (
     'make the variables by tf.get_variable and compute with tf.nn'

@@ -172,6 +172,41 @@ def test_a_run_leaves_what_one_of_train_leaves(run_script, tmp_path):
   assert json.loads((logdir / 'report.json').read_text()) == found
 
 
+_CLASSIC = _SHARED.replace(
+  '  with task.session(20) as session:',
+  '  class Seen(tf.train.SessionRunHook):\n'
+  '    def end(self, session):\n'
+  "      print('seen', task.index, flush=True)\n\n"
+  '  hooks = [tf.train.StopAtStepHook(last_step=20)]\n'
+  '  with tf.train.MonitoredTrainingSession(\n'
+  "    '', task.is_chief, hooks=hooks, chief_only_hooks=[Seen()],\n"
+  "    checkpoint_dir='none', config=tf.ConfigProto()\n"
+  '  ) as session:',
+)
+
+
+@pytest.mark.slow
+def test_a_session_of_tensorflows_is_that_of_the_task(run_script, tmp_path):
+  logdir = tmp_path / 'run'
+  words = f'--logdir={logdir}', '--strategy=sync_sgd'
+  output, _ = run_script(_CLASSIC, *words)
+  assert 'checkpoint_dir) has no effect' in output
+  log = (logdir / 'logs' / 'worker_1.log').read_text()
+  assert 'seen 0' in output and 'seen' not in log
+  path = checkpoints.find_latest(str(logdir))
+  assert checkpoints.parse_step(path) == 20
+
+
+@pytest.mark.slow
+def test_a_server_of_the_scripts_own_is_one_line(run_script):
+  text = _SHARED.replace(
+    '  x = tf.pl', "  tf.train.Server({'worker': ['a:1']})\n  x = tf.pl", 1
+  )
+  _, errors = run_script(text, num_workers=1, num_ps=0, code=1)
+  assert re.search(r'mine\.py:\d+, in train\(\).*tf\.train\.Server', errors)
+  assert 'Traceback' not in errors
+
+
 # A worker of its own for 20 steps, and then all of its center.
 _EVALUATES = """
 import distmnist

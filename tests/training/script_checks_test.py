@@ -196,7 +196,7 @@ def test_a_session_takes_a_number_and_a_list_of_hooks():
   script_checks.check_session(10, ())
   script_checks.check_session(10, [hook])
   for last_step, hooks, said in (
-    (None, (), 'last_step=None'),
+    ('10', (), "last_step='10'"),
     (1e4, (), 'last_step=10000.0'),
     (10, hook, r'hooks=SessionRunHook\)'),
     (10, [str], r'hooks=\[type\]'),

@@ -61,7 +61,7 @@ def test_an_op_is_named_by_the_line_that_made_it():
 @pytest.mark.parametrize(
   'said, hint',
   [
-    ('Run called even after should_stop requested.', r'end\(session\)'),
+    ('Run called even after should_stop requested.', r'task\.evaluate'),
     ("module has no attribute 'contrib'", 'has no tf.contrib'),
   ],
 )

@@ -30,6 +30,7 @@ the chief saves it: if one is lost until then, they meet again, as in any step.
 
 import contextlib
 import logging
+import sys
 import threading
 import time
 from typing import NamedTuple
@@ -220,8 +221,9 @@ class EndHook(tf.train.SessionRunHook):
     """
     if self._saves and self._waits.others_go_on:
       _log.info(
-        f'the loop of {CHIEF} has ended at step {step} of {last_step}: the '
-        'others end theirs, too'
+        f'the loop of {CHIEF} has ended at step {step}'
+        + (f' of {last_step}' if last_step < sys.maxsize else '')
+        + ': the others end theirs, too'
       )
       self._others.stop_all()
       # Nobody needs to stay: the chief saves at its end.
