@@ -1,6 +1,6 @@
 """Runs a script with its own model, loss and loop on a cluster.
 
-  import distmnist.runtime  # TensorFlow, quiet and in graph mode.
+  import distmnist
   import tensorflow.compat.v1 as tf
 
   def train(task):

@@ -1,6 +1,6 @@
 """sigmoid.py on distmnist: the net and the loop as they were."""
 
-import distmnist.runtime
+import distmnist
 
 # isort: split
 import numpy as np

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 
 import numpy as np
@@ -17,7 +18,7 @@ from distmnist.logdir import checkpoints
 from distmnist.training import own_loop
 from distmnist.watching import metrics_file, run_state
 from tests.support import background, in_process, programs
-from tests.support.paths import REPO
+from tests.support.paths import PYTHONPATH, REPO
 from tests.support.runner import import_benchmark
 
 runs = import_benchmark('runs')
@@ -79,13 +80,33 @@ def test_the_example_learns_under_each_rule(tmp_path, rule):
   assert found, text
 
 
+@pytest.mark.slow
+def test_the_code_of_the_page_runs_as_it_is_copied(tmp_path):
+  page = (REPO / 'docs' / 'own_loop.md').read_text()
+  code = page.split('```python\n')[1].split('```')[0]
+  (tmp_path / 'mine.py').write_text(code)
+  done = subprocess.run(
+    [sys.executable, 'mine.py', '--last_step=300', *ADAM],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONPATH': PYTHONPATH},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert done.returncode == 0, done.stderr
+  # On a full machine.
+  lines = [x for x in done.stderr.splitlines() if 'been loading for' not in x]
+  assert lines == []
+  [error] = re.findall(r'^worker 0: largest error (\S+)$', done.stdout, re.M)
+  assert float(error) < 0.6
+
+
 _SHARED = """
 import os
 
-import distmnist.runtime
+import distmnist
 import numpy as np
 import tensorflow.compat.v1 as tf
-import distmnist
 
 def train(task):
   x = tf.placeholder(tf.float32, [None, 3])
@@ -460,7 +481,6 @@ def test_a_chief_that_waits_for_the_others_survives_a_lost_ps(tmp_path):
       f'      if os.path.exists({str(tmp_path / "enough")!r}):'
       ' next(iter(()))\n      whole =',
     )
-    .replace('import distmnist\n', 'import os\nimport distmnist\n', 1)
   )
 
   def find_step():
