@@ -25,7 +25,7 @@ def format_lines(report):
     lines.append(f'{label:<19} {text}')
 
   if report['best_step'] is not None:
-    add('best step', f'{report["best_step"]} (early stopping on validation)')
+    add('best step', _describe_best(report))
   for split in SPLITS:
     for name, value in (report.get(f'{split}_metrics') or {}).items():
       add(f'{split} {name}', format_metric(value))
@@ -39,11 +39,11 @@ def format_lines(report):
     add(f'{report["unit"]}/s', f'{report["examples_per_sec"]:,.0f}')
   if report['first_step']:
     add('counted', f'from global step {report["first_step"]} on')
-  add(
-    'work',
-    f'{report["global_step"]} global steps, {least}{report["local_steps"]} '
-    f'local steps, {report["examples"]:,} {report["unit"]}',
-  )
+  steps = f'{report["global_step"]} steps'
+  if least or report['local_steps'] != report['global_step']:
+    local = f'{least}{report["local_steps"]} local steps'
+    steps = f'{report["global_step"]} global steps, {local}'
+  add('work', f'{steps}, {report["examples"]:,} {report["unit"]}')
   add(
     'traffic',
     f'{report["pushes"]} pushes, '
@@ -74,6 +74,17 @@ def format_lines(report):
   return lines
 
 
+def _describe_best(report):
+  """Returns which step is the best, and why there were others after it."""
+  metric = report.get('judged_by', '')[1:]
+  text = f'{report["best_step"]}, by validation {metric}'
+  if (step := report.get('early_stop_step')) is None:
+    return text
+  text += f'; early stopping at step {step}'
+  more = report['global_step'] - step
+  return text + (f', {more} more until all workers ended' if more > 0 else '')
+
+
 def _describe_tables(report):
   """Yields (name, how it has grown), a pair of str per table."""
   for name, table in report.get('tables', {}).items():
@@ -92,8 +103,9 @@ def _describe_workers(report):
   if num_lives > len(report['workers']):
     yield (
       'lives',
-      f'{num_lives}: work, traffic and {report["unit"]}/s are of all, loss and '
-      'times of the last',
+      f'{num_lives} processes of {len(report["workers"])} workers: work, '
+      f'traffic and {report["unit"]}/s are sums over all, loss and times are '
+      'those of the last',
     )
   for row in report['workers']:
     dropped, num_lives = row.get('gradients_dropped'), len(row['lives'])

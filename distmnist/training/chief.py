@@ -222,6 +222,7 @@ class Chief(strategy.CenterHook):
       *(self._live.compute, (self._final_step, known)),
     )
     counted = {
+      'early_stop_step': self._validation and self._validation.stop_step,
       'global_step': self._final_step,
       'tables': self._growth.tables,
       'final_loss': progress.final_loss,
@@ -269,6 +270,7 @@ def report_alone(task, choice, judges, folder, start):
   final_model.write(problem, folder.path, None, judged.path or path)
   workers = final_report.read_workers(folder.path, task.watchdog.life)
   counted = {
+    'early_stop_step': None,
     'global_step': last_step,
     'tables': {},
     'final_loss': None,

@@ -170,7 +170,8 @@ def format_bytes_per_ps(variables, num_ps):
   held = count_bytes_per_ps(variables, num_ps)
   mean = sum(held) / num_ps
   each = ', '.join(f'ps {i} {n:,}' for i, n in enumerate(held))
-  return f'bytes held: {each} (largest / mean {max(held) / mean:.2f})'
+  spread = f' (largest / mean {max(held) / mean:.2f})' if num_ps > 1 else ''
+  return f'bytes held: {each}{spread}'
 
 
 def check_center_is_on_ps(variables):

@@ -66,8 +66,8 @@ def describe_run(logdir, state):
       parts.append(f'{split} {found} at step {line["step"]}')
   if launcher := state.launcher:
     parts.append(
-      f'started by {launcher.get("launcher", "launch")}, process '
-      f'{launcher["pid"]} of host {launcher["host"]}'
+      f'started by the launcher {launcher.get("launcher", "")}, process '
+      f'{launcher["pid"]} on {launcher["host"]}'
     )
   return f'{urls.tidy(logdir)}: {"; ".join(parts)}'
 

@@ -130,5 +130,5 @@ def test_it_trains_by_its_name(tree):
     '--intra_op_parallelism_threads=1',
   )
   assert 'worker 0 at this process: sign_sgd, 0 ps, 1 worker' in output
-  assert re.search(r'^work +5 global steps, 5 local steps', output, re.M)
+  assert re.search(r'^work +5 steps, ', output, re.M)
   assert re.search(r'^traffic +5 pushes, ', output, re.M)

@@ -1,5 +1,7 @@
 """The last lines of a run."""
 
+import pytest
+
 from distmnist.logdir import report, report_text
 from tests.support.reports import compose
 
@@ -10,7 +12,7 @@ def test_the_last_lines_of_a_run():
     'total time          12.3 s (training 5.1 s)',
     'final loss          0.2500',
     'images/s            12,346',
-    'work                8 global steps, 8 local steps, 80 images',
+    'work                8 steps, 80 images',
     'traffic             8 pushes, 4.0 MB pushed, 2.0 MB pulled',
     'sockets             6.0 MB sent, 8.0 MB received by the workers',
     'staleness           mean 1.38, max 4',
@@ -23,12 +25,13 @@ def test_the_last_lines_of_a_run_with_all_that_may_be_said():
   found = compose(
     max_staleness=0,
     best_step=40,
+    judged_by='+accuracy',
     validation_metrics={'accuracy': 0.9},
     workers_not_heard_of=[2],
   )
   lines = report_text.format_lines(found)
   assert lines[:3] == [
-    'best step           40 (early stopping on validation)',
+    'best step           40, by validation accuracy',
     'validation accuracy 0.9000',
     'test accuracy       0.9124',
   ]
@@ -39,13 +42,29 @@ def test_the_last_lines_of_a_run_with_all_that_may_be_said():
   ]
 
 
+@pytest.mark.parametrize(
+  'global_step, more', [(52, ', 2 more until all workers ended'), (50, '')]
+)
+def test_the_steps_after_the_best_are_explained(global_step, more):
+  found = compose(
+    best_step=40,
+    early_stop_step=50,
+    judged_by='-loss',
+    global_step=global_step,
+  )
+  assert report_text.format_lines(found)[0] == (
+    'best step           40, by validation loss; early stopping at step 50'
+    + more
+  )
+
+
 def test_what_is_not_known_is_not_said():
   found = compose(final_loss=None) | {'examples_per_sec': None}
   found |= {'staleness_mean': None, 'workers': []}
   assert report_text.format_lines(found) == [
     'test accuracy       0.9124',
     'total time          12.3 s (training 5.1 s)',
-    'work                8 global steps, 8 local steps, 80 images',
+    'work                8 steps, 80 images',
     'traffic             8 pushes, 4.0 MB pushed, 2.0 MB pulled',
     'sockets             6.0 MB sent, 8.0 MB received by the workers',
   ]

@@ -43,7 +43,7 @@ def test_a_run_is_told_in_a_line():
   )
   assert text == (
     'run: ended; step 40 of 100; test accuracy 0.75 at step 30; started by '
-    'ssh, process 7 of host h'
+    'the launcher ssh, process 7 on h'
   )
 
 

@@ -25,6 +25,7 @@ class Validation:
   Attributes:
     best: best.Best.
     last: (step, metrics), the last evaluation of this life; None before it.
+    stop_step: int, where it has ended the training, or None.
   """
 
   def __init__(
@@ -69,7 +70,7 @@ class Validation:
     self._next_step = None
     self._has_stopped = False
     self._is_new_center = False
-    self.best, self.last = best, None
+    self.best, self.last, self.stop_step = best, None, None
 
   def begin(self):
     self._global_step = tf.train.get_global_step()
@@ -109,10 +110,12 @@ class Validation:
     # Not only after an evaluation: an earlier life may have made the last one.
     if self._is_over and not self._has_stopped:
       self._has_stopped = True
-      self._say_why(step)
+      # Others may have gone on during the evaluation.
+      self._say_why(max(step, self.last[0] if self.last else 0))
       self._end_run(run_context)
 
   def _say_why(self, step):
+    self.stop_step = step
     than = 'none of which gave a number'
     if self.best.step is not None:
       value = format_metric(self.best.value)
