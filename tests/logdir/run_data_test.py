@@ -16,7 +16,7 @@ def describe(images, labels):
 
 
 def test_the_same_images_are_the_same_wherever_they_lie():
-  images, labels = make_split()
+  images, labels, _ = make_split()
   first = describe(images, labels)
   assert first.startswith('5 images with checksum ')
   # As a file in Fortran order has them.
@@ -24,7 +24,7 @@ def test_the_same_images_are_the_same_wherever_they_lie():
 
 
 def test_each_image_and_each_label_counts():
-  images, labels = make_split()
+  images, labels, _ = make_split()
   found = {describe(images, labels)}
   images[4, 1, 1] += 1
   found.add(describe(images, labels))
@@ -36,7 +36,7 @@ def test_each_image_and_each_label_counts():
 
 
 def test_how_many_are_for_validation_is_part_of_it():
-  images, labels = make_split()
+  images, labels, _ = make_split()
   whole = split_lib.Split(images, labels)
   cut = whole.slice(2, 5), whole.slice(0, 2)
   assert run_data.describe('images', *cut) != describe(images, labels)
