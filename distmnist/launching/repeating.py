@@ -166,18 +166,17 @@ def _settle_threads(
 ) -> tuple[list[str], int | None]:
   """Returns `words` without threads that a launcher has chosen, and num_cores.
 
-  It gives a ps others than a worker, and will do so again.
+  On this machine it gives a ps others than a worker, and will do so again.
 
   Args:
     words: of the chief.
     given: what its user gave.
   """
-  if any(command_line.find_value(given, name) for name in _THREADS):
-    return words, None
   threads = command_line.find_value(words, _THREADS[0])
-  num_cores = None
-  if threads and cluster_flags.LAUNCHER.value == 'local':
-    num_cores = int(threads) * cluster_flags.NUM_WORKERS.value
+  is_given = any(command_line.find_value(given, name) for name in _THREADS)
+  if not threads or is_given or cluster_flags.LAUNCHER.value != 'local':
+    return words, None
+  num_cores = int(threads) * cluster_flags.NUM_WORKERS.value
   return _drop(words, _THREADS), num_cores
 
 

@@ -100,6 +100,14 @@ def test_threads_that_a_user_has_given_are_those_of_all_tasks(
   assert {*THREADS} < {*found.train_flags} and found.num_cores is None
 
 
+def test_with_another_launcher_all_tasks_have_the_threads_of_a_worker(
+  set_flags, run
+):
+  found = take(set_flags, f'--like={run}', '--launcher=ssh')
+  assert {*THREADS} < {*found.train_flags} and found.num_cores is None
+  assert found.launch_flags.count('--launcher=ssh') == 1
+
+
 @pytest.mark.parametrize(
   'kept, shape',
   [
