@@ -141,9 +141,10 @@ class Writer:
       self._inode = os.stat(self.path).st_ino
 
   def _put(self, line: dict) -> None:
+    known = self._state.to_bytes()
     self._state.note(self._start)
     self._state.note(line)
-    if self._state.has_begun:
+    if self._state.has_begun and self._state.to_bytes() != known:
       paths.write(self.path, self._state.to_bytes())
 
   def _is_begun(self) -> bool:

@@ -111,6 +111,9 @@ def test_in_a_store_each_life_has_an_object(store, tmp_path):
   assert store.requests == []  # The chief may yet move an earlier run aside.
   for state in 'training', 'ending':
     writer.write('sample', state=state, **first.to_fields())
+  num_requests = len(store.requests)
+  writer.write('means', step=3, epoch=1, steps=3, metrics={})
+  assert len(store.requests) == num_requests  # Of no use to a report.
   write(logdir, second)
   first.has_ended = True
   found = worker_records.read(logdir)
