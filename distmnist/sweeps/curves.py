@@ -10,9 +10,8 @@ from distmnist.watching import metrics_file
 _MAX_CURVES = 8  # Of the best; more could not be told apart.
 _MAX_SAMPLES = 400  # read of each trial
 _NUM_POINTS = 60
-# Points that each trial has to have. The last evaluation alone is no curve, and
-# the losses of the batches of a short run are none that could be believed.
-_MIN_EVALUATIONS, _MIN_LOSSES = 2, 5
+# Points that each trial has to have: the last evaluation alone is no curve.
+_MIN_EVALUATIONS, _MIN_LOSSES = 2, 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +35,7 @@ def read(ranked: list[groups_lib.Group], by: str) -> tuple[str, list[Curve]]:
   """Returns what the curves show, and those of the best combinations.
 
   They show the validation metric that judges the trials, if these were
-  validated as they trained (--validation_steps), else the loss of batches.
+  validated as they trained (--validation_steps), else the loss in training.
 
   Args:
     ranked: from ranking.rank.
@@ -109,11 +108,9 @@ def _find_evaluations(lines, split: str, metric: str) -> dict[int, float]:
 
 
 def _find_losses(lines) -> dict[int, float]:
-  """Returns {global step: loss of a worker's batch}."""
+  """Returns {global step: mean loss of a worker's batches before it}."""
   return {
-    line['step']: line['loss']
+    line['step']: line['metrics']['loss']
     for line in lines
-    if line['kind'] == 'sample'
-    and line.get('step')
-    and line.get('loss') is not None
+    if line['kind'] == 'means' and line['metrics'].get('loss') is not None
   }

@@ -22,8 +22,8 @@ def make_groups(folder, values_of_seeds, **losss):
     (folder / trial.name / 'run').mkdir(parents=True)
     writer = metrics_file.Writer(trial.logdir, 'worker 0', 'a', host='h', pid=1)
     for step, loss in losss.items():
-      sample = {'step': int(step[1:]), 'loss': loss, 'state': 'training'}
-      writer.write('sample', **sample)
+      means = {'step': int(step[1:]), 'epoch': 1, 'steps': 3}
+      writer.write('means', **means, metrics={'loss': loss})
     for step, value in zip((10, 20), values, strict=False):
       writer.write(
         'evaluation', split='validation', step=step, metrics={'accuracy': value}
