@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distmnist.data import array_folder
+from distmnist.data import array_folder, mixed_columns
 
 if TYPE_CHECKING:
   import keras
@@ -466,8 +466,12 @@ def _make_plain(values: Any) -> np.ndarray:
 def _make_array(values: Any) -> np.ndarray:
   """Returns an array of numbers or text, see array_folder.make_array."""
   if not is_frame(values):
-    values = _make_plain(values)
-  return array_folder.make_array(values)
+    return array_folder.make_array(_make_plain(values))
+  names, columns = zip(*values.items(), strict=True)
+  columns = [*map(_make_plain, columns)]
+  found = np.stack(columns, axis=1)
+  mixed_columns.check(names, columns, found)
+  return array_folder.make_array(found)
 
 
 def _make_weights(called: str, weights: Nest) -> np.ndarray:

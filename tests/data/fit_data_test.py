@@ -180,6 +180,13 @@ def test_numbers_that_pandas_keeps_as_objects_are_numbers():
   column = np.array([1, 2, 3], object)
   x, _ = fit_data.take(None, 'x', column, Y[:3])
   assert x.dtype.kind == 'i'
+  frame = Frame(a=[1, 2], b=[0.5, 1.5])
+  frame._parts['a'] = np.array([1, 2], object)
+  x, _ = fit_data.take(make_model(), 'x', frame, Y[:2])
+  assert x.tolist() == [[1, 0.5], [2, 1.5]]
+  frame._parts['a'] = np.array([1, (1 << 24) + 1], object)
+  with pytest.raises(ValueError, match='^a of the columns a, b has whole numb'):
+    fit_data.take(make_model(), 'x', frame, Y[:2])
 
 
 def make_dataset(*parts):

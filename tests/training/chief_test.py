@@ -309,3 +309,18 @@ def test_a_resumed_run_whose_first_save_fails_keeps_what_it_began_with(
   assert 'cannot write checkpoint' in task.output
   del before['report.json'], before['train.flags']
   assert {name: (logdir / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize(
+  'words, period',
+  [
+    ([], 0),
+    (['--validation_steps=7', '--early_stopping_patience=2'], 7),
+    (['--validation_steps=-1'], 33),
+    (['--early_stopping_patience=2'], 33),
+  ],
+)
+def test_an_epoch_is_validated_once(set_flags, words, period):
+  set_flags(*words)
+  plan = types.SimpleNamespace(images_per_epoch=1000, images_per_update=30)
+  assert chief_lib.find_period(plan) == period
