@@ -163,7 +163,7 @@ def test_a_run_leaves_what_one_of_train_leaves(run_script, tmp_path):
   found = json.loads((logdir / 'report.json').read_text())
   assert found == json.loads((tmp_path / 'r.json').read_text())
   assert (found['global_step'], found['local_steps']) == (20, 40)
-  assert (found['images'], found['unit']) == (40, 'batches')
+  assert (found['examples'], found['unit']) == (40, 'batches')
   assert found['staleness_max'] == 0 and found['bytes_pushed'] == 40 * 3 * 4
   assert found['workers_not_heard_of'] == []
   assert found['test_metrics'] is None
