@@ -124,7 +124,8 @@ def from_flags(given: list[str]) -> Launch:
 def _read_flags(logdir: str, launcher: dict) -> list[str]:
   """Returns the flags of train of a run.
 
-  A loop of one's own keeps none; its launcher knows those that were given.
+  One that ended before its first step has kept none: then they are those that
+  its launcher was given.
   """
   try:
     return [word for word in run_flags.read(logdir) if word]

@@ -170,7 +170,9 @@ def test_flags_that_train_has_no_more_are_left_out(set_flags, tmp_path, caplog):
   assert '--gone=1' not in words and '--gone' in caplog.text
 
 
-def test_a_loop_of_ones_own_has_the_flags_of_its_launcher(set_flags, tmp_path):
+def test_a_run_that_never_began_has_the_flags_of_its_launcher(
+  set_flags, tmp_path
+):
   run = make_run(
     *(tmp_path / 'run', (), ['--seed', '3', '--mine=4', '--logdir', 'x']),
     launcher='local',
