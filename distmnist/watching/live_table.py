@@ -1,7 +1,6 @@
 """The tasks of a run as a table of `rich`, with a bar above it."""
 
 from distmnist.common import cli
-from distmnist.common.names import SPLITS
 from distmnist.watching import table_text
 
 _COLOURS = {
@@ -73,16 +72,8 @@ def choose_rows(rows, num_rows):
 
 
 def _make_bar(state, full, empty):
-  step, last = state.step, state.last_step
-  if step is None:
-    return 'starting'
-  if last is None:  # Only time ends it.
-    text = f'step {step}'
-  else:
-    done = round(_BAR_WIDTH * min(1.0, step / last))
-    bar = full * done + empty * (_BAR_WIDTH - done)
-    text = f'{bar} step {min(step, last)}/{last}'
-  for split in SPLITS:
-    if line := state.evaluations.get(split):
-      text += f'  {split} {table_text.format_metrics(line["metrics"])}'
-  return text
+  bar, text = '', table_text.describe_progress(state)
+  if None not in (state.step, state.last_step):  # Else only time ends it.
+    done = round(_BAR_WIDTH * min(1.0, state.step / state.last_step))
+    bar = full * done + empty * (_BAR_WIDTH - done) + ' '
+  return bar + text

@@ -5,7 +5,7 @@ import time
 from typing import NamedTuple
 
 from distmnist.common import owner_file
-from distmnist.watching import metrics_file
+from distmnist.watching import metrics_file, table_text
 
 # For a sample every 2 s; with a longer --log_secs, this many missed samples.
 _SILENT_SECS, _SILENT_SAMPLES = 15.0, 4
@@ -202,6 +202,26 @@ class RunState:
     steps = (t.last.get('step') for t in self.tasks.values() if t.last)
     return max((step for step in steps if step is not None), default=None)
 
+  def find_secs_left(self, now: float | None = None) -> float | None:
+    """Returns about how many seconds of training are left; None if unknown.
+
+    At the pace of the fastest worker's global steps since its life's first.
+
+    Args:
+      now: seconds since 1970; by default the clock of this host.
+    """
+    now, last_step = time.time() if now is None else now, self.last_step
+    found = []
+    for name, task in self.tasks.items():
+      first, last = task.first, task.last
+      if None in (last_step, first) or not self._find_state(name, task, now)[1]:
+        continue
+      steps = (last.get('step') or 0) - (first.get('step') or 0)
+      if steps > 0:
+        secs = (last['time'] - first['time']) / steps
+        found.append(max(0.0, secs * (last_step - last['step'])))
+    return min(found, default=None)
+
   def find_names(self):
     """Returns the names of the tasks of the run, ps first (list of str)."""
     names = self.tasks.keys() - {None}
@@ -267,7 +287,7 @@ class RunState:
     if name in self.written:
       secs = now - self._find_clock_ahead() - self.written[name]
     if secs > max(_SILENT_SECS, _SILENT_SAMPLES * task.every_secs):
-      return f'{_SILENT} {_format_secs(secs)}', False
+      return f'{_SILENT} {table_text.format_secs(secs)}', False
     return last.get('state', 'starting'), True
 
 
@@ -304,14 +324,6 @@ def _describe_code(code):
   if code < 0:
     return 'killed'
   return {0: 'ended', 130: 'stopped', 143: 'stopped'}.get(code, 'failed')
-
-
-def _format_secs(secs):
-  """Returns seconds as 34 s, 12 min, 5 h or 3 days."""
-  for size, unit in ((86400, 'days'), (3600, 'h'), (60, 'min')):
-    if secs >= 2 * size:
-      return f'{secs / size:.0f} {unit}'
-  return f'{secs:.0f} s'
 
 
 def _order(name):

@@ -60,6 +60,7 @@ def describe_run(logdir, state):
   if state.step is not None:
     of_all = f' of {state.last_step}' if state.last_step else ''
     parts.append(f'step {state.step}{of_all}')
+    parts[-1] += _format_left(state, ', ')
   for split in SPLITS:
     if line := state.evaluations.get(split):
       found = format_metrics(line['metrics'])
@@ -70,6 +71,33 @@ def describe_run(logdir, state):
       f'{launcher["pid"]} on {launcher["host"]}'
     )
   return f'{urls.tidy(logdir)}: {"; ".join(parts)}'
+
+
+def describe_progress(state):
+  """Returns how far a run is, in a few words; see `describe_run`."""
+  if state.step is None:
+    return 'starting'
+  step = f'step {state.step}'
+  if state.last_step:
+    step = f'step {min(state.step, state.last_step)}/{state.last_step}'
+  step += _format_left(state, '  ')
+  for split in SPLITS:
+    if line := state.evaluations.get(split):
+      step += f'  {split} {format_metrics(line["metrics"])}'
+  return step
+
+
+def _format_left(state, separator):
+  secs = state.find_secs_left()
+  return f'{separator}{format_secs(secs)} left' if secs else ''
+
+
+def format_secs(secs):
+  """Returns seconds as 34 s, 12 min, 5 h or 3 days."""
+  for size, unit in ((86400, 'days'), (3600, 'h'), (60, 'min')):
+    if secs >= 2 * size:
+      return f'{secs / size:.0f} {unit}'
+  return f'{secs:.0f} s'
 
 
 def format_metrics(metrics):

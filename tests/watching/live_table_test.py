@@ -53,6 +53,13 @@ def test_a_bar_shows_how_far_the_run_is():
   assert more == 'and 1 more: python -m distmnist.status --logdir=run'
 
 
+def test_the_time_that_is_left_is_at_the_pace_so_far():
+  first = sample('worker 0', state='training', step=10, last_step=100)
+  last = first | {'step': 50, 'time': 1e12 + 20, 'examples': 500}
+  text = draw([first | {'examples': 100}, last])
+  assert text.splitlines()[0].endswith('step 50/100  25 s left')
+
+
 def test_without_a_last_step_there_is_the_step_and_no_bar():
   text = draw([sample('worker 0', state='training', step=550, last_step=None)])
   assert text.splitlines()[0].split() == ['step', '550']

@@ -55,6 +55,22 @@ def test_a_live_task_has_the_rates_of_its_last_sample():
   assert (state.unit, state.step, state.last_step) == ('images', 40, 100)
 
 
+def test_the_seconds_left_are_those_of_the_fastest_live_worker():
+  lines = [start('worker 0'), start('worker 1')]
+  for i, (time, step) in enumerate([(2.0, 10), (12.0, 30), (22.0, 50)]):
+    for task, pace in ('worker 0', 1.0), ('worker 1', 0.5):
+      more = TRAINING | {'step': int(step * pace)}
+      lines.append(sample(task, time, **more))
+    left = run_state.RunState().take(lines).find_secs_left(now=time + 1)
+    # 2 steps a second.
+    assert left == [None, 35.0, 25.0][i]
+  lines.append(line('worker 0', 'end', 23.0, ok=True, text='stopped'))
+  state = run_state.RunState().take(lines)
+  assert state.find_secs_left(now=23.0) == 75.0
+  # Nobody knows what a worker does that says nothing.
+  assert state.find_secs_left(now=900.0) is None
+
+
 def test_one_that_has_ended_has_those_of_its_life():
   more = TRAINING | {'examples': 5000, 'received_bytes': 90, 'sent_bytes': 20}
   row = make_row(

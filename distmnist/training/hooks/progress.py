@@ -5,7 +5,7 @@ import time
 
 from distmnist.tables import row_counts
 from distmnist.training.telemetry import step_means
-from distmnist.watching import own_metrics, process_bytes
+from distmnist.watching import own_metrics, process_bytes, table_text
 
 
 class Progress:
@@ -56,7 +56,7 @@ class Progress:
       functools.partial((metrics or own_metrics.OwnMetrics()).write, 'means'),
     )
     self._sockets = None
-    self._start = None
+    self._start = self._first_step = None
     self._printed_steps = 0
     self.final_step = None
     self.final_loss = None
@@ -88,6 +88,7 @@ class Progress:
     self.last_values = values
     if self._start is None:
       self._start = now
+      self._first_step = self.final_step
       self._mark = (now, self.final_step, stats.local_steps)
       self._sockets = process_bytes.Meter()
     else:
@@ -141,13 +142,21 @@ class Progress:
     """The global step at which the training ends; None if only time ends it."""
     return self._source.dealing.known_last_step
 
+  def _compute_secs_left(self, now: float, step: int) -> float | None:
+    """Returns the seconds left, at this session's pace so far, or None."""
+    if self.last_step is None or step <= self._first_step:
+      return None
+    secs = (now - self._start) / (step - self._first_step)
+    return max(0.0, secs * (self.last_step - step))
+
   def _find_epoch(self, step: int) -> int:
     """Returns in which epoch, from 1, the step that led to `step` began."""
     if not self._source.images_per_epoch:
       return 1  # A script that has none.
     # Others may have gone beyond the end, which begins no epoch.
     first = min(step, self.last_step or step) - 1
-    return 1 + self._source.count_images(first) // self._source.images_per_epoch
+    images = max(0, self._source.count_images(first))
+    return 1 + images // self._source.images_per_epoch
 
   def _print(self, now, step):
     dealing = self._source.dealing
@@ -160,6 +169,8 @@ class Progress:
     if in_epoch := self._source.images_per_epoch:
       text += f'  epoch {self._source.count_images(step) / in_epoch:.2f}'
     text += f'  loss {self.final_loss:.4f}'
+    if secs := self._compute_secs_left(now, step):
+      text += f'  {table_text.format_secs(secs)} left'
     local_steps = self._stats.local_steps - then_local
     if local_steps and step > then_step:
       rate = (step - then_step) * dealing.images_per_step / (now - then)

@@ -1,5 +1,6 @@
 """What a worker counts of its steps, and the line that it prints of them."""
 
+import itertools
 import types
 
 import pytest
@@ -34,7 +35,7 @@ class Console:
 def worker():
   """A Progress; run(*steps), each (global_step, staleness, bytes_pushed)."""
   console, steps = Console(), types.SimpleNamespace(done=[])
-  stats = report.WorkerStats(1)
+  stats, means = report.WorkerStats(1), []
   shown = progress.Progress(
     stats,
     steps,
@@ -42,6 +43,9 @@ def worker():
     SOURCE,
     console,
     worker_summaries.WorkerSummaries(None, 100, None),
+    metrics=types.SimpleNamespace(
+      write=lambda kind, **fields: means.append(fields)
+    ),
   )
   shown.begin()
 
@@ -53,7 +57,7 @@ def worker():
     shown.count_run(None)
 
   return types.SimpleNamespace(
-    shown=shown, stats=stats, console=console, run=run
+    shown=shown, stats=stats, console=console, run=run, means=means
   )
 
 
@@ -82,9 +86,35 @@ def test_a_line_has_step_epoch_and_loss(worker):
   worker.console.due = True
   worker.run((10, 0, 40))
   [(text, part)] = worker.console.lines
-  assert text.startswith('step 10/50  epoch 2.00  loss 0.5000  ')
+  assert text.startswith('step 10/50  epoch 2.00  loss 0.5000  0 s left  ')
   assert text.endswith(' images/s')
   assert part == 0.2
+
+
+def test_the_time_left_is_at_the_pace_so_far(worker, monkeypatch):
+  times = itertools.count(100.0, 4.0)
+  clock = types.SimpleNamespace(monotonic=lambda: next(times))
+  monkeypatch.setattr(progress, 'time', clock)
+  worker.run((1, 0, 40))
+  worker.run((2, 0, 40))
+  worker.console.due = True
+  worker.run((9, 0, 40))
+  worker.run((50, 0, 40))
+  # 8 steps in 8 s, and 41 are left.
+  assert '  41 s left  ' in worker.console.lines[0][0]
+  assert ' left' not in worker.console.lines[1][0]
+
+
+def test_means_are_of_whole_epochs(worker):
+  # Of 5 steps; what others made beyond the end, or before, begins none.
+  for step in (0, 1, 5, 6, 10, 50, 52):
+    worker.run((step, 0, 40))
+  worker.shown.end()
+  assert [(x['step'], x['epoch'], x['steps']) for x in worker.means] == [
+    *((0, 1, 1), (1, 1, 1), (5, 1, 1), (6, 2, 1), (10, 2, 1)),
+    *((50, 10, 1), (52, 10, 1)),
+  ]
+  assert worker.means[0]['metrics'] == {'loss': 0.5}
 
 
 def test_the_last_line_is_of_the_last_step_and_comes_once(worker):
