@@ -1,103 +1,80 @@
-"""A training in a notebook cell: its lines and a growing curve of its loss."""
+"""A training in a notebook cell: its lines, and a learning curve that grows."""
 
-import io
+import contextlib
 import re
 import sys
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import threading
 
-if TYPE_CHECKING:
-  from matplotlib.axes import Axes
+from distmnist.watching import learning_curve, table_text, watched_run
 
 _SECS = 1.0  # Between two redraws.
-_STEP = re.compile(r'(?:worker 0: )?step (\d+)/\d+ .*\bloss (\S+)')
+_CLOSE_SECS = 10.0  # The most that an end waits for one.
+_STEP = re.compile(r'step \d+(/\d+)?  ')
 
 
-def make_on_line(curve: 'Curve') -> Callable[[str], object]:
-  """Returns what prints a line, and draws the curve if a cell can show it.
+class Cell:
+  """The output of the cell that started a training; elsewhere, plain lines.
 
-  The curve has to take each line first.
+  A picture of the curve is redrawn once a second, in a thread of its own, while
+  the run is beyond what it shows; its title says how far the run is.
   """
-  ipython = sys.modules.get('IPython')
-  shell = ipython.get_ipython() if ipython else None
-  if not hasattr(shell, 'kernel'):  # Not a notebook.
-    return print
-  try:
-    import matplotlib  # noqa: F401, PLC0415  The extra `plots`.
-  except ImportError:
-    return print
-  return _Cell(curve).take
 
-
-class _Cell:
-  """A picture in the cell, redrawn at most once a second."""
-
-  def __init__(self, curve: 'Curve'):
+  def __init__(self, logdir: str | None, curve: learning_curve.Curve):
+    """
+    Args:
+      logdir: of the run; None, or a place that has no metrics, has no picture.
+      curve: of the run.
+    """
     self._curve = curve
+    self._run = watched_run.WatchedRun(logdir) if logdir else None
     self._handle = None
-    self._drawn_secs = -_SECS
-    self._num_drawn = 0
+    self._has_ended = threading.Event()
+    self._thread = None
+    if self._run and _can_show():
+      self._thread = threading.Thread(target=self._follow, daemon=True)
+      self._thread.start()
 
   def take(self, line: str) -> None:
-    print(line)
-    num_points = len(self._curve.steps)
-    is_due = time.monotonic() - self._drawn_secs >= _SECS
-    is_last = line.startswith(('total time', 'report'))
-    if num_points > max(1, self._num_drawn) and (is_due or is_last):
-      self._draw()
-      self._num_drawn = num_points
-      self._drawn_secs = time.monotonic()
+    """Prints a line, unless a picture says how far the run is."""
+    if not (self._handle and _STEP.match(line)):
+      print(line)
 
-  def _draw(self) -> None:
-    # As a picture: a figure is shown as text unless pyplot has drawn before.
-    display, png = sys.modules['IPython'].display, io.BytesIO()
-    self._curve.plot().figure.savefig(png, format='png')
-    picture = display.Image(data=png.getvalue(), format='png')
+  def close(self) -> None:
+    """Draws the curve for the last time."""
+    if self._thread:
+      self._has_ended.set()
+      self._thread.join(_CLOSE_SECS)
+
+  def _follow(self) -> None:
+    is_last = False
+    while not is_last:
+      is_last = self._has_ended.wait(_SECS)
+      # A folder that is away for a moment, or a notebook that is closed.
+      with contextlib.suppress(Exception):
+        if self._curve.look() or is_last:
+          self._show()
+
+  def _show(self) -> None:
+    if len(self._curve.find_points()) < 2:
+      return  # One point is not yet a curve.
+    display = sys.modules['IPython'].display
+    said = table_text.describe_progress(self._run.look())
+    said = f'epoch {self._curve.epoch}  {said}'
+    picture = display.Image(data=self._curve.draw(said), format='png')
     if self._handle is None:
       self._handle = display.display(picture, display_id=True)
     else:
       self._handle.update(picture)
 
 
-class Curve:
-  """Points (global step, loss), in the order of the lines.
-
-  Attributes:
-    steps: list of int.
-    losses: list of float.
-  """
-
-  def __init__(self):
-    self.steps, self.losses = [], []
-
-  def take(self, line: str) -> bool:
-    """Adds the loss that a line gives; returns whether it gives one."""
-    match = _STEP.match(line)
-    if not match:
-      return False
-    self.steps.append(int(match[1]))
-    self.losses.append(float(match[2]))
-    return True
-
-  def plot(self, axes: 'Axes | None' = None) -> 'Axes':
-    """Draws the curve; returns where.
-
-    Args:
-      axes: what to draw into; None for those of a new figure.
-
-    Raises:
-      ImportError: matplotlib is not installed.
-    """
-    if axes is None:
-      try:
-        from matplotlib import figure  # noqa: PLC0415  The extra `plots`.
-      except ImportError as error:
-        raise ImportError(
-          f'no plot: {error}; pip install matplotlib, or distmnist[plots]'
-        ) from error
-      axes = figure.Figure(figsize=(6, 3), layout='constrained').subplots()
-    axes.plot(self.steps, self.losses, marker='.')
-    axes.set_xlabel('global step')
-    axes.set_ylabel('loss')
-    return axes
+def _can_show() -> bool:
+  """Whether this is a notebook, and there is what draws."""
+  ipython = sys.modules.get('IPython')
+  shell = ipython.get_ipython() if ipython else None
+  if not hasattr(shell, 'kernel'):
+    return False
+  try:
+    import matplotlib  # noqa: F401, PLC0415  The extra `plots`.
+  except ImportError:
+    return False
+  return True

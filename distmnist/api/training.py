@@ -2,16 +2,20 @@
 
 import json
 import os
-import tempfile
+import re
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from distmnist.api import notebook, process
 from distmnist.storage import paths, urls
+from distmnist.watching import learning_curve
 
 if TYPE_CHECKING:
   from matplotlib.axes import Axes
+
+# Closing lines that say where something is kept.
+_KEPT = re.compile(r'(model|report|page|curves) {2,}')
 
 
 class Report(dict):
@@ -20,9 +24,24 @@ class Report(dict):
   test_metrics is {name: float, or None if it is not finite}; docs/output.md
   explains test_accuracy, global_step, examples_per_sec and the others.
 
+  A notebook shows it with a picture of its curve.
+
   Attributes:
-    curve: notebook.Curve, the loss, read from the printed lines.
+    curve: learning_curve.Curve, which has no points where a run keeps no
+      metrics: with a logdir in a store.
+    history: {name: a number for each epoch}, as Keras's History.history; see
+      `learning_curve.Curve.find_history`.
   """
+
+  def __init__(self, fields: dict, curve: learning_curve.Curve | None = None):
+    """
+    Args:
+      fields: of report.json.
+      curve: as far as the run has come.
+    """
+    super().__init__(fields)
+    self.curve = curve or learning_curve.Curve(None)
+    self.history = self.curve.find_history()
 
   def __getattr__(self, name: str) -> Any:
     try:
@@ -30,16 +49,15 @@ class Report(dict):
     except KeyError:
       raise AttributeError(f'a report has no {name!r}') from None
 
-  def plot(self, axes: 'Axes | None' = None) -> 'Axes':
-    """Draws the loss over the global steps; returns where.
+  def plot(
+    self, axes: 'Axes | None' = None, name: str = learning_curve.LOSS
+  ) -> 'Axes':
+    """Draws the loss, or a metric; see `learning_curve.Curve.plot`."""
+    return self.curve.plot(axes, name)
 
-    Args:
-      axes: what to draw into; None for those of a new figure.
-
-    Raises:
-      ImportError: matplotlib is not installed.
-    """
-    return self.curve.plot(axes)
+  def _repr_png_(self) -> bytes | None:
+    """Returns the picture that a notebook shows; None without matplotlib."""
+    return self.curve._repr_png_()
 
   @property
   def logdir(self) -> str | None:
@@ -60,7 +78,7 @@ def run(
     problem: a file or a module as --problem takes it, or an imported module;
       None for the images of `dataset`.
     on_line: called with each line that the training prints. By default it is
-      printed, and a notebook cell also shows the loss curve.
+      printed, and a notebook cell shows the learning curve while it grows.
     **settings: flags of launch and train by their names: num_ps, num_workers,
       launcher, strategy, epochs, logdir, ... True and False stand for --name
       and --noname, a list for its items joined by commas. They win over those
@@ -104,32 +122,75 @@ def start_words(
   """
   given = process.read_flags(words)
   process.check_is_shared(given, given.get('logdir'), 'logdir')
-  report_path, folder = given.get('report_file'), None
-  if given.get('launcher') not in process.THIS_MACHINE:
+  logdir, temporary = given.get('logdir'), None
+  if not logdir:
+    temporary = _TemporaryFolders()
+    logdir, reword = temporary.logdir, temporary.reword
+    # What is given wins, as it comes later.
+    words = [f'--logs_dir={temporary.logs_dir}', '--keep_checkpoints=1', *words]
+    words.append(f'--logdir={logdir}')
+  report_path = given.get('report_file')
+  if not report_path or given.get('launcher') not in process.THIS_MACHINE:
     # A report_file would be one of the chief's host.
-    report_path = os.path.join(given['logdir'], 'report.json')
-  elif not report_path:
-    folder = tempfile.TemporaryDirectory(prefix='distmnist_run_')
-    report_path = os.path.join(folder.name, 'report.json')
-    words.append(f'--report_file={report_path}')
-  curve = notebook.Curve()
-  show = on_line or notebook.make_on_line(curve)
-
-  def take(line: str) -> None:
-    curve.take(line)
-    show(line)
+    report_path = os.path.join(logdir, 'report.json')
+  place = None if urls.is_remote(logdir) else os.path.expanduser(logdir)
+  curve = learning_curve.Curve(place)
+  cell = notebook.Cell(place, curve) if on_line is None else None
 
   def read(code: int) -> Report | None:
-    return None if code else read_report(report_path, curve)
+    if cell:
+      cell.close()
+    curve.look()
+    report = None if code else read_report(report_path, curve)
+    if temporary:
+      temporary.has_failed = bool(code)
+      if report:
+        report['flags'].pop('logdir', None)
+    return report
 
-  return process.Process('launch', words, take, read, folder, reword)
+  return process.Process(
+    'launch', words, on_line or cell.take, read, temporary, reword
+  )
 
 
-def read_report(path: str, curve: notebook.Curve) -> Report | None:
+class _TemporaryFolders:
+  """The log directory and the logs of a run that is to keep nothing.
+
+  As a context manager they are removed at the end of the context, and if this
+  process does not get there, at its end or by a later one. Of a run that has
+  failed the logs stay, as its error names them.
+
+  Attributes:
+    logdir, logs_dir: their paths.
+    has_failed: whether the run has.
+  """
+
+  def __init__(self):
+    # Both need absl.
+    from distmnist.launching.screen import task_logs  # noqa: PLC0415
+    from distmnist.storage import scratch  # noqa: PLC0415
+
+    self._logs = task_logs
+    self.logdir = scratch.make('run')
+    self.logs_dir = task_logs.make_logs_dir(None, None)
+    self.has_failed = False
+
+  def reword(self, line: str) -> str | None:
+    """Returns a line; None for one that says what is kept here."""
+    return None if _KEPT.match(line) and self.logdir in line else line
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *error):
+    paths.remove_folder(self.logdir)
+    if not self.has_failed:
+      self._logs.remove_if_temporary(self.logs_dir)
+
+
+def read_report(path: str, curve: learning_curve.Curve) -> Report | None:
   """Returns the report at a path or an address, None if there is none."""
   path = urls.expand(path)
   if not paths.exists(path):
     return None
-  report = Report(json.loads(paths.read_text(path)))
-  report.curve = curve
-  return report
+  return Report(json.loads(paths.read_text(path)), curve)

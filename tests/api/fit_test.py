@@ -227,3 +227,33 @@ def test_lines_are_in_the_words_of_fit(line, said):
   assert fit.reword_line('/tmp/f', line) == said
   if ': error: ' not in line:  # A folder that stays may be named.
     assert fit.reword_line(None, line) == line
+
+
+@pytest.mark.slow
+def test_the_history_is_that_of_keras():
+  """With all examples in each batch, both make the same steps."""
+  random = np.random.default_rng(0)
+  x = random.normal(size=[64, 3]).astype(np.float32)
+  y = x @ np.float32([[1.0], [2.0], [3.0]])
+  held = x[:16] + 1, y[:16]
+  arguments = {'epochs': 6, 'batch_size': 64, 'validation_data': held}
+  with runtime.eagerly():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.05), 'mse', metrics=['mae'])
+    other = keras.models.clone_model(model)
+    other.set_weights(model.get_weights())
+    other.compile(keras.optimizers.SGD(0.05), 'mse', metrics=['mae'])
+    theirs = other.fit(x, y, verbose=0, **arguments).history
+    _, report = fit.fit(
+      *(model, x, y),
+      **arguments,
+      on_line=lambda line: None,
+      num_ps=0,
+      num_workers=1,
+    )
+  ours = report.history
+  for name in 'loss', 'mae':
+    assert ours[name] == pytest.approx(theirs[name], rel=1e-5), name
+  # The first step only begins the count of steps to the first validation.
+  assert ours['val_loss'][1:] == pytest.approx(theirs['val_loss'][1:], rel=1e-5)

@@ -2,9 +2,11 @@
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import types
@@ -13,8 +15,9 @@ import psutil
 import pytest
 
 import distmnist
-from distmnist.api import notebook, training
+from distmnist.api import training
 from distmnist.storage import copies
+from distmnist.watching import learning_curve
 from tests.support.background import wait_until
 from tests.support.paths import REPO
 
@@ -53,7 +56,7 @@ def test_a_report_that_lies_in_a_store_is_read(store, tmp_path):
   url = f'{store.url}/of_a_launcher'
   copies.upload_folder(str(tmp_path), url)
 
-  curve = notebook.Curve()
+  curve = learning_curve.Curve(None)
   report = training.read_report(f'{url}/report.json', curve)
   assert report.global_step == 3 and report.curve is curve
   assert training.read_report(f'{url}/none.json', curve) is None
@@ -82,15 +85,26 @@ def test_the_package_costs_nothing_to_import():
 def test_a_training_gives_its_report_and_its_lines(monkeypatch, tmp_path):
   monkeypatch.setattr(sys, 'argv', ['a notebook', '-f', 'kernel.json'])
   monkeypatch.setattr(sys, 'stdout', io.StringIO())
-  monkeypatch.chdir(tmp_path)
+  (temporary := tmp_path / 'temporary').mkdir()
+  monkeypatch.setattr(tempfile, 'tempdir', str(temporary))
+  (here := tmp_path / 'here').mkdir()
+  monkeypatch.chdir(here)
   report = distmnist.run(
     num_ps=1, num_workers=2, train_steps=100, optimizer='adam', **SMALL
   )
   assert report.global_step == 100
   assert report.test_accuracy == report.test_metrics['accuracy'] > 0.3
   assert report.logdir is None
-  assert 'test accuracy' in sys.stdout.getvalue()
-  assert list(tmp_path.iterdir()) == []
+  printed = sys.stdout.getvalue()
+  assert 'test accuracy' in printed
+  # Nothing is kept, and no line says that something is.
+  assert [*here.iterdir(), *temporary.glob('distmnist_*/run_*')] == []
+  assert not [*temporary.glob('distmnist_logs_*')]
+  assert not re.search('^(report|page|curves) ', printed, re.M)
+  # 100 steps of batches of 128 or so of 2500 images, seen by two workers.
+  assert len(report.curve.find_points()) > 20
+  assert {*report.history} == {'loss', 'accuracy', 'val_loss', 'val_accuracy'}
+  assert report.history['loss'][0] > report.history['loss'][-1]
 
 
 @pytest.mark.slow
@@ -121,7 +135,10 @@ def test_a_problem_may_be_a_module_and_a_logdir_is_kept(tmp_path):
     ({'dataset': 'npy', 'data_dir': '/none'}, 1, '/none'),
   ],
 )
-def test_what_is_wrong_is_the_sentence_of_the_task(settings, code, message):
+def test_what_is_wrong_is_the_sentence_of_the_task(
+  settings, code, message, monkeypatch, tmp_path
+):
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
   with pytest.raises(distmnist.Error) as raised:
     distmnist.run(
       **{
@@ -134,6 +151,9 @@ def test_what_is_wrong_is_the_sentence_of_the_task(settings, code, message):
   assert message in str(raised.value)
   assert 'Traceback' not in '\n'.join(raised.value.lines)
   assert raised.value.exit_code == code
+  # What an error may name stays, and nothing else does.
+  assert not [*tmp_path.glob('distmnist_scratch_*/run_*')]
+  assert len([*tmp_path.glob('distmnist_logs_*')]) == 1
 
 
 @pytest.mark.slow
