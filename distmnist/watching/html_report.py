@@ -4,9 +4,12 @@ Jinja2 fills report.html.jinja, and matplotlib draws the curves as SVG. Both are
 of the extra `plots`, and imported only to draw.
 """
 
+import base64
 import collections
 import io
+import math
 import pathlib
+import re
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -21,7 +24,6 @@ _NUM_SAMPLES = 50_000
 _NUM_POINTS = 400  # Of a curve.
 # Of the numbers in samples: title, field, job, x axis.
 _CHARTS = (
-  ('loss', 'loss', 'worker', 'step'),
   ('loss over time', 'loss', 'worker', 's'),
   ('examples/s of each worker', 'examples_per_sec', 'worker', 's'),
   ('staleness', 'staleness_mean', 'worker', 's'),
@@ -46,16 +48,17 @@ class History:
   Launches before are of a run whose lines were moved aside.
 
   Attributes:
-    start: the time of that line, seconds since 1970; other times are after it.
+    start: the time of that line, seconds since 1970.
+    zero: the seconds from there to the first step; other times are after it.
     hosts, versions: where, and with what, tasks ran.
     lives: {(task, life): [first time, last time, last sample]}.
     events: (time, task or None, text, whether it is a fault or recovery).
-    curves: {(title, x axis): {name: points (x, y)}}.
+    curves: {(title, x axis): {name: points (x, y), with None between lives}}.
     waited: {worker: samples of ps in which it waited for the end of a round}.
   """
 
   def __init__(self, lines: Iterable[dict]):
-    self.start, self.hosts, self.versions = 0.0, set(), {}
+    self.start, self.zero, self.hosts, self.versions = 0.0, None, set(), {}
     self.lives, self.events = {}, []
     self.curves = collections.defaultdict(lambda: collections.defaultdict(list))
     self.waited = collections.Counter()
@@ -66,6 +69,7 @@ class History:
         self._take_event(line, line['time'] - self.start)
       elif is_of_task:
         self._take(line, line['time'] - self.start)
+    self._begin_with_first_step()
 
   def _take_event(self, line: dict, secs: float) -> None:
     event, text = line['event'], line.get('text', '')
@@ -79,6 +83,10 @@ class History:
 
   def _take(self, line: dict, secs: float) -> None:
     task, kind = line['task'], line['kind']
+    if (task, line['life']) not in self.lives:
+      for curves in self.curves.values():
+        if task in curves:
+          curves[task].append(None)
     life = self.lives.setdefault((task, line['life']), [secs, secs, {}])
     life[1] = secs
     if kind == 'start':
@@ -87,10 +95,16 @@ class History:
     elif kind == 'evaluation':
       for metric, y in line['metrics'].items():
         self._add((metric, 'step'), line['split'], line.get('step'), y)
+    elif kind == 'means':
+      # Beside those of validation and test, in one chart.
+      for metric, y in line['metrics'].items():
+        self._add((metric, 'step'), task, line['step'], y)
     elif kind == 'end' and not line['ok']:
       self.events.append((secs, task, f'{task}: {line["text"]}', True))
     elif kind == 'sample':
       life[2] = line
+      if self.zero is None and line.get('local_steps'):
+        self.zero = secs
       for worker in line.get('waiting') or ():
         self.waited[worker] += 1
         self._add(_WAITS, worker, secs, self.waited[worker])
@@ -98,9 +112,16 @@ class History:
         if task.startswith(job):
           x = secs if axis == 's' else line.get('step')
           self._add((title, axis), task, x, line.get(field))
-      # Beside those of validation and test, in one chart.
-      for metric, y in (line.get('metrics') or {}).items():
-        self._add((metric, 'step'), task, line.get('step'), y)
+
+  def _begin_with_first_step(self) -> None:
+    """Makes all times those after the first step, if there is one."""
+    self.zero = self.zero or 0.0
+    for life in self.lives.values():
+      life[:2] = life[0] - self.zero, life[1] - self.zero
+    self.events = [(event[0] - self.zero, *event[1:]) for event in self.events]
+    for (_, axis), curves in self.curves.items():
+      for name, points in curves.items() if axis == 's' else ():
+        curves[name] = [p and (p[0] - self.zero, p[1]) for p in points]
 
   def _add(self, chart: tuple, name: str, x: Any, y: Any) -> None:
     if x is not None and y is not None:
@@ -154,18 +175,28 @@ def _draw_curves(history: History, unit: str) -> str:
     history.curves[_PUSHES][task] = list(counts.items())
   drawn = []
   for (title, label), curves in history.curves.items():
-    if not any(y for points in curves.values() for _, y in points):
+    points = [p for found in curves.values() for p in found if p]
+    if not any(y for _, y in points):
       continue  # Nobody waited, say.
     figure, axes = _make_axes(4.9, 2.4)
     axes.set(title=title.replace('examples', unit), xlabel=label)
+    workers = [name for name in curves if name.startswith('worker')]
+    # Counts of each worker have no mean, nor has what a ps uses as well.
+    has_mean = len(workers) > 1 and (title, label) not in (_PUSHES, _WAITS)
+    has_mean &= not any(name.startswith('ps') for name in curves)
     for name in sorted(curves, key=_order):
-      points = sorted(curves[name])[::-1]
-      points = points[:: -(-len(points) // _NUM_POINTS)]  # With the last one.
-      style = '.-' if len(points) < 20 else '-'
-      axes.plot(*zip(*points, strict=True), style, label=name)
+      is_thin = has_mean and name in workers
+      style = {'linewidth': 0.5, 'alpha': 0.6} if is_thin else {}
+      _draw_curve(axes, _split(curves[name]), name, **style)
+    if has_mean:
+      found = [s for name in workers for s in _split(curves[name])]
+      mean, name = _compute_mean(found), f'mean of {len(workers)} workers'
+      axes.plot(*mean, label=name, color='black', linewidth=2)
+    if label != 's':
+      axes.xaxis.get_major_locator().set_params(integer=True)
     if len(curves) < 10:  # More would hide them.
       axes.legend()
-    drawn.append((label != 'step', len(drawn), _make_svg(figure)))
+    drawn.append((label != 'step', len(drawn), _make_svg(figure, title)))
   return ''.join(svg for *_, svg in sorted(drawn))
 
 
@@ -176,6 +207,49 @@ def _sum_staleness(history: History) -> dict[str, collections.Counter]:
     for value, count in (last.get('staleness') or {}).items():
       sums[task][int(value)] += count
   return sums
+
+
+def _split(points: list[tuple | None]) -> list[list[tuple]]:
+  """Returns the points of each life, by x, at most _NUM_POINTS in all."""
+  every = -(-len(points) // _NUM_POINTS)
+  segments = [[]]
+  for point in points:
+    if point is None:
+      segments.append([])
+    else:
+      segments[-1].append(point)
+  # With the last one of each.
+  return [sorted(s)[::-1][::every][::-1] for s in segments if s]
+
+
+def _draw_curve(
+  axes: Any, segments: list[list[tuple]], name: str, **style
+) -> None:
+  """Draws the points of a task, without a line from one life to the next."""
+  gap = (math.nan, math.nan)
+  points = [point for segment in segments for point in (*segment, gap)][:-1]
+  is_dotted = len(points) < 20 or any(len(s) == 1 for s in segments)
+  axes.plot(
+    *zip(*points, strict=True), '.-' if is_dotted else '-', label=name, **style
+  )
+  if len(points) == 1:
+    number, offset = f'{points[0][1]:.4g}', (-4, 4)  # It may be at the end.
+    axes.annotate(
+      number, *points, offset, textcoords='offset points', ha='right'
+    )
+
+
+def _compute_mean(segments: list[list[tuple]]) -> tuple[Any, Any]:
+  """Returns x and y of the mean of curves, nan where there is none."""
+  import numpy as np
+
+  ends = [x for segment in segments for x, _ in (segment[0], segment[-1])]
+  x = np.linspace(min(ends), max(ends), _NUM_POINTS)
+  found = np.stack(
+    [np.interp(x, *zip(*s, strict=True), np.nan, np.nan) for s in segments]
+  )
+  number = np.sum(~np.isnan(found), axis=0)
+  return x, np.where(number, np.nansum(found, axis=0) / number.clip(1), np.nan)
 
 
 def _draw_lives(history: History) -> str:
@@ -191,7 +265,7 @@ def _draw_lives(history: History) -> str:
   axes.set_yticks(range(len(tasks)), tasks)
   axes.set(title='lives of each task', xlabel='s')
   axes.invert_yaxis()
-  return _make_svg(figure)
+  return _make_svg(figure, 'lives')
 
 
 def _make_axes(width: float, height: float) -> tuple[Any, Any]:
@@ -203,12 +277,21 @@ def _make_axes(width: float, height: float) -> tuple[Any, Any]:
   return made, made.add_axes((left, low, 1 - left - right, 1 - low - high))
 
 
-def _make_svg(figure: Any) -> str:
-  """Returns a figure as an SVG element, without what names an address."""
+def _make_svg(figure: Any, title: str) -> str:
+  """Returns a figure as an SVG element, and a link that saves it as a file.
+
+  Without what names an address.
+  """
   file = io.StringIO()
   about = dict.fromkeys(('Creator', 'Date', 'Format', 'Type'))
   figure.savefig(file, format='svg', metadata=about)
-  return file.getvalue()[file.getvalue().index('<svg') :]
+  svg = file.getvalue()[file.getvalue().index('<svg') :]
+  data = base64.b64encode(svg.encode()).decode()
+  name = re.sub(r'\W+', '_', title)
+  return (
+    f'<figure>{svg}<a download="{name}.svg" '
+    f'href="data:image/svg+xml;base64,{data}">save as SVG</a></figure>'
+  )
 
 
 def _make_totals(history: History, unit: str) -> tuple[list, list]:

@@ -1,5 +1,6 @@
 """The page of a run: whole, and without a network."""
 
+import base64
 import html
 import itertools
 import re
@@ -46,13 +47,14 @@ def logdir(tmp_path, monkeypatch):
         state='training',
         step=step,
         loss=1 / step,
-        metrics={'accuracy': step / 100},
         unit='images',
         examples_per_sec=100.0,
         staleness={'0': 3 * step // 10, '2': step // 10},
         staleness_mean=0.5,
         local_steps=step,
       )
+      metrics = {'loss': 1 / step, 'accuracy': step / 100}
+      worker.write('means', step=step, epoch=1, steps=10, metrics=metrics)
   ps.write('sample', state='serving', waiting=['worker 1'], rss_bytes=5)
   launcher.write(
     'event', event='ended', about='worker 1', code=-9, text='killed by SIGKILL'
@@ -68,7 +70,9 @@ def test_the_page_has_all_and_refers_to_nothing(logdir):
   page, words = draw(logdir, flag_changes=[(20, '--x a -> <b>')])
   assert not re.search(r'<(script|link|img|image|iframe)|@import', page)
   links = re.findall(r'(?:href|src)="([^"]*)"|url\(([^)]*)\)', page)
-  assert all((a or b).startswith('#') for a, b in links)
+  # Within the page, or what the link itself holds.
+  within = '#', 'data:image/svg+xml;base64,'
+  assert all((a or b).startswith(within) for a, b in links)
   assert set(re.findall(r'https?:[^"]*', page)) <= {
     *('http://www.w3.org/2000/svg', 'http://www.w3.org/1999/xlink')
   }
@@ -112,6 +116,42 @@ def test_curves_counts_and_lives_are_those_of_the_lines(logdir):
     (task, text) for _, task, text, is_mark in history.events if is_mark
   ]
   assert faults == [('worker 1', 'worker 1: killed by SIGKILL')]
+
+
+def test_times_begin_with_the_first_step_of_the_run(logdir):
+  history = html_report.History(metrics_file.iterate(str(logdir)))
+  rates = history.curves['examples/s of each worker', 's']
+  assert [x for x, _ in rates['worker 0']] == [0.0, 2.0, 4.0]
+  # The start of its life was before.
+  first, last, _ = history.lives['worker 0', '0']
+  assert first < 0 and last == 5.0
+  assert history.zero > 0
+
+
+def test_curves_have_a_gap_where_a_life_has_ended(logdir):
+  worker = metrics_file.Writer(str(logdir), 'worker 1', '2', host='h', pid=2)
+  for step in 25, 40:
+    worker.write(
+      'means', step=step, epoch=1, steps=9, metrics={'loss': 1 / step}
+    )
+  history = html_report.History(metrics_file.iterate(str(logdir)))
+  points = history.curves['loss', 'step']['worker 1']
+  assert points[2:] == [(30, 0.03333333), None, (25, 0.04), (40, 0.025)]
+  assert None not in history.curves['loss', 'step']['worker 0']
+  assert 'mean of 2 workers' in draw(logdir)[1]
+
+
+def test_a_lone_point_has_its_number_and_steps_are_whole(logdir):
+  worker = metrics_file.Writer(str(logdir), 'worker 0', '2', host='h', pid=2)
+  worker.write('evaluation', split='test', step=2750, metrics={'auc': 0.8125})
+  page, words = draw(logdir)
+  assert '0.8125' in words
+  assert not re.search(r'\b27[45]\d\.\d', words)
+  # Each chart is a file as well.
+  [chart] = re.findall(r'download="auc.svg" href="[^,]*,([^"]*)"', page)
+  chart = base64.b64decode(chart).decode()
+  assert chart.startswith('<svg') and 'xmlns="http://www.w3.org/2000' in chart
+  assert '0.8125' in chart
 
 
 def test_a_name_of_a_metric_may_look_like_a_formula(logdir):

@@ -56,7 +56,8 @@ class Progress:
       functools.partial((metrics or own_metrics.OwnMetrics()).write, 'means'),
     )
     self._sockets = None
-    self._start = self._first_step = None
+    self._start = None
+    self._has_pace = False
     self._printed_steps = 0
     self.final_step = None
     self.final_loss = None
@@ -88,7 +89,7 @@ class Progress:
     self.last_values = values
     if self._start is None:
       self._start = now
-      self._first_step = self.final_step
+      self._pace_mark = (now, self.final_step)
       self._mark = (now, self.final_step, stats.local_steps)
       self._sockets = process_bytes.Meter()
     else:
@@ -143,10 +144,14 @@ class Progress:
     return self._source.dealing.known_last_step
 
   def _compute_secs_left(self, now: float, step: int) -> float | None:
-    """Returns the seconds left, at this session's pace so far, or None."""
-    if self.last_step is None or step <= self._first_step:
+    """Returns the seconds left, at this life's pace so far, or None."""
+    then, then_step = self._pace_mark
+    if self.last_step is None or step <= then_step:
       return None
-    secs = (now - self._start) / (step - self._first_step)
+    if not self._has_pace:
+      # The first steps, between which graphs are built, tell little of others.
+      self._pace_mark, self._has_pace = (now, step), True
+    secs = (now - then) / (step - then_step)
     return max(0.0, secs * (self.last_step - step))
 
   def _find_epoch(self, step: int) -> int:

@@ -98,11 +98,14 @@ def test_the_time_left_is_at_the_pace_so_far(worker, monkeypatch):
   worker.run((1, 0, 40))
   worker.run((2, 0, 40))
   worker.console.due = True
-  worker.run((9, 0, 40))
-  worker.run((50, 0, 40))
-  # 8 steps in 8 s, and 41 are left.
-  assert '  41 s left  ' in worker.console.lines[0][0]
-  assert ' left' not in worker.console.lines[1][0]
+  worker.run((3, 0, 40))
+  for step in 7, 11, 50:
+    worker.run((step, 0, 40))
+  # At first all steps are counted, then those after the first line.
+  assert [
+    [word for word in text.split('  ') if 'left' in word]
+    for text, _ in worker.console.lines
+  ] == [['3 min left'], ['43 s left'], ['39 s left'], []]
 
 
 def test_means_are_of_whole_epochs(worker):
