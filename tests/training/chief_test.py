@@ -89,7 +89,9 @@ class Run:
       history=history.History(),
     )
     problem.load = problem_lib.from_flags().load
-    choice = types.SimpleNamespace(problem=problem, strategy=self.rule)
+    choice = types.SimpleNamespace(
+      problem=problem, strategy=self.rule, plan=None
+    )
     judges = {'test': load_test_split(), 'validation': validation}
     steps = types.SimpleNamespace(last={'global_step': 40})
     kept = types.SimpleNamespace(
