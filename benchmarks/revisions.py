@@ -41,8 +41,10 @@ def measure(repo, net, flags):
   """Returns (images/s, seconds to the first step, seconds to the end)."""
   steps = NETS[net]
   found = runs.launch(1, 2, *COMMON, *steps, *flags, repo=repo)
+  report = found['report']
   return (
-    found['report']['examples_per_sec'],
+    # Older revisions call all examples images.
+    report.get('examples_per_sec') or report['images_per_sec'],
     found['first_step_secs'],
     found['end_secs'] - found['last_step_secs'],
   )

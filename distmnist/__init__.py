@@ -11,6 +11,10 @@ __version__ = '0.1.0'
 # For TensorFlow, if it is imported later, here or in a task: 3 hides the lines
 # of its C++ code, as Python reports what goes wrong.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+# By default TensorFlow uses oneDNN's convolutions only on processors with
+# AVX512; with AVX2, too, they halve the processor time of a step of the cnn.
+if os.uname().machine == 'x86_64':
+  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '1')
 quiet_import.watch()
 
 

@@ -8,7 +8,6 @@ is quiet by common/quiet_import.py.
 import contextlib
 import ctypes
 import os
-import platform
 import sys
 from collections.abc import Iterator
 
@@ -32,10 +31,6 @@ if _NO_PROXY not in os.environ['TF_GRPC_DEFAULT_OPTIONS']:
   os.environ['TF_GRPC_DEFAULT_OPTIONS'] += f',{_NO_PROXY}=0'
 # By default each process takes all memory of a GPU, whoever else is on it.
 os.environ.setdefault('TF_FORCE_GPU_ALLOW_GROWTH', 'true')
-# By default TensorFlow uses oneDNN's convolutions only on processors with
-# AVX512; with AVX2, too, they halve the processor time of a step of the cnn.
-if platform.machine() in ('x86_64', 'AMD64'):
-  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '1')
 
 
 def hide_gpus() -> None:
