@@ -27,8 +27,8 @@ class GraphRecord:
     sliced_losses: list of nn/gradient_accumulation.SlicedLoss.
     other_names: {name of a variable: callable(names in a checkpoint) -> the
       name there, or None}, asked if a checkpoint lacks the variable's own name.
-    initial_values, first_values: lists of (name, callable);
-      transport/fed_initial_values.py.
+    initial_values: list of (name, callable); transport/fed_initial_values.py.
+    first_values: list of callables; there, too.
     model_state: transport/model_state.ModelState, or None.
     exchanges: list of exchange/copies/periodic_exchange.Exchange.
     pulls: list of ops by which a worker copies the center, as its session

@@ -130,6 +130,12 @@ def run_worker(
   problem_checks.check_graph(
     problem, train_split, choice.plan.slice_size, choice.strategy
   )
+  plan = choice.plan
+  problem_checks.check_rate(
+    problem,
+    plan.dealing.known_last_step,
+    plan.images_per_update / plan.images_per_epoch,
+  )
   stalls.busy('the reading of the log directory')
   is_last = functools.partial(chief.is_last, choice)
   folder = run_folder.RunFolder(task, is_last, splits)

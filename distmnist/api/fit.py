@@ -127,9 +127,14 @@ def fit(
     )
   schedule = None
   if 'optimizer' not in given:
-    has_rate = 'learning_rate' in given or 'lr_schedule' in given
+    has_rate = 'learning_rate' in given
     defaults |= keras_optimizer.read(model, has_rate)
     schedule = None if has_rate else keras_optimizer.read_schedule(model)
+    if schedule and 'lr_schedule' in given:
+      raise ValueError(
+        f'lr_schedule: the model is compiled with {schedule["class_name"]}: '
+        'leave one of them out, or give learning_rate, too'
+      )
   defaults = {n: value for n, value in defaults.items() if n not in given}
   if best:
     if best[0] not in '+-':

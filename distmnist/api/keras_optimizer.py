@@ -73,9 +73,20 @@ def read(
 
 
 def read_schedule(model: 'keras.Model') -> Schedule | None:
-  """Returns the schedule that a model is compiled with, None for a number."""
+  """Returns the schedule that a model is compiled with, None for a number.
+
+  Raises:
+    ValueError: the rate is a function.
+  """
   rate = model.optimizer.get_config()['learning_rate']
-  return rate if isinstance(rate, dict) else None
+  if not isinstance(rate, dict):
+    return None
+  if rate['class_name'] in ('function', '__lambda__'):
+    raise ValueError(
+      'the model is compiled with a function as its learning rate: expected a '
+      'number, or a keras.optimizers.schedules object'
+    )
+  return rate
 
 
 def _check_settings(

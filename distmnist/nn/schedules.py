@@ -26,6 +26,7 @@ SCHEDULES = (
 _DECAY_STEPS = {'exponential': 1000.0}
 _DECAY_RATES = {'exponential': 0.96, 'step': 0.96}
 _WARMUP_STEPS = {'linear_scaling': 500.0}
+_TO_THE_END = 'cosine', 'polynomial'
 
 _LR_SCHEDULE = flags.DEFINE_enum(
   'lr_schedule',
@@ -221,7 +222,7 @@ def _find_decay_steps(
   default = _DECAY_STEPS.get(name)
   if default is not None or _LR_DECAY_STEPS.value is not None:
     return _given(_LR_DECAY_STEPS, default) * steps_per_unit
-  if name not in ('cosine', 'polynomial'):
+  if name not in _TO_THE_END:
     return 1.0
   if last_step is None:
     raise cli.UsageError(
@@ -242,6 +243,12 @@ def counts_epochs() -> bool:
   return _LR_SCHEDULE_UNIT.value == 'epochs' and (
     _LR_SCHEDULE.value != 'constant' or _find_warmup() > 0
   )
+
+
+def ends_with_training() -> bool:
+  """Whether the rate falls up to the last step of the training."""
+  is_given = _LR_DECAY_STEPS.value is not None
+  return _LR_SCHEDULE.value in _TO_THE_END and not is_given
 
 
 def check_flags():

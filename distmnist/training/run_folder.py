@@ -17,6 +17,7 @@ from distmnist.logdir import (
   run_data,
   run_flags,
 )
+from distmnist.nn import schedules
 from distmnist.training import divergence, epoch_check, warm_start
 from distmnist.training.problems import problem_source
 
@@ -71,6 +72,9 @@ class RunFolder:
     store_check.check('logdir', self.path, is_owned=is_owned)
     if task.cluster.is_chief:
       self._check(problem)
+      is_new = self.restart.is_new_run
+      if is_new or not self.restart.find():
+        warm_start.check(self.path, is_moved=is_new)
     if self.path:
       self._write(lambda: logdirs.make(self.path))
       if task.cluster.is_chief:
@@ -91,8 +95,6 @@ class RunFolder:
         _log.info(
           f'changed since the last life: {run_flags.describe_changes(changes)}'
         )
-      if not self.restart.find():
-        warm_start.check()
       if plan:
         self._check_epochs(plan)
       if self.path and not run_flags.are_kept(self.path):
@@ -130,6 +132,14 @@ class RunFolder:
     """Checks that epochs can be counted, and says from where."""
     path = self.restart.find()
     epoch_check.check(path, plan, self.restart.is_of_other_run)
+    if path and schedules.ends_with_training():
+      last_step = plan.find_last_step(path, self.restart.is_of_other_run)
+      if last_step != plan.last_step:
+        raise cli.UsageError(
+          'the rate of --lr_schedule falls up to the last step, and this run, '
+          f'which has begun with another, ends at step {last_step}: give '
+          f'--lr_decay_steps={last_step}'
+        )
     if self.restart.is_of_other_run and plan.epochs is not None:
       step = checkpoints.read_step(path)
       end = plan.find_last_step(path, True)

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -20,7 +20,7 @@ from absl import flags
 
 from distmnist import runtime, tf_internals
 from distmnist.common import cli
-from distmnist.logdir import checkpoint_reader, checkpoints
+from distmnist.logdir import checkpoint_reader, checkpoints, earlier_runs
 from distmnist.storage import paths, urls
 from distmnist.transport import fed_initial_values
 
@@ -57,8 +57,12 @@ class Source(NamedTuple):
   read: Callable[[str], np.ndarray]
 
 
-def check() -> None:
+def check(logdir: str | None, is_moved: bool) -> None:
   """Checks that --warm_start can be read; for a run that begins.
+
+  Args:
+    logdir: of the run, or None.
+    is_moved: whether what is in it now is going to be moved aside.
 
   Raises:
     cli.UsageError: there is no model at its path, --resume begins with another,
@@ -73,6 +77,12 @@ def check() -> None:
     raise _error(
       f'--resume={flags.FLAGS.resume} is given, too, which begins with all of '
       'a checkpoint: leave one of them out'
+    )
+  is_inside = logdir and earlier_runs.find_place(path + '/', logdir) is not None
+  if is_moved and is_inside:
+    raise _error(
+      f'it is in --logdir={logdir}, which is moved aside by --resume=never: '
+      'expected another --logdir'
     )
   with _open(path) as source:
     if not any(pattern.fullmatch(name) for name in source.shapes):
@@ -99,20 +109,13 @@ def give(variables: list[tf.Variable]) -> None:
     if cut:
       name, shape = cut.full_name, list(cut.full_shape)
     specs[name] = shape, variable.dtype.base_dtype
-  choose = functools.cache(lambda: _choose(specs))
-  for name in specs:
-    fed_initial_values.give_first(name, functools.partial(_read, name, choose))
+  fed_initial_values.give_first(lambda: _load(specs))
 
 
-def _read(name: str, choose: Callable[[], set[str]]) -> np.ndarray | None:
-  if name not in choose():
-    return None
-  with _open(_parse()[0]) as source:
-    return source.read(name)
+def _load(specs: dict[str, tuple[list[int], tf.DType]]) -> dict[str, Any]:
+  """Returns {name: array} of those that take their values; says which.
 
-
-def _choose(specs: dict[str, tuple[list[int], tf.DType]]) -> set[str]:
-  """Returns the names of those that take their values; says which.
+  All are read from one checkpoint: the other run may go on meanwhile.
 
   Args:
     specs: {name: (shape, dtype)} of the model's variables.
@@ -148,7 +151,7 @@ def _choose(specs: dict[str, tuple[list[int], tf.DType]]) -> set[str]:
     left = specs.keys() - chosen
     text = f'warm start from {source.path}: {_list(chosen)}'
     _log.info(text + (f'; anew: {_list(left)}' if left else ''))
-  return chosen
+    return {name: source.read(name) for name in sorted(chosen)}
 
 
 def _find_parts(name: str, names: dict) -> list[str]:
@@ -165,7 +168,8 @@ def _parse() -> tuple[str, re.Pattern]:
   given = _WARM_START.value
   path, colon, pattern = given.rpartition(':')
   # An address has a colon of its own.
-  if not colon or pattern.startswith('//') or paths.exists(given):
+  is_whole = not colon or pattern.startswith('//')
+  if is_whole or paths.exists(given) or checkpoint_reader.is_there(given):
     path, pattern = given, '.*'
   try:
     return urls.expand(path), re.compile(pattern)

@@ -19,15 +19,14 @@ def give(name, load):
   graph_record.current().initial_values.append((name, load))
 
 
-def give_first(name, load):
-  """Gives a variable its value in a run that begins, in place of any other.
+def give_first(load):
+  """Gives variables their values in a run that begins, in place of any others.
 
   Args:
-    name: str, as in `give`.
-    load: callable() -> array of the variable's shape and dtype, or None: then
-      it has what it has otherwise.
+    load: callable() -> {name: array of the variable's shape and dtype}, names
+      as in `give`.
   """
-  graph_record.current().first_values.append((name, load))
+  graph_record.current().first_values.append(load)
 
 
 def make_feed(is_new=True):
@@ -38,16 +37,15 @@ def make_feed(is_new=True):
   """
   record = graph_record.current()
   values = dict(record.initial_values)
-  first = dict(record.first_values) if is_new else {}
-  feed = {}
+  first, feed = {}, {}
+  for load in record.first_values if is_new else ():
+    first |= load()
   for variable in tf.global_variables() if values or first else ():
     cut = tf_internals.get_slice(variable)
     name = cut.full_name if cut else variable.op.name
-    value = first[name]() if name in first else None
-    if value is None and name in values:
-      value = values[name]()
-    if value is None:
+    if name not in first and name not in values:
       continue
+    value = first[name] if name in first else values[name]()
     if cut:
       begin, size = cut.var_offset, cut.var_shape
       value = value[

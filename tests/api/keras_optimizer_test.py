@@ -122,3 +122,15 @@ def test_what_no_flag_says_is_refused(optimizer, message):
     model.compile(optimizer(), 'mse')
     with pytest.raises(ValueError, match=message):
       keras_optimizer.read(model)
+
+
+def test_a_rate_that_is_a_function_is_refused():
+  with runtime.eagerly():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(half), 'mse')
+    with pytest.raises(ValueError, match='a function as its learning rate'):
+      keras_optimizer.read_schedule(model)
+
+
+def half():
+  return 0.5

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import runtime
 from distmnist.common import cli
+from distmnist.logdir import checkpoints
 from distmnist.training import warm_start
 from distmnist.transport import fed_initial_values, sharding
 from tests.support.runner import SMALL, read_report
@@ -52,7 +53,7 @@ def begin(num_outputs=3, num_ps=2):
 
 def test_the_values_come_and_neither_the_step_nor_slots(set_flags, source):
   set_flags(f'--warm_start={source}')
-  warm_start.check()
+  warm_start.check(None, False)
   found = begin()
   np.testing.assert_array_equal(found['rows'], ROWS)
   np.testing.assert_array_equal(found['head'], np.ones([5, 3]))
@@ -71,7 +72,7 @@ def test_another_head_begins_anew(set_flags, source, caplog):
 
 def test_a_pattern_chooses(set_flags, source):
   set_flags(f'--warm_start={source}:head/.*')
-  warm_start.check()
+  warm_start.check(None, False)
   found = begin()
   assert not np.isin(found['rows'][1:], ROWS).any()
   np.testing.assert_array_equal(found['head'], np.ones([5, 3]))
@@ -100,7 +101,7 @@ def test_a_keras_file_and_a_saved_model_are_sources(set_flags, tmp_path):
     tf.saved_model.simple_save(session, saved, {'x': x}, {'y': y})
   for path in (str(tmp_path / 'net.keras'), saved):
     set_flags(f'--warm_start={path}')
-    warm_start.check()
+    warm_start.check(None, False)
     with tf.Graph().as_default(), tf.Session() as session:
       rows = tf.get_variable(weight.path, ROWS.shape)
       warm_start.give([rows])
@@ -129,14 +130,14 @@ def test_what_gives_no_values_is_refused(
   with pytest.raises(
     cli.UsageError, match=f'^--warm_start={re.escape(given)}: .*{message}'
   ):
-    warm_start.check()
+    warm_start.check(None, False)
 
 
 def test_a_broken_file_is_no_source(set_flags, tmp_path):
   (tmp_path / 'net.keras').write_text('no model')
   set_flags(f'--warm_start={tmp_path}/net.keras')
   with pytest.raises(cli.UsageError, match='cannot be read as a Keras model'):
-    warm_start.check()
+    warm_start.check(None, False)
 
 
 def test_a_damaged_checkpoint_is_no_source(set_flags, source, tmp_path):
@@ -144,7 +145,7 @@ def test_a_damaged_checkpoint_is_no_source(set_flags, source, tmp_path):
   data.write_bytes(data.read_bytes()[:-9])
   set_flags(f'--warm_start={source}')
   with pytest.raises(cli.RunError, match='none of the checkpoints'):
-    warm_start.check()
+    warm_start.check(None, False)
 
 
 def test_a_shape_that_a_pattern_names_has_to_fit(set_flags, source):
@@ -180,3 +181,32 @@ def test_all_rules_begin_with_it_and_need_it_once(
   ps, workers = make_real_cluster(0, 2).start_all(*words, '--train_steps=8')
   assert tasks.wait(*workers) == [0, 0]
   assert read_report(logdir)['global_step'] == 8
+
+
+def test_a_path_may_have_a_colon(set_flags, source, tmp_path):
+  shutil.move(source, tmp_path / '10:20')
+  set_flags(f'--warm_start={tmp_path}/10:20/model.ckpt-7')
+  warm_start.check(None, False)
+  set_flags(f'--warm_start={tmp_path}/10:20/model.ckpt-7:head/.*')
+  warm_start.check(None, False)
+
+
+def test_all_values_are_of_one_checkpoint(set_flags, source, monkeypatch):
+  set_flags(f'--warm_start={source}')
+  reads = []
+  find_usable = checkpoints.find_usable
+  monkeypatch.setattr(
+    checkpoints,
+    'find_usable',
+    lambda *args, **kwargs: reads.append(1) or find_usable(*args, **kwargs),
+  )
+  begin()
+  assert reads == [1]
+
+
+def test_what_is_moved_aside_is_no_source(set_flags, source, tmp_path):
+  for path in source, f'{source}/model.ckpt-7':
+    set_flags(f'--warm_start={path}')
+    with pytest.raises(cli.UsageError, match='expected another --logdir'):
+      warm_start.check(source, True)
+  warm_start.check(str(tmp_path), False)

@@ -3,7 +3,7 @@
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.cluster import server
+from distmnist.cluster import errors, server
 from distmnist.common import cli
 from distmnist.nn import optimizer_checks
 from distmnist.training.problems import (
@@ -58,7 +58,6 @@ def check_graph(problem, split, batch_size, strategy=None):
       table_checks.check(strategy)
       optimizer_checks.check_dtypes(strategy)
     trained = _find_shapes()
-  _check_rate(problem, split.num_examples / batch_size)
   if not problem.has_keras_model:
     _check_evaluation(problem, split, trained)
   _check_best(problem, {'loss', *metrics})
@@ -122,8 +121,18 @@ def _check_evaluation(problem, split, trained):
         )
 
 
-def _check_rate(problem, steps_per_epoch):
-  """Tries a problem's own learning rate at steps far apart."""
+def check_rate(problem, last_step, epochs_per_update):
+  """Tries a problem's own learning rate at steps of the training.
+
+  Args:
+    problem: problem.Problem.
+    last_step: int, or None if it is not known.
+    epochs_per_update: float, the epochs that a global step takes in.
+
+  Raises:
+    cli.UsageError: the rate cannot be computed, is no number of 0 or more, or
+      is given by a flag, too.
+  """
   with problem_lib.open_graph():
     step = tf.placeholder(tf.int64, [])
     epoch = tf.placeholder(tf.float32, [])
@@ -135,14 +144,28 @@ def _check_rate(problem, steps_per_epoch):
         raise problem.error(
           f'has a learning_rate(step, epoch) of its own: leave out --{flag}'
         )
+    last = last_step or 1
+    steps = {0, *(10**i for i in range(19) if 10**i < last), last}
     with tf.Session(config=server.make_server_config()) as session:
-      for t in (0, *(10**i for i in range(7))):
-        found = session.run(rate, {step: t, epoch: t / steps_per_epoch})
-        if not (found.ndim == 0 and 0 <= found < float('inf')):
-          raise problem.error(
-            f'learning_rate() gives {found:g} at step {t}: expected a number '
-            'of 0 or more'
-          )
+      session.run(tf.global_variables_initializer())
+      for t in sorted(steps):
+        feed = {step: t, epoch: t * epochs_per_update}
+        _check_number(problem, t, lambda feed=feed: session.run(rate, feed))
+
+
+def _check_number(problem, step, compute):
+  try:
+    found = compute()
+  except tf.errors.OpError as error:
+    reason = errors.explain(error)
+    raise problem.error(
+      f'learning_rate() fails at step {step}: {reason}'
+    ) from error
+  if not (found.ndim == 0 and 0 <= found < float('inf')):
+    raise problem.error(
+      f'learning_rate() gives {found} at step {step}: expected a number of 0 '
+      'or more'
+    )
 
 
 def _check_best(problem, names):

@@ -27,6 +27,7 @@ def check(set_flags, tmp_path):
     found = problems.load(path, set_flags)
     train, _ = problem_data.load_training_splits(found)
     problem_checks.check_graph(found, train, batch_size=4)
+    problem_checks.check_rate(found, last_step=20, epochs_per_update=0.5)
 
   return check_file
 
@@ -201,7 +202,11 @@ def learning_rate(step, epoch):
   'rate, message',
   [
     ('0.1 / tf.cast(step, tf.float32)', 'learning_rate() gives inf at step 0'),
-    ('0.5 - epoch', 'learning_rate() gives -4.5 at step 10: expected a number'),
+    ('4.5 - epoch', 'learning_rate() gives -0.5 at step 10: expected a number'),
+    (
+      'tf.gather([0.1] * 9, tf.cast(epoch, tf.int32))',
+      'fails at step 20: indices = 10 is',
+    ),
     ('tf.log(epoch - 1)', 'learning_rate() gives nan at step 0'),
     ('"fast"', 'learning_rate() gave '),
     ('[0.1, 0.2]', 'learning_rate() gave '),
@@ -216,6 +221,9 @@ def test_a_rate_that_is_none_is_refused(check, rate, message):
 
 def test_a_rate_of_the_problem_takes_the_place_of_the_flags(check, set_flags):
   check(NET + '0.1 / (1 + epoch)')
+  check(NET + '0.1 * (1 - tf.cast(step, tf.float32) / 20)')
+  check(NET + '0.1 / (1 + tf.cast(tf.train.get_global_step(), tf.float32))')
+  check(NET + 'tf.gather([0.2] * 11, tf.cast(epoch, tf.int32))')
   set_flags('--learning_rate=0.5')
   with pytest.raises(cli.UsageError, match='leave out --learning_rate$'):
     check(NET + '0.1')
