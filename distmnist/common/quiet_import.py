@@ -2,8 +2,9 @@
 
 That is a few lines about oneDNN and CUDA, which its libraries write to the
 descriptor of stderr as they are loaded: no setting hides them. `import
-distmnist` watches for the first import of TensorFlow, by whomever, and sends
-that descriptor nowhere while it lasts.
+distmnist` watches for the first import of TensorFlow, by whomever, and keeps
+what is written to that descriptor while it lasts; if the import fails, it is
+printed.
 """
 
 import contextlib
@@ -24,28 +25,45 @@ def watch() -> None:
 
 
 class _Finder:
-  """A finder of modules (sys.meta_path) that finds TensorFlow, once."""
+  """A finder of modules (sys.meta_path) that finds TensorFlow.
+
+  It is there until TensorFlow is imported: many only ask whether there is one.
+  """
+
+  def __init__(self) -> None:
+    self._is_asking = False
 
   def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-    if name != _NAME or self not in sys.meta_path:
+    if name != _NAME or self._is_asking:
       return None
-    sys.meta_path.remove(self)
     from importlib import util  # noqa: PLC0415
 
-    spec = util.find_spec(name)
+    self._is_asking = True
+    try:
+      spec = util.find_spec(name)
+    finally:
+      self._is_asking = False
     if spec and spec.loader:
-      spec.loader = _Loader(spec.loader)
+      spec.loader = _Loader(spec.loader, self)
     return spec
 
 
 class _Loader:
-  def __init__(self, loader: Any):
+  """TensorFlow's own loader, but that the import is quiet."""
+
+  def __init__(self, loader: Any, finder: _Finder):
     self._loader = loader
+    self._finder = finder
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._loader, name)
 
   def create_module(self, spec: Any) -> Any:
     return self._loader.create_module(spec)
 
   def exec_module(self, module: Any) -> None:
+    if self._finder in sys.meta_path:
+      sys.meta_path.remove(self._finder)
     # Later questions, about files of the package, are for its own loader.
     module.__spec__.loader = module.__loader__ = self._loader
     with _quiet():
@@ -54,25 +72,41 @@ class _Loader:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-  """Redirects stderr's descriptor to os.devnull in the block."""
+  """Keeps what the block writes to stderr's descriptor, for an error.
+
+  If it ends the process (an instruction that the processor lacks), at least
+  Python's own lines on that are on stderr.
+  """
+  import faulthandler  # noqa: PLC0415
   import threading  # noqa: PLC0415
 
   from distmnist.common import output  # noqa: PLC0415
 
   output.fill_gaps()
-  kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+  stderr, kept = os.dup(2), os.memfd_create('stderr')
   is_done = threading.Event()
-  teller = threading.Thread(target=_tell, args=(kept, is_done))
+  teller = threading.Thread(target=_tell, args=(stderr, is_done))
   teller.start()
-  os.dup2(nowhere, 2)
+  if is_ours := not faulthandler.is_enabled():
+    faulthandler.enable(stderr)
+  os.dup2(kept, 2)
   try:
     yield
+  except Exception:
+    with (
+      contextlib.suppress(OSError),
+      open(stderr, 'wb', closefd=False) as file,
+    ):
+      file.write(os.pread(kept, os.fstat(kept).st_size, 0))
+    raise
   finally:
     is_done.set()
     teller.join()  # A fork server forks after this.
-    os.dup2(kept, 2)
+    os.dup2(stderr, 2)
+    if is_ours:
+      faulthandler.disable()
+    os.close(stderr)
     os.close(kept)
-    os.close(nowhere)
 
 
 def _tell(stderr: int, is_done: Any) -> None:
