@@ -154,13 +154,18 @@ class Journal:
     )
 
   def _check_same(self, known: Any) -> None:
-    """Raises cli.UsageError if the file is another sweep's."""
-    known = known if isinstance(known, dict) else {}
-    for name, value in dataclasses.asdict(self._spec).items():
-      if known.get(name) != value:
+    """Raises cli.UsageError if it is another sweep's, or version's, file."""
+    asked, folder = dataclasses.asdict(self._spec), os.path.dirname(self._path)
+    if not isinstance(known, dict) or known.keys() != asked.keys():
+      raise cli.UsageError(
+        f'the sweep in --sweep_dir={folder} was begun by another version of'
+        ' distmnist, and cannot go on: give another folder, which runs it anew'
+      )
+    for name, value in asked.items():
+      if known[name] != value:
         raise cli.UsageError(
-          f'--sweep_dir={os.path.dirname(self._path)} holds another sweep: its '
-          f'{name} were {known.get(name)!r} and not {value!r}; give the same '
+          f'--sweep_dir={folder} holds another sweep: its '
+          f'{name} were {known[name]!r} and not {value!r}; give the same '
           'command line again, or another folder'
         )
 
