@@ -138,6 +138,11 @@ class Spec:
         '--problem is not for a trial: trials of different problems are judged '
         'by metrics that cannot be compared'
       )
+    if 'best' in self.choices:
+      raise cli.UsageError(
+        '--best is not for a trial: trials that are judged by different metrics'
+        ' cannot be compared; after the -- it names the metric of all'
+      )
     if 'seed' in self.choices:
       raise cli.UsageError(
         '--seed is not searched, as no seed is better than another: --repeats=3'

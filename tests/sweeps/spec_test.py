@@ -80,6 +80,8 @@ def test_what_the_sweep_gives_is_given_by_nobody_else():
       make_spec(**settings).check_words()
   with pytest.raises(cli.UsageError, match='--problem is not for a trial'):
     make_spec(words=['problem=a.py,b.py']).check_words()
+  with pytest.raises(cli.UsageError, match='--best is not for a trial'):
+    make_spec(words=['best=+accuracy,-loss']).check_words()
 
 
 def test_a_seed_tells_trials_apart_and_is_not_searched():
