@@ -137,6 +137,8 @@ class Progress:
     best, by = ranked[0], ranking.find_ranking(self._trials)
     if trials_lib.DONE not in best.states:
       return
+    if trials_lib.DIVERGED in best.states:  # And so have all the others.
+      return
     spec, is_one = table.choose_spec(by), len(best.trials) == 1
     text = f'best by {results.describe(by)}: trial{"" if is_one else "s"}'
     text += f' {best.name}, {shlex.join(search_space.to_flags(best.flags))}'

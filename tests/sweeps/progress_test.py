@@ -83,6 +83,18 @@ def test_with_repeats_each_trial_is_in_a_file_and_the_best_is_a_mean(
       assert len(list(csv.DictReader(file))) == num_rows
 
 
+def test_where_a_seed_of_each_has_diverged_none_is_best(
+  tmp_path, capsys, caplog
+):
+  found = make_repeats((0.9, None), (0.8, None))
+  for trial in found[1::2]:
+    trial.state = trials.DIVERGED
+  schedule = halving.Schedule(found, [[2, '']], repeats=2)
+  progress.Progress(schedule, str(tmp_path)).show()
+  said = [r.message for r in caplog.records if 'sweeps' in r.name]
+  assert len(said) == 1 and str(tmp_path / progress.CSV) in said[0]
+
+
 def test_the_best_is_named_with_its_flags(tmp_path, capsys, caplog):
   make_progress(make_three_trials(), tmp_path).show()
   assert len(capsys.readouterr().out.splitlines()) == 4
