@@ -42,7 +42,7 @@ class SweepReport(list):
     """The best trial.
 
     Raises:
-      ValueError: none has a result.
+      ValueError: none has a result, or of each combination a seed has diverged.
     """
     # A trial that was stopped has one if an earlier rung of halving has ended.
     if not self or not (
@@ -50,6 +50,8 @@ class SweepReport(list):
       or self[0].get('updates')
     ):
       raise ValueError('no trial of the sweep has a result')
+    if trials.DIVERGED in self[0]['state']:  # '2 done, 1 diverged'
+      raise ValueError('of each combination of the sweep a seed has diverged')
     return self[0]
 
 

@@ -29,6 +29,12 @@ def test_the_best_is_the_first_that_has_a_result():
       sweeping.SweepReport(rows).best  # noqa: B018
 
 
+def test_where_a_seed_of_each_has_diverged_there_is_no_best():
+  row = {'state': '2 done, 1 diverged', 'updates': 9}
+  with pytest.raises(ValueError, match='seed'):
+    sweeping.SweepReport([row]).best  # noqa: B018
+
+
 @pytest.mark.parametrize(
   'choices, mistake',
   [
