@@ -24,6 +24,9 @@ class GraphRecord:
     optional: list of tf.Variable that an old checkpoint may lack.
     copies: list of tf.Variable, local ones of the rule, which are set back when
       a session is lost; exchange/copies/local_copies.py.
+    center_names: {name of a worker's own variable: the whole name of that of
+      the center which it is a copy of, or lies beside};
+      exchange/copies/local_copies.py.
     sliced_losses: list of nn/gradient_accumulation.SlicedLoss.
     other_names: {name of a variable: callable(names in a checkpoint) -> the
       name there, or None}, asked if a checkpoint lacks the variable's own name.
@@ -54,6 +57,7 @@ class GraphRecord:
   step_rows: list = dataclasses.field(default_factory=list)
   optional: list = dataclasses.field(default_factory=list)
   copies: list = dataclasses.field(default_factory=list)
+  center_names: dict = dataclasses.field(default_factory=dict)
   sliced_losses: list = dataclasses.field(default_factory=list)
   other_names: dict = dataclasses.field(default_factory=dict)
   initial_values: list = dataclasses.field(default_factory=list)

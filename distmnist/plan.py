@@ -11,7 +11,7 @@ import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -23,6 +23,7 @@ from distmnist.common import cli, console
 from distmnist.data import input_pipeline
 from distmnist.exchange import traffic as traffic_lib
 from distmnist.launching import cluster_flags
+from distmnist.nn import groups
 from distmnist.training import chief, evaluation, flag_checks
 from distmnist.training import step as step_lib
 from distmnist.training.problems import problem as problem_lib
@@ -64,7 +65,7 @@ def main() -> int | None:
     growth = table_memory.describe_growth(cluster.num_ps)
     validation = evaluation.describe_fetch()
   print(f'{name}, {cluster_lib.describe_size(cluster)}; {problem.describe()}')
-  for line in format_variables(step.center):
+  for line in format_variables(step.center, step.moved_by):
     print(line)
   if cluster.num_ps:
     print(sharding.format_bytes_per_ps(held, cluster.num_ps))
@@ -147,21 +148,31 @@ def make_cluster() -> cluster_lib.Cluster:
   )
 
 
-def format_variables(variables: Iterable[tf.Variable]) -> Iterator[str]:
-  """Yields one line per shard: name, shape, ps and bytes, in columns."""
-  rows = [('variable', 'shape', 'ps', 'bytes')]
+def format_variables(
+  variables: Iterable[tf.Variable], moved_by: Mapping[str, str]
+) -> Iterator[str]:
+  """Yields one line per shard: name, shape, ps and bytes, in columns.
+
+  Args:
+    variables: the shards.
+    moved_by: see step.Step; a column more where it is not empty.
+  """
+  rows = [('variable', 'shape', 'ps', 'bytes', 'moved by' if moved_by else '')]
   for variable in variables:
     device = tf.DeviceSpec.from_string(variable.device)
     place = str(device.task) if device.job == 'ps' else '-'
     shape = ' x '.join(str(n) for n in variable.shape.as_list()) or 'scalar'
     size = variable.shape.num_elements() * variable.dtype.size
-    rows.append((variable.op.name, shape, place, f'{size:,}'))
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  for name, shape, place, size in rows:
-    yield (
+    by = moved_by.get(groups.find_name(variable), '-') if moved_by else ''
+    rows.append((variable.op.name, shape, place, f'{size:,}', by))
+  columns = list(zip(*rows, strict=True))[:-1]
+  widths = [max(map(len, column)) for column in columns]
+  for name, shape, place, size, by in rows:
+    line = (
       f'{name:<{widths[0]}}  {shape:<{widths[1]}}  {place:>{widths[2]}}  '
       f'{size:>{widths[3]}}'
     )
+    yield f'{line}  {by}' if by else line
 
 
 def is_shown(name: str) -> bool:

@@ -381,8 +381,8 @@ def _check_fits(
     if name not in shapes:
       raise cli.RunError(
         f'checkpoint {path} has no {name}: it comes from another model, '
-        'optimizer, --strategy or --ema_decay; give the flags of it, or '
-        'another --logdir'
+        'optimizer (groups of the problem, too), --strategy or --ema_decay; '
+        'give the flags of it, or another --logdir'
       )
     has = None
     if shapes[name] != shape:

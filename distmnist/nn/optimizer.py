@@ -235,6 +235,16 @@ class Optimizer(tf.train.Optimizer):
   def _find_row_rate(self, powers):
     return self.formula.find_rate(self._rate, powers)
 
+  def list_slots(self, variable):
+    """Returns [(formulas.Slot, tf.Variable)], what is kept beside a variable.
+
+    Nothing is before its first update is built.
+    """
+    found = [
+      (slot, self.get_slot(variable, slot.name)) for slot in self.formula.slots
+    ]
+    return [(slot, kept) for slot, kept in found if kept is not None]
+
   def _find_slots(self, variable):
     return [self.get_slot(variable, slot.name) for slot in self.formula.slots]
 
@@ -306,13 +316,24 @@ class Optimizer(tf.train.Optimizer):
       for power, beta in powers:
         with tf.get_default_graph().colocate_with(power):
           ends.append(power.assign(power * beta, read_value=False))
-    if global_step is None:
-      return tf.group(*ends, name=scope)
-    with (
-      tf.control_dependencies([tf.group(*ends, name='update')]),
-      tf.get_default_graph().colocate_with(global_step),
-    ):
-      return global_step.assign_add(1, name=scope, read_value=False)
+    return count_update(ends, global_step, scope)
+
+
+def count_update(ends, global_step, scope):
+  """Returns the op that ends an update and counts it.
+
+  Args:
+    ends: list of ops that wait for all of the update.
+    global_step: tf.Variable, or None for no count.
+    scope: str, the op's name, as tf.name_scope gives it.
+  """
+  if global_step is None:
+    return tf.group(*ends, name=scope)
+  with (
+    tf.control_dependencies([tf.group(*ends, name='update')]),
+    tf.get_default_graph().colocate_with(global_step),
+  ):
+    return global_step.assign_add(1, name=scope, read_value=False)
 
 
 def find_other_power(name, saved):

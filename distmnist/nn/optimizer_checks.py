@@ -1,11 +1,16 @@
-"""Whether the flags of the optimizers fit each other and the update rule."""
+"""Whether optimizers, by flags or groups, fit each other and the rule."""
+
+from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
 from distmnist.common.refusals import Refusal
-from distmnist.nn import optimizers
+from distmnist.nn import groups as groups_lib
+from distmnist.nn import optimizers, sparse_updates, weight_decay
+from distmnist.tables import sparse_table
+from distmnist.transport.strategy import Strategy
 
 FLAGS = flags.FLAGS
 # What only one optimizer can heed.
@@ -21,17 +26,17 @@ def _make_refusal(flag, optimizer):
     flag,
     lambda f: (
       FLAGS[flag].value != FLAGS[flag].default
-      and optimizer not in optimizers.find_used(f.strategy)
+      and optimizer not in optimizers.find_used(f.strategy, f.groups)
     ),
     lambda f: (
       f' needs --optimizer={optimizer}, not '
-      f'{" or ".join(sorted(optimizers.find_used(f.strategy)))}'
+      f'{" or ".join(sorted(optimizers.find_used(f.strategy, f.groups)))}'
     ),
   )
 
 
 def _is_local_ftrl(strategy):
-  local = FLAGS.local_optimizer or FLAGS.optimizer
+  local = optimizers.choose(is_local=True).optimizer
   return strategy.has_local_steps and local == 'ftrl'
 
 
@@ -39,7 +44,44 @@ _UNDOES = (
   ' computes weights from its own sums, and would undo each pull of a '
   "worker's copy: give a --local_optimizer such as adagrad"
 )
-# Facts: strategy, strategy.Strategy; it says which optimizers move something.
+
+
+def _make_group_refusal(
+  is_wrong: Callable[[optimizers.Choice, dict], bool],
+  says: str | Callable,
+  is_asked: Callable = lambda f: True,
+) -> Refusal:
+  """Returns the row of groups that do not fit.
+
+  Args:
+    is_wrong: whether what moves a variable of a group does not, of its Choice
+      and the arguments of optimizers.choose that gave it.
+    says: see Refusal.
+    is_asked: callable(facts) -> whether there is anything to fit.
+  """
+
+  def find(facts):
+    if not is_asked(facts):
+      return None
+    return next(
+      (
+        (group, choice)
+        for group in facts.groups
+        for move in optimizers.find_moves(facts.strategy, is_table=False)
+        if is_wrong(choice := optimizers.choose(group, **move), move)
+      ),
+      None,
+    )
+
+  def show(facts):
+    group, choice = find(facts)
+    return f'{group.shown} ({choice.optimizer})'
+
+  return Refusal(show, find, says)
+
+
+# Facts: strategy, strategy.Strategy; it says which optimizers move something;
+# groups, tuple of groups.Group, of the model.
 REFUSALS = (
   Refusal(
     'local_optimizer',
@@ -47,32 +89,112 @@ REFUSALS = (
     _UNDOES,
   ),
   Refusal('optimizer', lambda f: _is_local_ftrl(f.strategy), _UNDOES),
+  _make_group_refusal(
+    lambda choice, move: choice.optimizer == 'ftrl' and 'is_local' in move,
+    _UNDOES,
+  ),
   Refusal(
     'weight_decay',
-    lambda f: FLAGS.weight_decay and 'ftrl' in optimizers.find_used(f.strategy),
+    lambda f: (
+      FLAGS.weight_decay
+      and any(  # Tables do not decay.
+        optimizers.choose(**move).optimizer == 'ftrl'
+        for move in optimizers.find_moves(f.strategy, is_table=False)
+      )
+    ),
     ' does not go with --optimizer=ftrl, which computes weights anew from its '
     'sums: take --ftrl_l2',
+  ),
+  _make_group_refusal(
+    lambda choice, move: choice.optimizer == 'ftrl' and choice.weight_decay,
+    ' computes weights anew from its sums, and does not go with a weight '
+    "decay: say 'weight_decay': 0 there, and take --ftrl_l2",
+  ),
+  _make_group_refusal(
+    lambda choice, move: choice.optimizer != 'sgd' or choice.weight_decay,
+    lambda f: (
+      f' does not go with {f.strategy.needs_sgd}, under which all is moved by '
+      "plain sgd: leave 'optimizer' and 'weight_decay' out, or the flag"
+    ),
+    lambda f: f.strategy.needs_sgd,
+  ),
+  Refusal(
+    'table_optimizer',
+    lambda f: FLAGS.table_optimizer in sparse_updates.WITHOUT,
+    ' needs all rows of a table in each step: expected one of '
+    + ', '.join(sparse_updates.NUM_SLOTS),
   ),
   *(_make_refusal(*pair) for pair in _OF_ONE.items()),
 )
 
 
-def check_dtypes(strategy):
-  """Raises cli.UsageError if an optimizer cannot train a variable's dtype.
+def check_variables(
+  strategy: Strategy, groups: Sequence[groups_lib.Group] = ()
+) -> None:
+  """Checks what moves each variable that the default graph trains.
 
   Args:
-    strategy: strategy.Strategy; the trainable variables of the default graph
-      are those that it trains.
+    strategy: the rule.
+    groups: of the model.
+
+  Raises:
+    cli.UsageError: an optimizer cannot train a variable, or a group has none
+      or says something that changes none of its own.
   """
-  used = sorted(optimizers.find_used(strategy) & {*_NEED_32_BITS})
-  small = [v for v in tf.trainable_variables() if v.dtype.size < 4]
-  if used and small:
-    name = small[0].dtype.base_dtype.name
-    given = 'optimizer' if FLAGS.optimizer in used else 'local_optimizer'
+  tables, members = tf.get_collection(sparse_table.TABLES), {}
+  for v in tf.trainable_variables():
+    name, is_table = groups_lib.find_name(v), any(v is t for t in tables)
+    group = groups_lib.find(groups, name)
+    members.setdefault(group, {})[name] = v, is_table
+    for move in optimizers.find_moves(strategy, is_table):
+      chosen = optimizers.choose(group, **move)
+      if chosen.optimizer in _NEED_32_BITS and v.dtype.size < 4:
+        _refuse_small(v, chosen.optimizer, group, move)
+  names = [name for found in members.values() for name in found]
+  groups_lib.check_used(groups, names)
+  for group in groups:
+    _check_effect(strategy, group, [*members[group].values()])
+
+
+def _refuse_small(v, optimizer, group, move):
+  name = v.dtype.base_dtype.name
+  given = f'--optimizer={optimizer}'
+  if group and group.optimizer == optimizer:
+    given = f'{group.shown}: {optimizer}'
+  elif 'is_local' in move and FLAGS.local_optimizer:
+    given = f'--local_optimizer={optimizer}'
+  raise cli.UsageError(
+    f'{given} cannot train the variable '
+    f'{v.op.name!r} of {name}: the small numbers that it divides by '
+    'become 0 there. Make it of float32 and have the model compute with '
+    f'tf.cast(..., tf.{name}), or take another optimizer, such as momentum '
+    'or lamb'
+  )
+
+
+def _check_effect(strategy, group, members):
+  """Raises cli.UsageError if a group says what changes none of its variables.
+
+  Args:
+    strategy: strategy.Strategy.
+    group: groups.Group.
+    members: list of (tf.Variable, whether it is a sparse table), its own.
+  """
+  least = 0 if FLAGS.decay_biases else 2
+  if group.weight_decay and not any(
+    weight_decay.decays(v, least) and not is_table for v, is_table in members
+  ):
     raise cli.UsageError(
-      f'--{given}={FLAGS[given].value} cannot train the variable '
-      f'{small[0].op.name!r} of {name}: the small numbers that it divides by '
-      'become 0 there. Make it of float32 and have the model compute with '
-      f'tf.cast(..., tf.{name}), or take another optimizer, such as momentum '
-      'or lamb'
+      f'{group.shown}: a weight decay moves none of its variables, which are '
+      'sparse tables or of rank 0 or 1 (--decay_biases is for those): leave it '
+      'out'
+    )
+  if group.optimizer and not any(
+    optimizers.choose(group, **move).optimizer == group.optimizer
+    for _, is_table in members
+    for move in optimizers.find_moves(strategy, is_table)
+  ):
+    raise cli.UsageError(
+      f'{group.shown}: {group.optimizer} moves nothing, as all are moved by '
+      f'--local_optimizer={FLAGS.local_optimizer}: leave one of them out'
     )

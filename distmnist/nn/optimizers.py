@@ -1,11 +1,17 @@
-"""Optimizers and gradient clipping, by flags."""
+"""Optimizers and gradient clipping, by flags and by groups of variables."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.nn import formulas, schedules
+from distmnist.nn import groups as groups_lib
 from distmnist.nn import optimizer as optimizer_lib
-from distmnist.tables import tables_apart
+from distmnist.nn import weight_decay as weight_decay_lib
+from distmnist.tables import shard_slices, sparse_table, tables_apart
+from distmnist.transport.strategy import Strategy
 
 # Those of formulas.KINDS: a launcher reads them here without TensorFlow.
 OPTIMIZERS = (
@@ -41,6 +47,20 @@ _LOCAL_LEARNING_RATE = flags.DEFINE_float(
   'local_learning_rate',
   None,
   'Learning rate of --local_optimizer at step 0, under --lr_schedule. By '
+  'default --learning_rate.',
+  lower_bound=0,
+)
+_TABLE_OPTIMIZER = flags.DEFINE_enum(
+  'table_optimizer',
+  None,
+  OPTIMIZERS,
+  'The optimizer of the sparse tables on the ps, other than lars and lamb. By '
+  'default --optimizer.',
+)
+_TABLE_LEARNING_RATE = flags.DEFINE_float(
+  'table_learning_rate',
+  None,
+  'Learning rate of the sparse tables at step 0, under --lr_schedule. By '
   'default --learning_rate.',
   lower_bound=0,
 )
@@ -162,6 +182,7 @@ def from_flags(
   epochs_per_update=1.0,
   last_step=None,
   build_rate=None,
+  groups=(),
 ):
   """Returns (make_optimizer, learning_rate).
 
@@ -172,6 +193,7 @@ def from_flags(
     build_rate: callable(step, epoch) -> float32 scalar tensor, a problem's own
       rate in place of the flags', or None if it has none; see
       problem.Problem.learning_rate. None for the flags'.
+    groups: tuple of groups.Group of the model.
 
   Returns:
     make_optimizer: callable(is_local=False, rate_factor=None, is_apart=False)
@@ -195,29 +217,140 @@ def from_flags(
   # The center's rate is computed on its ps: an update that holds the center's
   # lock must not wait for a number from the worker.
   with tf.device(global_step.device):
-    learning_rate = build(_LEARNING_RATE.value)
+    learning_rate = table_rate = build(_LEARNING_RATE.value)
+    if _TABLE_LEARNING_RATE.value is not None:
+      table_rate = build(_TABLE_LEARNING_RATE.value)
 
   def make(is_local=False, rate_factor=None, is_apart=False):
-    name, rate = _OPTIMIZER.value, learning_rate
-    if is_local:
-      name, local_rate = _local_name(), _LOCAL_LEARNING_RATE.value
+    rate = rate_of_tables = learning_rate
+    if is_local:  # No copy of a table is kept.
+      local_rate = _LOCAL_LEARNING_RATE.value
       rate = build(_LEARNING_RATE.value if local_rate is None else local_rate)
     if rate_factor is not None:
-      rate *= rate_factor
-    return make_optimizer(
-      name,
-      rate,
-      momentum=_MOMENTUM.value,
-      weight_decay=_weight_decay_of(name),
-      clip_norm=_CLIP_NORM.value,
-      decay_biases=_DECAY_BIASES.value,
-      use_locking=_USE_LOCKING.value,
-      is_rate_read_first=is_local,
-      has_scope=is_local or is_apart,
-      **_own_of(name),
-    )
+      rate = rate_of_tables = rate * rate_factor
+    if table_rate is not learning_rate:
+      rate_of_tables = table_rate
+      if rate_factor is not None:
+        rate_of_tables *= rate_factor
+
+    def make_one(group=None, is_table=False):
+      chosen = choose(group, is_table, is_local)
+      return make_optimizer(
+        chosen.optimizer,
+        _scale(rate_of_tables if is_table else rate, chosen.factor),
+        momentum=_MOMENTUM.value,
+        weight_decay=chosen.weight_decay,
+        clip_norm=_CLIP_NORM.value,
+        decay_biases=_DECAY_BIASES.value,
+        use_locking=_USE_LOCKING.value,
+        is_rate_read_first=is_local,
+        has_scope=is_local or is_apart,
+        **_own_of(chosen.optimizer),
+      )
+
+    first = make_one()
+    if not groups and (is_local or not are_tables_different()):
+      return first
+    members = {
+      (group, is_table): make_one(group, is_table)
+      for group in (None, *groups)
+      for is_table in (False, True)
+    }
+    members[None, False] = first
+    tables = _find_tables()
+
+    def find_member(variable):
+      name = groups_lib.find_name(variable)
+      return members[groups_lib.find(groups, name), name in tables]
+
+    return groups_lib.GroupedOptimizer(first, members.values(), find_member)
 
   return make, learning_rate
+
+
+class Choice(NamedTuple):
+  """How a variable is moved.
+
+  Attributes:
+    optimizer: one of OPTIMIZERS.
+    factor: what the scheduled rate is multiplied by.
+    weight_decay: fraction of the weights, times the rate.
+  """
+
+  optimizer: str
+  factor: float
+  weight_decay: float
+
+
+def choose(
+  group: groups_lib.Group | None = None,
+  is_table: bool = False,
+  is_local: bool = False,
+) -> Choice:
+  """Returns how a variable is moved, by its group and else by the flags.
+
+  Args:
+    group: that of the variable, or None.
+    is_table: whether it is a sparse table.
+    is_local: whether it is a worker's copy; else the center.
+  """
+  name = (group and group.optimizer) or _OPTIMIZER.value
+  if is_local:
+    name = _LOCAL_OPTIMIZER.value or name
+  elif is_table and not (group and group.optimizer):
+    name = _TABLE_OPTIMIZER.value or name
+  decay = _weight_decay_of(name)
+  if group and group.weight_decay is not None:
+    decay = group.weight_decay
+  return Choice(name, group.factor if group else 1.0, decay)
+
+
+def show_table_optimizer(group: groups_lib.Group | None = None) -> str:
+  """Returns how the optimizer of a sparse table is given."""
+  name = choose(group, is_table=True).optimizer
+  if group and group.optimizer:
+    return f'{group.shown} ({name})'
+  return f'--{"table_" if _TABLE_OPTIMIZER.value else ""}optimizer={name}'
+
+
+def are_tables_different() -> bool:
+  """Whether flags give sparse tables an optimizer or a rate of their own."""
+  has_rate = _TABLE_LEARNING_RATE.value is not None
+  return has_rate or _TABLE_OPTIMIZER.value is not None
+
+
+def find_moves(strategy: Strategy, is_table: bool) -> list[dict[str, bool]]:
+  """Returns the arguments of `choose` for the optimizers that move a variable.
+
+  Args:
+    strategy: the rule.
+    is_table: whether it is a sparse table.
+  """
+  if is_table and tables_apart.is_wanted():
+    return [{'is_table': True}]
+  moves = []
+  if strategy.has_center_optimizer:
+    moves.append({'is_table': is_table})
+  if strategy.has_local_steps:
+    moves.append({'is_local': True})
+  return moves
+
+
+def _scale(rate, factor):
+  if factor == 1:
+    return rate
+  number = tf.get_static_value(rate)
+  if number is not None:
+    return float(number) * factor
+  with tf.device(rate.device):
+    return rate * factor
+
+
+def _find_tables() -> set[str]:
+  """Returns the whole names of the sparse tables of the model."""
+  with tf.init_scope():  # An update may be in a branch of a tf.cond.
+    shards = tf.get_collection(sparse_table.TABLES)
+  return {shard_slices.find_place(shard)[0] for shard in shards}
 
 
 def _own_of(name):
@@ -245,28 +378,56 @@ def base_rate_from_flags():
   return _describe(_OPTIMIZER.value), _LEARNING_RATE.value
 
 
-def find_used(strategy):
-  """Returns the names (set of str) of the optimizers that move something.
-
-  Args:
-    strategy: strategy.Strategy.
-  """
-  used = set()
-  if strategy.has_center_optimizer or tables_apart.is_wanted():
-    used.add(_OPTIMIZER.value)
-  if strategy.has_local_steps:
-    used.add(_local_name())
-  return used
+def find_used(
+  strategy: Strategy, groups: Iterable[groups_lib.Group] = ()
+) -> set[str]:
+  """Returns the names of the optimizers that may move something."""
+  return {
+    choose(group, **move).optimizer
+    for group in (None, *groups)
+    for is_table in (False, True)
+    for move in find_moves(strategy, is_table)
+  }
 
 
 def local_name_from_flags():
   """Returns the optimizer of a worker's copy; 'sgd' has no weight decay."""
-  return _describe(_local_name())
-
-
-def _local_name():
-  return _LOCAL_OPTIMIZER.value or _OPTIMIZER.value
+  return _describe(_LOCAL_OPTIMIZER.value or _OPTIMIZER.value)
 
 
 def _describe(name):
   return f'{name} with --weight_decay' if _weight_decay_of(name) else name
+
+
+def describe_variables(
+  strategy: Strategy, groups: Sequence[groups_lib.Group]
+) -> dict[str, str]:
+  """Returns {whole name: what moves it} of all that the default graph trains.
+
+  It is empty where all are moved alike.
+  """
+  tables = _find_tables()
+  if not groups and not (tables and are_tables_different()):
+    return {}
+  told = {}
+  for variable in tf.trainable_variables():
+    name = groups_lib.find_name(variable)
+    group, is_table = groups_lib.find(groups, name), name in tables
+    decays = weight_decay_lib.decays(variable, 0 if _DECAY_BIASES.value else 2)
+    told[name] = '; '.join(
+      ('local: ' if 'is_local' in move else '')
+      + _describe_choice(choose(group, **move), is_table, decays)
+      for move in find_moves(strategy, is_table)
+    )
+  return told
+
+
+def _describe_choice(choice, is_table, decays):
+  words = [choice.optimizer]
+  if is_table and _TABLE_LEARNING_RATE.value is not None:
+    words.append(f'--table_learning_rate={_TABLE_LEARNING_RATE.value:g}')
+  if choice.factor != 1:
+    words.append(f'{choice.factor:g} times the rate')
+  if choice.weight_decay and decays and not is_table:
+    words.append(f'weight decay {choice.weight_decay:g}')
+  return ', '.join(words)

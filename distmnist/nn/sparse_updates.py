@@ -80,11 +80,9 @@ class RowSlots:
     """
     found = []
     for optimizer in self._optimizers:
-      for kept in optimizer.formula.slots:
-        slot = optimizer.get_slot(variable, kept.name)
-        if slot is not None:
-          value = kept.begin(rows) if callable(kept.begin) else kept.begin
-          found.append((slot, value + tf.zeros_like(rows)))
+      for kept, slot in optimizer.list_slots(variable):
+        value = kept.begin(rows) if callable(kept.begin) else kept.begin
+        found.append((slot, value + tf.zeros_like(rows)))
     return found
 
 

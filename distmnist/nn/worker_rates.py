@@ -54,4 +54,9 @@ def factor_from_flags(cluster, num_replicas):
       f'{given} does not go with --table_strategy, by which the gradients of '
       'tables are applied at --learning_rate: leave one of them out'
     )
+  if optimizers.are_tables_different():
+    raise cli.UsageError(
+      f'{given} does not go with --table_optimizer or --table_learning_rate: '
+      'leave one of them out'
+    )
   return rates[cluster.task_index] / base * n

@@ -88,6 +88,8 @@ class Easgd(strategy.Strategy):
     # Synchronous workers wait for each push, so none is stale.
     self.max_staleness = 0 if is_sync else None
     self.batches_per_update = period * (cluster.num_workers if is_sync else 1)
+    if momentum:
+      self.needs_sgd = '--easgd_momentum'
     self._copies = nesterov_copies.NesterovCopies(cluster, momentum)
 
   def scope(self):

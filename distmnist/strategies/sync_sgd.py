@@ -87,6 +87,8 @@ class SyncSgd(strategy.Strategy):
     self.batches_per_update = replicas_to_aggregate
     self.is_lock_step = replicas_to_aggregate == cluster.num_workers
     self._gradient_factor = gradient_factor
+    if gradient_factor is not None:
+      self.needs_sgd = '--worker_learning_rates'
     if barrier == 'shard':
       self.overlaps_exchange = True
       self.refuses_tables_with = '--sync_barrier=shard'

@@ -40,7 +40,8 @@ registry.load_all(STRATEGIES)
 FLAGS = flags.FLAGS
 
 # What no loop can do, a script's own neither. Facts: rule, str; strategy,
-# strategy.Strategy; min_workers, str or None, what a launcher says is enough.
+# strategy.Strategy; groups, see optimizer_checks.py; min_workers, str or None,
+# what a launcher says is enough.
 OF_RULE = (
   Refusal(
     lambda f: f'--min_workers={f.min_workers}',
@@ -155,17 +156,17 @@ def check_without_data(cluster, num_validation_images=None):
     cli.UsageError: a flag contradicts the others or the cluster.
   """
   rule, strategy = make_strategy(cluster)
-  logdir = logdirs.from_flags()
+  logdir, problem = logdirs.from_flags(), problem_lib.from_flags()
   refusals.refuse(
     (*OF_RULE, *_OF_LOOP),
     cluster=cluster,
     rule=rule,
     strategy=strategy,
+    groups=problem.groups,
     min_workers=os.environ.get(MIN_WORKERS),
     logdir=logdir,
     num_validation_images=num_validation_images,
   )
-  problem = problem_lib.from_flags()
   traced_steps = tracer.steps_from_flags(logdir)
   schedules.check_flags()
   problem.check_flags()

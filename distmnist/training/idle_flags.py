@@ -45,7 +45,7 @@ def describe(rule, strategy, has_model=True, problem=None):
     if choice == 'strategy':
       chosen = {rule}
     elif choice == 'optimizer':
-      chosen = optimizers.find_used(strategy)
+      chosen = optimizers.find_used(strategy, problem.groups if problem else ())
     for flag in given:
       found = _FOR.match(flag.help)
       names = found[1].split(', ') if found else []

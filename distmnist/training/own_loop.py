@@ -99,6 +99,7 @@ class WorkerTask:
       flag_checks.OF_RULE,
       rule=self._rule,
       strategy=self._strategy,
+      groups=(),
       min_workers=os.environ.get(MIN_WORKERS),
     )
     schedules.check_flags()

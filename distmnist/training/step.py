@@ -56,6 +56,7 @@ class Step(NamedTuple):
     table: dispatcher.Table, or None.
     own_local: list of tf.Variable, the model's local ones, whose values are
       kept when a session is lost; those of the rule are set back.
+    moved_by: {whole name: str}, see optimizers.describe_variables.
   """
 
   update: strategy_lib.Update
@@ -67,6 +68,7 @@ class Step(NamedTuple):
   averages: list
   table: dispatcher.Table | None
   own_local: list
+  moved_by: dict
 
 
 def make_global_step(cluster):
@@ -114,6 +116,7 @@ def build_step(
     len(slices) * len(cluster.tower_devices),
     placement,
     problem.learning_rate,
+    problem.groups,
   )
 
 
@@ -126,6 +129,7 @@ def build_step_of(
   batches_per_loss=1,
   placement=None,
   build_rate=None,
+  groups=(),
 ):
   """Builds the Step of a worker around any function that builds its loss.
 
@@ -134,7 +138,7 @@ def build_step_of(
     build_loss: callable(model_state.ModelState) -> (loss, metrics), see Step;
       variables that it makes with tf.get_variable form the center.
     batches_per_loss: int, the batches of --batch_size that it is the mean of.
-    build_rate: see optimizers.from_flags.
+    build_rate, groups: see optimizers.from_flags.
 
   Raises:
     cli.UsageError: the strategy cannot train one of the variables, or its
@@ -158,8 +162,8 @@ def build_step_of(
     if strategy.needs_ps:  # Else whatever is trainable is trained.
       noted.check_made(tf.trainable_variables())
     noted.check_trainable()
-    table_checks.check(strategy)
-    optimizer_checks.check_dtypes(strategy)
+    table_checks.check(strategy, groups)
+    optimizer_checks.check_variables(strategy, groups)
     center = [v for v in tf.global_variables() if v is not global_step]
     if cluster.is_chief:
       warm_start.give(center)
@@ -174,6 +178,7 @@ def build_step_of(
       epochs_per_update,
       dealing.known_last_step if dealing else None,
       build_rate,
+      groups,
     )
     slots = sparse_updates.RowSlots()
     update = strategy.minimize(loss, slots.watch(make_optimizer), global_step)
@@ -196,6 +201,7 @@ def build_step_of(
     average.variables if average else [],
     table,
     own_local,
+    optimizers.describe_variables(strategy, groups),
   )
 
 

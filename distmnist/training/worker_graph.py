@@ -9,7 +9,7 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.data import input_pipeline, seeds, step_rows
 from distmnist.exchange import traffic as traffic_lib
 from distmnist.exchange.steps import fused_steps, graph_warmup
-from distmnist.nn import batch_norm
+from distmnist.nn import batch_norm, groups
 from distmnist.tables import row_counts
 from distmnist.training import idle_flags, schedule
 from distmnist.training import step as step_lib
@@ -152,6 +152,8 @@ def _describe(task, choice, step):
     )
     _log.info(traffic.format())
   if cluster.is_chief:
+    for line in _describe_groups(step):
+      _log.info(line)
     for line in table_checks.describe(choice.problem, strategy):
       _log.info(line)
     _describe_partial_loss(cluster, choice)
@@ -162,6 +164,14 @@ def _describe(task, choice, step):
       _log.info(line)
     if caveat:
       _log.info(caveat)
+
+
+def _describe_groups(step):
+  """Returns the lines (list of str) on what moves which variables."""
+  moved = {}
+  for name, text in step.moved_by.items():
+    moved.setdefault(text, []).append(name)
+  return [f'{text}: {groups.shorten(names)}' for text, names in moved.items()]
 
 
 def _describe_partial_loss(cluster, choice):

@@ -90,6 +90,7 @@ class Strategy:
     agreement: RunAgreement, where all workers must make as many steps at a
       time; None where each makes its own (exchange/steps/run_length.py).
     refuses_tables_with: str, a flag with which it takes none after all, or ''.
+    needs_sgd: str, a flag under which only plain sgd moves variables, or ''.
   """
 
   batches_per_update = pull_period = push_period = 1
@@ -101,7 +102,7 @@ class Strategy:
   max_shard_bytes = None
   _build_mark = None
   needs_warmup = waits_for_all = takes_tables = False
-  refuses_tables_with = ''
+  refuses_tables_with = needs_sgd = ''
 
   def __init__(self, cluster):
     """Checks that the cluster fits the rule.

@@ -52,7 +52,7 @@ from distmnist.training import step
 def test_flags_that_do_not_fit_are_refused(set_flags, words, rule, message):
   set_flags(*words)
   with pytest.raises(cli.UsageError) as refused:
-    refusals.refuse(optimizer_checks.REFUSALS, strategy=rule)
+    refusals.refuse(optimizer_checks.REFUSALS, strategy=rule, groups=())
   assert str(refused.value) == message
 
 
@@ -71,7 +71,7 @@ def test_flags_that_do_not_fit_are_refused(set_flags, words, rule, message):
 )
 def test_flags_that_fit(set_flags, words, rule):
   set_flags(*words)
-  refusals.refuse(optimizer_checks.REFUSALS, strategy=rule)
+  refusals.refuse(optimizer_checks.REFUSALS, strategy=rule, groups=())
 
 
 @pytest.mark.parametrize('dtype', [tf.float16, tf.bfloat16])

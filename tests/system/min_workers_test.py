@@ -17,7 +17,11 @@ def check(set_flags, name, *words):
   )
   rule, strategy = flag_checks.make_strategy(spec)
   refusals.refuse(
-    flag_checks.OF_RULE, rule=rule, strategy=strategy, min_workers='1'
+    flag_checks.OF_RULE,
+    rule=rule,
+    strategy=strategy,
+    groups=(),
+    min_workers='1',
   )
 
 

@@ -73,11 +73,13 @@ def find(num_workers=2, logdir='run', num_validation_images=None, **settings):
   waits = {'is_lock_step': False, 'waits_for_all': False}
   periods = {'batches_per_update': 1, 'push_period': 1}
   uses = {'has_local_steps': False, 'has_center_optimizer': True}
+  uses |= {'needs_sgd': ''}
   return refusals.find(
     (*flag_checks.OF_RULE, *flag_checks._OF_LOOP),
     rule='rule',
     strategy=types.SimpleNamespace(**waits | periods | uses | settings),
     cluster=types.SimpleNamespace(num_workers=num_workers),
+    groups=(),
     logdir=logdir,
     min_workers=None,
     num_validation_images=num_validation_images,

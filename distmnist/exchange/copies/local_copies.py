@@ -40,9 +40,11 @@ class LocalCopies(center_lib.Center):
       [shard.device for shard in shards],
     )
     with tf.device(self._device):
-      return _make_local(
+      copy = _make_local(
         center_lib.join(values, center.shape), f'local_copy/{name}'
       )
+    graph_record.current().center_names[copy.op.name] = name
+    return copy
 
   def _connect_views(self):
     self.rows.pull_with([], [])  # A copy has its own value.
@@ -58,11 +60,14 @@ class LocalCopies(center_lib.Center):
       name: str, such as 'velocity'.
       are_sums: bool, whether they have the dtypes of sums (sums.py).
     """
+    names = graph_record.current().center_names
+    zeros = []
     with tf.device(self._device):
-      return [
-        _make_local(tf.zeros(copy.shape, _choose(copy, are_sums)), name)
-        for copy in self.variables
-      ]
+      for copy in self.variables:
+        value = tf.zeros(copy.shape, _choose(copy, are_sums))
+        zeros.append(_make_local(value, name))
+        names[zeros[-1].op.name] = names[copy.op.name]
+    return zeros
 
   def make_kept(self, name):
     """Returns local variables beside the copies, with the values as pulled.

@@ -26,6 +26,9 @@ every strategy:
                                   returns; by default all of the outputs
   learning_rate(step, epoch)      the learning rate, a float32 scalar in the
                                   graph, in place of the flags'
+  groups = {'head/.*': {'learning_rate': 10}}
+                                  variables with a rate, an optimizer or a
+                                  weight decay of their own, see nn/groups.py
 
 The first three are required. With `make_model` the loss and the metrics may be
 Keras's, see keras_problem.py. With weights the loss is sum(w * loss) / n, as in
@@ -45,6 +48,7 @@ from absl import flags
 
 from distmnist.common import cli
 from distmnist.data import metric_total
+from distmnist.nn import groups as groups_lib
 from distmnist.problems import images
 from distmnist.training.problems import (
   classic_variables,
@@ -127,6 +131,7 @@ class Problem:
     metric, sign: str, its name; int, 1 if more of it is better, -1 if less is.
     has_keras_model: bool, whether its model is a Keras model.
     unit: str, what its examples are called, such as 'images'.
+    groups: tuple of groups.Group, how some of its variables are moved.
   """
 
   def __init__(self, module, named='', best=None):
@@ -137,13 +142,14 @@ class Problem:
       best: str, the metric that --best names, or None for the module's.
 
     Raises:
-      cli.UsageError: its `best` is wrong.
+      cli.UsageError: its `best` or its `groups` are wrong.
     """
     self.module = module
     self._named = named
     self.is_custom = bool(named)
     self.has_keras_model = isinstance(module, keras_problem.KerasModule)
     self.unit = getattr(module, 'unit', 'examples')
+    self.groups = groups_lib.parse(getattr(module, 'groups', None), named)
     self._best_flag = best
     best = best or getattr(module, 'best', '-loss')
     if not isinstance(best, str) or not _JUDGE.fullmatch(best):

@@ -19,6 +19,7 @@ FLAGS = flags.FLAGS
 _RATE_FLAGS = (
   'learning_rate',
   'local_learning_rate',
+  'table_learning_rate',
   'lr_schedule',
   'lr_warmup_steps',
   'worker_learning_rates',
@@ -55,8 +56,8 @@ def check_graph(problem, split, batch_size, strategy=None):
     noted.check_trainable()
     _check_any_is_trained(problem)
     if strategy:
-      table_checks.check(strategy)
-      optimizer_checks.check_dtypes(strategy)
+      table_checks.check(strategy, problem.groups)
+      optimizer_checks.check_variables(strategy, problem.groups)
     trained = _find_shapes()
   if not problem.has_keras_model:
     _check_evaluation(problem, split, trained)

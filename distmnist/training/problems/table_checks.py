@@ -3,9 +3,10 @@
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.common import refusals
+from distmnist.common import cli, refusals
 from distmnist.common.names import STRATEGIES
 from distmnist.common.refusals import Refusal
+from distmnist.nn import groups as groups_lib
 from distmnist.nn import optimizers, sparse_updates
 from distmnist.tables import sparse_table, tables_apart
 from distmnist.training.problems import keras_tables, table_memory
@@ -14,11 +15,12 @@ from distmnist.transport import strategy as strategy_lib
 FLAGS = flags.FLAGS
 
 
-def check(strategy):
+def check(strategy, groups=()):
   """Checks the tables of the default graph, in which the model is built.
 
   Args:
     strategy: strategy.Strategy.
+    groups: tuple of groups.Group, of the model.
 
   Raises:
     cli.UsageError: names a table, the flag that conflicts with it, and what to
@@ -35,7 +37,15 @@ def check(strategy):
       all(v is not shard for shard in tables) for v in tf.trainable_variables()
     ),
   )
-  table_memory.check(strategy.cluster)
+  for shard in tables:
+    group = groups_lib.find(groups, groups_lib.find_name(shard))
+    if _cannot_train(optimizers.choose(group, is_table=True)):
+      name = sparse_table.find_name(shard)
+      raise cli.UsageError(
+        optimizers.show_table_optimizer(group)
+        + _explain_optimizer(f'the sparse table {name!r}')
+      )
+  table_memory.check(strategy.cluster, groups)
 
 
 def settle(problem, strategy):
@@ -46,7 +56,7 @@ def settle(problem, strategy):
     strategy: strategy.Strategy.
   """
   if problem.has_keras_model:
-    keras_tables.settle(find_conflict(strategy) or find_change())
+    keras_tables.settle(find_conflict(strategy) or find_change(problem.groups))
 
 
 def describe(problem, strategy):
@@ -56,7 +66,7 @@ def describe(problem, strategy):
     problem: problem.Problem, whose model is built.
     strategy: strategy.Strategy.
   """
-  change = find_change()
+  change = find_change(problem.groups)
   is_asked = FLAGS['sparse_tables'].present  # none was the user's word.
   if not change or not problem.has_keras_model or is_asked:
     return []
@@ -70,7 +80,7 @@ def describe(problem, strategy):
   ]
 
 
-def find_change():
+def find_change(groups=()):
   """Returns the flag by which rows move that no batch has, a str, or ''.
 
   As rows of a sparse table they would stay, so that the result would differ
@@ -79,11 +89,16 @@ def find_change():
   """
   if tables_apart.is_wanted():
     return ''
-  optimizer, _, decay = optimizers.base_rate_from_flags()[0].partition(' with ')
-  if decay:
-    return decay
-  is_lazy = optimizer in sparse_updates.LAZY
-  return f'--optimizer={optimizer}' if is_lazy else ''
+  chosen = optimizers.choose(is_table=True)
+  if chosen.weight_decay:
+    return '--weight_decay'
+  if chosen.optimizer in sparse_updates.LAZY:
+    return optimizers.show_table_optimizer()
+  for group in groups:  # Which of them the layers are in is not known yet.
+    chosen = optimizers.choose(group, is_table=True)
+    if chosen.weight_decay or chosen.optimizer in sparse_updates.LAZY:
+      return group.shown
+  return ''
 
 
 def _show_rule(facts):
@@ -92,8 +107,15 @@ def _show_rule(facts):
   return f'--strategy={_name(type(facts.strategy))}{with_flag}'
 
 
-def _find_optimizer():
-  return optimizers.base_rate_from_flags()[0].split()[0]
+def _cannot_train(choice):
+  return choice.optimizer in sparse_updates.WITHOUT
+
+
+def _explain_optimizer(table):
+  return (
+    f' needs all rows of a table in each step, and cannot train {table}: '
+    f'expected one of {", ".join(sorted(sparse_updates.NUM_SLOTS))}'
+  )
 
 
 # What does not go with a sparse table. Facts: strategy, strategy.Strategy;
@@ -120,15 +142,6 @@ _REFUSALS = (
     ),
   ),
   Refusal(
-    lambda f: f'--optimizer={_find_optimizer()}',
-    lambda f: _find_optimizer() in sparse_updates.WITHOUT,
-    lambda f: (
-      f' needs all rows of a table in each step, and cannot train {f.table}: '
-      'expected one of '
-      + ', '.join(sorted({*optimizers.OPTIMIZERS} - {*sparse_updates.WITHOUT}))
-    ),
-  ),
-  Refusal(
     'ema_decay',
     lambda f: FLAGS.ema_decay,
     lambda f: (
@@ -144,6 +157,12 @@ _REFUSALS = (
       f'{f.table}: leave it out'
     ),
   ),
+)
+# Of a model that is not built, whose tables may be in any group.
+_OF_OPTIMIZER = Refusal(
+  lambda f: optimizers.show_table_optimizer(),
+  lambda f: _cannot_train(optimizers.choose(is_table=True)),
+  lambda f: _explain_optimizer(f.table),
 )
 # Of a model that is built. Facts: also has_others, bool, whether it trains more
 # than tables.
@@ -164,7 +183,8 @@ def find_conflict(strategy, table='a sparse table'):
     strategy: strategy.Strategy.
     table: str, what they are called.
   """
-  return refusals.find(_REFUSALS, strategy=strategy, table=table)
+  rows = *_REFUSALS, _OF_OPTIMIZER
+  return refusals.find(rows, strategy=strategy, table=table)
 
 
 def find_rules():

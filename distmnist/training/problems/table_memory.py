@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
+from distmnist.nn import groups as groups_lib
 from distmnist.nn import optimizers, sparse_updates
 from distmnist.tables import key_map, shard_slices, sparse_table, touched_rows
 
@@ -28,11 +29,12 @@ _MOST_ROWS = 2**31 - 1
 _LIMIT_FILE = pathlib.Path('/sys/fs/cgroup/memory.max')
 
 
-def check(cluster):
+def check(cluster, groups=()):
   """Checks the tables of the default graph.
 
   Args:
     cluster: cluster.Cluster.
+    groups: tuple of groups.Group, of the model.
 
   Raises:
     cli.UsageError: names a table and what to do.
@@ -51,33 +53,40 @@ def check(cluster):
   limit = _find_limit(cluster)
   if not tables or limit is None:
     return
-  optimizer = optimizers.base_rate_from_flags()[0].split()[0]
-  sizes = _find_sizes(1 + sparse_updates.NUM_SLOTS.get(optimizer, 0))
+  sizes = _find_sizes(groups)
   num_ps = cluster.num_ps
   needed = sum(sizes.values()) / max(1, num_ps)
   if needed > limit:
     largest = max(sizes, key=sizes.get)
+    group = next(
+      _find_group(shard, groups)
+      for shard in tables
+      if sparse_table.find_name(shard) == largest and not key_map.is_keys(shard)
+    )
     raise cli.UsageError(
       f'the sparse tables, of which {largest!r} is the largest, take '
       f'{needed / 2**20:,.0f} MiB '
       + (f'on each of {num_ps} ps' if num_ps else 'in this process')
-      + f' with --optimizer={optimizer}, but the limit is {limit / 2**20:,.0f} '
+      + f' with {optimizers.show_table_optimizer(group)}, but the limit is '
+      f'{limit / 2**20:,.0f} '
       '(--ps_memory_mib): take more ps with memory of their own, fewer or '
       'narrower rows, or sgd, which keeps nothing beside them'
     )
 
 
-def _find_sizes(num_copies):
-  """Returns {name of a table: bytes, once all of its rows exist}.
+def _find_group(shard, groups):
+  return groups_lib.find(groups, groups_lib.find_name(shard))
 
-  Args:
-    num_copies: int, the rows themselves and what is kept alongside them.
-  """
+
+def _find_sizes(groups):
+  """Returns {name of a table: bytes, once all of its rows exist}."""
   sizes = collections.Counter()
   for shard in tf.get_collection(sparse_table.TABLES):
     size = shard_slices.count_bytes(shard)
     if not key_map.is_keys(shard):
-      size *= num_copies
+      group = _find_group(shard, groups)
+      optimizer = optimizers.choose(group, is_table=True).optimizer
+      size *= 1 + sparse_updates.NUM_SLOTS.get(optimizer, 0)
     sizes[sparse_table.find_name(shard)] += size
   for keys, size in _find_beside():
     sizes[sparse_table.find_name(keys)] += size

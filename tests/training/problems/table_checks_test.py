@@ -134,7 +134,7 @@ def test_layers_of_keras_are_tables_where_the_rule_takes_them(
 ):
   set_flags('--optimizer=adagrad', f'--sparse_tables={asked}')
   table_checks.settle(
-    types.SimpleNamespace(has_keras_model=is_keras),
+    types.SimpleNamespace(has_keras_model=is_keras, groups=()),
     registry.load(STRATEGIES, rule).make(ONE_WORKER),
   )
   assert flags.FLAGS.sparse_tables == value
@@ -165,7 +165,7 @@ def test_where_a_table_would_change_the_weights_layers_of_keras_are_none(
 ):
   set_flags(*words)
   model = types.SimpleNamespace(large_variables=['users', 'ads'])
-  problem = types.SimpleNamespace(has_keras_model=True, module=model)
+  problem = types.SimpleNamespace(has_keras_model=True, module=model, groups=())
   strategy = load_async_sgd()
   table_checks.settle(problem, strategy)
   assert flags.FLAGS.sparse_tables == ('none' if change else 'auto')
@@ -180,7 +180,7 @@ def test_where_a_table_would_change_the_weights_layers_of_keras_are_none(
 def test_what_is_asked_for_is_not_settled_and_has_no_line(set_flags, asked):
   set_flags('--optimizer=adam', f'--sparse_tables={asked}')
   model = types.SimpleNamespace(large_variables=['users'])
-  problem = types.SimpleNamespace(has_keras_model=True, module=model)
+  problem = types.SimpleNamespace(has_keras_model=True, module=model, groups=())
   strategy = load_async_sgd()
   table_checks.settle(problem, strategy)
   assert flags.FLAGS.sparse_tables == asked
