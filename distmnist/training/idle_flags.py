@@ -11,11 +11,12 @@ and the rule forgotten that reads it.
 
 import re
 
+import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common.names import PACKAGE
 from distmnist.nn import optimizers
-from distmnist.tables import tables_apart
+from distmnist.tables import sparse_table, tables_apart
 
 FLAGS = flags.FLAGS
 _CHOICES = 'strategy', 'model', 'lr_schedule', 'optimizer'
@@ -27,6 +28,7 @@ _OF_IMAGES = tuple(
   for name in ('problems.images', 'data.image_ops', 'datasets.', 'models.')
 )
 _LOCAL = 'local_optimizer', 'local_learning_rate'
+_OF_TABLES = 'table_optimizer', 'table_learning_rate'
 
 
 def describe(rule, strategy, has_model=True, problem=None):
@@ -62,6 +64,12 @@ def describe(rule, strategy, has_model=True, problem=None):
       f'{_show(flag)} is for strategies with local steps, and {rule} has none'
       for flag in given
       if flag.name in _LOCAL
+    ]
+  if not tf.get_collection(sparse_table.TABLES):
+    lines += [
+      f'{_show(flag)} is for sparse tables, and the model has none'
+      for flag in given
+      if flag.name in _OF_TABLES
     ]
   lines += _describe_center(rule, strategy, given)
   if problem and not has_model:

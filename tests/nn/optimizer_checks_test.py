@@ -5,8 +5,8 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster
 from distmnist.common import cli, refusals
-from distmnist.nn import optimizer_checks
-from distmnist.strategies import agn, async_sgd, easgd
+from distmnist.nn import groups, optimizer_checks
+from distmnist.strategies import agn, async_sgd, easgd, sync_sgd
 from distmnist.training import step
 
 
@@ -110,3 +110,61 @@ def test_adam_would_divide_by_zero_in_16_bits(
     f'compute with tf.cast(..., tf.{dtype.name}), or take another optimizer, '
     'such as momentum or lamb'
   )
+
+
+@pytest.mark.parametrize(
+  'words, rule, given, is_refused',
+  [
+    ([], agn, {'optimizer': 'ftrl'}, True),
+    (['--local_optimizer=sgd'], agn, {'optimizer': 'ftrl'}, False),
+    (['--weight_decay=1'], async_sgd, {'optimizer': 'ftrl'}, True),
+    ([], async_sgd, {'optimizer': 'ftrl', 'weight_decay': 1}, True),
+    (
+      ['--weight_decay=1'],
+      async_sgd,
+      {'optimizer': 'ftrl', 'weight_decay': 0},
+      False,
+    ),
+    (['--easgd_momentum=0.9'], easgd, {'optimizer': 'adam'}, True),
+    (['--easgd_momentum=0.9'], easgd, {'learning_rate': 2}, False),
+    (['--worker_learning_rates=1'], sync_sgd, {'weight_decay': 1}, True),
+    (['--worker_learning_rates=1'], sync_sgd, {'optimizer': 'sgd'}, False),
+    (['--ftrl_l1=1'], async_sgd, {'optimizer': 'ftrl'}, False),
+    (['--ftrl_l1=1'], async_sgd, {'optimizer': 'adam'}, True),
+  ],
+)
+def test_groups_fit_the_flags_and_the_rule(
+  set_flags, words, rule, given, is_refused
+):
+  set_flags(*words)
+  member = cluster.make_cluster(('p:1',), ('w:1',), 'worker', 0)
+  found = refusals.find(
+    optimizer_checks.REFUSALS,
+    strategy=rule.make(member),
+    groups=groups.parse({'w': given}, 'file.py'),
+  )
+  assert bool(found) == is_refused, found
+  assert not found or "groups['w']" in found or '--ftrl_l1=1' in found
+
+
+@pytest.mark.parametrize(
+  'words, rule, given, named',
+  [
+    (['--local_optimizer=sgd'], easgd, {'optimizer': 'adam'}, 'local_optimize'),
+    (['--local_optimizer=sgd'], agn, {'optimizer': 'adam'}, None),
+    ([], easgd, {'optimizer': 'adam'}, None),
+  ],
+)
+def test_a_group_whose_optimizer_moves_nothing_is_refused(
+  set_flags, words, rule, given, named
+):
+  set_flags(*words)
+  member = cluster.make_cluster(('p:1',), ('w:1',), 'worker', 0)
+  with tf.Graph().as_default():
+    tf.get_variable('w', [2])
+    found = groups.parse({'w': given}, 'file.py')
+    if named is None:
+      optimizer_checks.check_variables(rule.make(member), found)
+      return
+    with pytest.raises(cli.UsageError, match=named):
+      optimizer_checks.check_variables(rule.make(member), found)

@@ -59,6 +59,15 @@ def test_the_factor_is_that_of_the_worker(set_flags):
       )
       for number in (1, 3)
     ),
+    *(
+      (
+        '0.1,0.2',
+        [word],
+        ' does not go with --table_optimizer or --table_learning_rate: leave '
+        'one of them out',
+      )
+      for word in ('--table_optimizer=adagrad', '--table_learning_rate=1')
+    ),
     (
       '0.1,0.2',
       ['--table_strategy=async_sgd'],

@@ -56,6 +56,10 @@ def describe(set_flags):
       ],
     ),
     (
+      ['--table_optimizer=ftrl', '--ftrl_l1=1'],
+      ['--table_optimizer=ftrl is for sparse tables, and the model has none'],
+    ),
+    (
       ['--momentum=0.5', '--strategy=agn', '--local_optimizer=adam'],
       [
         '--momentum=0.5 is for --optimizer=momentum, nesterov, rmsprop, lars, '

@@ -158,6 +158,8 @@ def load_async_sgd():
     (['--optimizer=adam'], '--optimizer=adam'),
     (['--optimizer=adamw', '--weight_decay=0'], '--optimizer=adamw'),
     (['--optimizer=adam', '--table_strategy=async_sgd'], ''),
+    (['--optimizer=adamw', '--table_optimizer=adagrad'], ''),
+    (['--table_optimizer=adam'], '--table_optimizer=adam'),
   ],
 )
 def test_where_a_table_would_change_the_weights_layers_of_keras_are_none(
