@@ -1,6 +1,6 @@
 """Whether optimizers, by flags or groups, fit each other and the rule."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -9,7 +9,7 @@ from distmnist.common import cli
 from distmnist.common.refusals import Refusal
 from distmnist.nn import groups as groups_lib
 from distmnist.nn import optimizers, sparse_updates, weight_decay
-from distmnist.tables import sparse_table
+from distmnist.tables import sparse_table, tables_apart
 from distmnist.transport.strategy import Strategy
 
 FLAGS = flags.FLAGS
@@ -44,42 +44,6 @@ _UNDOES = (
   ' computes weights from its own sums, and would undo each pull of a '
   "worker's copy: give a --local_optimizer such as adagrad"
 )
-
-
-def _make_group_refusal(
-  is_wrong: Callable[[optimizers.Choice, dict], bool],
-  says: str | Callable,
-  is_asked: Callable = lambda f: True,
-) -> Refusal:
-  """Returns the row of groups that do not fit.
-
-  Args:
-    is_wrong: whether what moves a variable of a group does not, of its Choice
-      and the arguments of optimizers.choose that gave it.
-    says: see Refusal.
-    is_asked: callable(facts) -> whether there is anything to fit.
-  """
-
-  def find(facts):
-    if not is_asked(facts):
-      return None
-    return next(
-      (
-        (group, choice)
-        for group in facts.groups
-        for move in optimizers.find_moves(facts.strategy, is_table=False)
-        if is_wrong(choice := optimizers.choose(group, **move), move)
-      ),
-      None,
-    )
-
-  def show(facts):
-    group, choice = find(facts)
-    return f'{group.shown} ({choice.optimizer})'
-
-  return Refusal(show, find, says)
-
-
 # Facts: strategy, strategy.Strategy; it says which optimizers move something;
 # groups, tuple of groups.Group, of the model.
 REFUSALS = (
@@ -89,10 +53,6 @@ REFUSALS = (
     _UNDOES,
   ),
   Refusal('optimizer', lambda f: _is_local_ftrl(f.strategy), _UNDOES),
-  _make_group_refusal(
-    lambda choice, move: choice.optimizer == 'ftrl' and 'is_local' in move,
-    _UNDOES,
-  ),
   Refusal(
     'weight_decay',
     lambda f: (
@@ -104,19 +64,6 @@ REFUSALS = (
     ),
     ' does not go with --optimizer=ftrl, which computes weights anew from its '
     'sums: take --ftrl_l2',
-  ),
-  _make_group_refusal(
-    lambda choice, move: choice.optimizer == 'ftrl' and choice.weight_decay,
-    ' computes weights anew from its sums, and does not go with a weight '
-    "decay: say 'weight_decay': 0 there, and take --ftrl_l2",
-  ),
-  _make_group_refusal(
-    lambda choice, move: choice.optimizer != 'sgd' or choice.weight_decay,
-    lambda f: (
-      f' does not go with {f.strategy.needs_sgd}, under which all is moved by '
-      "plain sgd: leave 'optimizer' and 'weight_decay' out, or the flag"
-    ),
-    lambda f: f.strategy.needs_sgd,
   ),
   Refusal(
     'table_optimizer',
@@ -138,8 +85,9 @@ def check_variables(
     groups: of the model.
 
   Raises:
-    cli.UsageError: an optimizer cannot train a variable, or a group has none
-      or says something that changes none of its own.
+    cli.UsageError: an optimizer cannot train a variable; or a group does not
+      go with the rule or a flag, has no variable, or says something that
+      changes none of its own.
   """
   tables, members = tf.get_collection(sparse_table.TABLES), {}
   for v in tf.trainable_variables():
@@ -150,10 +98,40 @@ def check_variables(
       chosen = optimizers.choose(group, **move)
       if chosen.optimizer in _NEED_32_BITS and v.dtype.size < 4:
         _refuse_small(v, chosen.optimizer, group, move)
+      if group and (why := _find_conflict(strategy, chosen, is_table, move)):
+        raise cli.UsageError(f'{group.shown} ({chosen.optimizer}){why}')
   names = [name for found in members.values() for name in found]
   groups_lib.check_used(groups, names)
   for group in groups:
     _check_effect(strategy, group, [*members[group].values()])
+
+
+def _find_conflict(strategy, chosen, is_table, move):
+  """Returns why a variable of a group cannot be so moved, a str, or ''.
+
+  Args:
+    strategy: strategy.Strategy.
+    chosen: optimizers.Choice.
+    is_table: bool, whether it is a sparse table.
+    move: the arguments of optimizers.choose that gave `chosen`.
+  """
+  decays = chosen.weight_decay and not is_table
+  if chosen.optimizer == 'ftrl' and 'is_local' in move:
+    return _UNDOES
+  if chosen.optimizer == 'ftrl' and decays:
+    return (
+      ' computes weights anew from its sums, and does not go with a weight '
+      "decay: say 'weight_decay': 0 there, and take --ftrl_l2"
+    )
+  needs_sgd = strategy.needs_sgd
+  if is_table and tables_apart.is_wanted():
+    needs_sgd = ''
+  if needs_sgd and (chosen.optimizer != 'sgd' or decays):
+    return (
+      f' does not go with {needs_sgd}, under which all is moved by plain sgd: '
+      "leave 'optimizer' and 'weight_decay' out, or the flag"
+    )
+  return ''
 
 
 def _refuse_small(v, optimizer, group, move):
@@ -161,6 +139,8 @@ def _refuse_small(v, optimizer, group, move):
   given = f'--optimizer={optimizer}'
   if group and group.optimizer == optimizer:
     given = f'{group.shown}: {optimizer}'
+  elif move.get('is_table'):
+    given = optimizers.show_table_optimizer(group)
   elif 'is_local' in move and FLAGS.local_optimizer:
     given = f'--local_optimizer={optimizer}'
   raise cli.UsageError(

@@ -5,7 +5,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster
 from distmnist.common import cli, refusals
-from distmnist.nn import groups, optimizer_checks
+from distmnist.nn import groups, layers, optimizer_checks
 from distmnist.strategies import agn, async_sgd, easgd, sync_sgd
 from distmnist.training import step
 
@@ -129,8 +129,9 @@ def test_adam_would_divide_by_zero_in_16_bits(
     (['--easgd_momentum=0.9'], easgd, {'learning_rate': 2}, False),
     (['--worker_learning_rates=1'], sync_sgd, {'weight_decay': 1}, True),
     (['--worker_learning_rates=1'], sync_sgd, {'optimizer': 'sgd'}, False),
-    (['--ftrl_l1=1'], async_sgd, {'optimizer': 'ftrl'}, False),
-    (['--ftrl_l1=1'], async_sgd, {'optimizer': 'adam'}, True),
+    (['--local_optimizer=sgd'], easgd, {'optimizer': 'adam'}, True),
+    (['--local_optimizer=sgd'], agn, {'optimizer': 'adam'}, False),
+    ([], easgd, {'optimizer': 'adam'}, False),
   ],
 )
 def test_groups_fit_the_flags_and_the_rule(
@@ -138,33 +139,39 @@ def test_groups_fit_the_flags_and_the_rule(
 ):
   set_flags(*words)
   member = cluster.make_cluster(('p:1',), ('w:1',), 'worker', 0)
-  found = refusals.find(
-    optimizer_checks.REFUSALS,
-    strategy=rule.make(member),
-    groups=groups.parse({'w': given}, 'file.py'),
-  )
-  assert bool(found) == is_refused, found
-  assert not found or "groups['w']" in found or '--ftrl_l1=1' in found
-
-
-@pytest.mark.parametrize(
-  'words, rule, given, named',
-  [
-    (['--local_optimizer=sgd'], easgd, {'optimizer': 'adam'}, 'local_optimize'),
-    (['--local_optimizer=sgd'], agn, {'optimizer': 'adam'}, None),
-    ([], easgd, {'optimizer': 'adam'}, None),
-  ],
-)
-def test_a_group_whose_optimizer_moves_nothing_is_refused(
-  set_flags, words, rule, given, named
-):
-  set_flags(*words)
-  member = cluster.make_cluster(('p:1',), ('w:1',), 'worker', 0)
   with tf.Graph().as_default():
-    tf.get_variable('w', [2])
+    tf.get_variable('w', [2, 2])
     found = groups.parse({'w': given}, 'file.py')
-    if named is None:
+    if not is_refused:
       optimizer_checks.check_variables(rule.make(member), found)
       return
-    with pytest.raises(cli.UsageError, match=named):
+    with pytest.raises(cli.UsageError, match=r"file.py: groups\['w'\]"):
       optimizer_checks.check_variables(rule.make(member), found)
+
+
+@pytest.mark.parametrize('group, is_idle', [('ftrl', False), ('adam', True)])
+def test_a_flag_of_one_optimizer_is_for_a_group_too(set_flags, group, is_idle):
+  set_flags('--ftrl_l1=1')
+  found = refusals.find(
+    optimizer_checks.REFUSALS,
+    strategy=async_sgd.AsyncSgd,
+    groups=groups.parse({'w': {'optimizer': group}}),
+  )
+  assert found.startswith('--ftrl_l1=1') == is_idle
+
+
+def test_a_group_of_tables_apart_may_have_what_no_copy_may(set_flags):
+  set_flags('--table_strategy=async_sgd', '--weight_decay=1')
+  member = cluster.make_cluster(('p:1',), ('w:1',), 'worker', 0)
+  found = groups.parse({'table/.*': {'optimizer': 'ftrl'}}, 'file.py')
+
+  def build_loss(state):
+    del state
+    rows = layers.embedding(tf.zeros([2], tf.int64), 4, 2, 'table')
+    return tf.reduce_sum(rows * tf.get_variable('w', [2])), {}
+
+  with tf.Graph().as_default():
+    built = step.build_step_of(
+      member, easgd.make(member), build_loss, groups=found
+    )
+  assert built.moved_by == {'w': 'local: sgd', 'table/rows': 'ftrl'}
