@@ -185,3 +185,24 @@ def test_a_group_that_moves_nothing_is_refused(
   with pytest.raises(cli.UsageError, match=named) as refused:
     build(given)
   assert '\n' not in str(refused.value)
+
+
+def test_what_lies_beside_a_copy_has_the_center_s_name(set_flags):
+  set_flags('--strategy=easgd', '--easgd_momentum=0.9')
+  member = cluster.make_cluster(('p:1', 'q:1'), ('w:1',), 'worker', 0)
+  _, rule = flag_checks.make_strategy(member)
+
+  def build_loss(state):
+    del state
+    with tf.variable_scope('head'):
+      return tf.reduce_sum(tf.get_variable('w', [4, 2]) ** 2), {}
+
+  with tf.Graph().as_default():
+    step.build_step_of(member, rule, build_loss)
+    found = {
+      groups.find_name(v)
+      for v in (*tf.trainable_variables(), *tf.local_variables())
+      if v.shape.rank == 2
+    }
+    assert any('velocity' in v.name for v in tf.local_variables())
+  assert found == {'head/w'}
