@@ -17,6 +17,8 @@ FROM $BASE
 WORKDIR /distmnist
 COPY setup.py constraints.txt pyproject.toml README.md LICENSE ./
 COPY distmnist/__init__.py distmnist/
+# setup.py runs it.
+COPY distmnist/common/commit.py distmnist/common/
 COPY configs configs
 ARG EXTRA=
 RUN pip install --no-cache-dir -c constraints.txt -e ".$EXTRA" && \

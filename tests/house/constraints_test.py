@@ -1,7 +1,11 @@
 """Versions: bounded in setup.py, and one of each in constraints.txt."""
 
 import re
+import shutil
+import subprocess
+import sys
 
+import distmnist
 from tests.support.runner import REPO
 
 
@@ -43,3 +47,23 @@ def test_scripts_and_image_use_the_constraints():
   kept = (REPO / '.dockerignore').read_text().splitlines()
   for path in copied:
     assert f'!{path.partition("/")[0]}' in kept, path
+
+
+def test_the_image_has_what_its_install_reads(tmp_path):
+  before, _, _ = (REPO / 'Dockerfile').read_text().partition('\nRUN ')
+  for line in re.findall('^COPY (.*)$', before, re.M):
+    *sources, place = line.split()
+    (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    for source in sources:
+      if (REPO / source).is_dir():
+        shutil.copytree(REPO / source, tmp_path / place, dirs_exist_ok=True)
+      else:
+        shutil.copy(REPO / source, tmp_path / place)
+  done = subprocess.run(
+    [sys.executable, 'setup.py', '--version'],
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.split() == [distmnist.__version__]
