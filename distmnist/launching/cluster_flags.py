@@ -106,6 +106,17 @@ def make_job(train_flags, given):
   )
 
 
+def make_words(flag):
+  """Returns what a command line gives a flag, a list of str: a word per value.
+
+  Args:
+    flag: absl's flags.Flag.
+  """
+  if isinstance(flag, flags.MultiFlag):
+    return [f'--{flag.name}={value}' for value in flag.value]
+  return [flag.serialize()]
+
+
 def check_launcher_flags(chosen, also=None):
   """Refuses flags of other launchers.
 

@@ -83,7 +83,7 @@ def from_flags(given: list[str]) -> Launch:
     if help_text.is_ours(module)
     for flag in its_flags
     if flag.present and flag.name not in _NOT_OF_LAUNCH
-    for word in flag.serialize().splitlines()
+    for word in cluster_flags.make_words(flag)
   ]
   if not _LIKE.value:
     return Launch(given, launch_flags)

@@ -143,10 +143,7 @@ def launch_from_flags(spec):
     for flag in flags.FLAGS.get_key_flags_for_module(module):
       if not flag.present or flag.name in _OURS:
         continue
-      if isinstance(flag, flags.MultiFlag):
-        words += [f'--{flag.name}={value}' for value in flag.value]
-      else:
-        words.append(flag.serialize())
+      words += cluster_flags.make_words(flag)
   return words
 
 

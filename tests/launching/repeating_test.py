@@ -80,6 +80,20 @@ def test_a_run_is_made_again_with_all_but_its_places(set_flags, run):
   }
 
 
+def test_flags_of_several_lines_or_values_are_taken_over(set_flags, tmp_path):
+  lines = 'module load cuda\nsource env/bin/activate'
+  conf = ['spark.a=1', 'spark.b=x\ny']
+  given = f'--slurm_setup={lines}', *(f'--spark_conf={each}' for each in conf)
+  words = take(set_flags, *given).launch_flags
+  assert {*words} == {*given}
+  run = make_run(tmp_path / 'run', launcher='local', launch_flags=words)
+  for flag in 'slurm_setup', 'spark_conf':
+    flags.FLAGS[flag].unparse()
+  again = take(set_flags, f'--like={run}').launch_flags
+  assert {*given} < {*again}
+  assert flags.FLAGS.slurm_setup == lines and flags.FLAGS.spark_conf == conf
+
+
 def test_what_is_given_besides_wins(set_flags, run):
   given = '--nohistory', '--epochs', '2', '--logdir', f'{run}/../x'
   found = take(set_flags, f'--like={run}', '--num_workers=2', given=given)
