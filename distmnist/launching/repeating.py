@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import os
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -44,6 +45,8 @@ _NOT_OF_TRAIN = (
   *jobs.CLUSTER_FLAGS,
   *('logdir', 'report_file', 'resume', 'help', 'helpfull'),
 )
+# A negative value is none.
+_FLAG = re.compile(r'--?[^\W\d]')
 _THREADS = 'intra_op_parallelism_threads', 'inter_op_parallelism_threads'
 _SHAPE = 'launcher', 'num_ps', 'num_workers'
 # How long a run is: who gives one of them does not want the others' limit.
@@ -111,7 +114,7 @@ def from_flags(given: list[str]) -> Launch:
   words = _drop(kept, _NOT_OF_TRAIN) + _find_beginning(kept, changes)
   words, num_cores = _settle_threads(words, launcher.get('flags', kept))
   words = _drop(words, _find_idle(words)) + _find_problem(logdir, kept)
-  names = _find_names(given)
+  names = _find_names(_join(given))
   names |= {*_LENGTHS} if names & {*_LENGTHS} else set()
   own = [] if 'logdir' in names else [f'--logdir={new}']
   return Launch(
@@ -138,11 +141,14 @@ def _read_flags(logdir: str, launcher: dict) -> list[str]:
 def _join(words: list[str]) -> list[str]:
   """Returns flags as one word each, --name=value for --name value."""
   joined: list[str] = []
+  needs_value = False
   for word in words:
-    if word.startswith('-'):
-      joined.append(word)
-    else:
+    is_flag = bool(_FLAG.match(word))
+    if needs_value and not is_flag:
       joined[-1] += f'={word}'
+    else:
+      joined.append(word)
+    needs_value = is_flag and '=' not in word
   return joined
 
 
@@ -183,7 +189,8 @@ def _settle_threads(
 
 def _find_names(words: Iterable[str]) -> set[str]:
   """Returns the names of the flags among `words`, of a Boolean without `no`."""
-  names = {word.lstrip('-').partition('=')[0] for word in words}
+  named = filter(_FLAG.match, words)
+  names = {word.lstrip('-').partition('=')[0] for word in named}
   return names | {name.removeprefix('no') for name in names}
 
 

@@ -106,6 +106,35 @@ def test_what_is_given_besides_wins(set_flags, run):
   assert '--num_workers=3' not in found.launch_flags
 
 
+@pytest.mark.parametrize(
+  'given',
+  [
+    ('--optimizer', 'momentum', '--learning_rate', '-0.1'),
+    ('--learning_rate=-0.1', '--optimizer', 'momentum'),
+    ('--optimizer', 'seed', '--learning_rate', '-.1'),
+    ('--learning_rate=1', 'momentum'),  # Which is no flag: train says so.
+  ],
+)
+def test_a_value_is_not_taken_for_a_flag(set_flags, tmp_path, given):
+  kept = '--momentum=0.95', '--seed=3', '--learning_rate=0.5'
+  run = make_run(tmp_path / 'run', kept, launcher='local')
+  found = take(set_flags, f'--like={run}', given=given)
+  own = f'--logdir={run}_2'
+  assert found.train_flags == [*kept[:2], own, *given]
+
+
+def test_what_stands_before_all_flags_is_no_value(set_flags, tmp_path):
+  given = ['stray', '--of_script', '-1', '--other', '']
+  run = make_run(
+    *(tmp_path / 'run', (), given),
+    launcher='local',
+    launch_flags=['--module=script'],
+  )
+  os.remove(f'{run}/train.flags')
+  words = take(set_flags, f'--like={run}').train_flags
+  assert words[:-1] == ['stray', '--of_script=-1', '--other=']
+
+
 def test_threads_that_a_user_has_given_are_those_of_all_tasks(
   set_flags, tmp_path
 ):
