@@ -2,12 +2,13 @@
 
 from absl import flags
 
-from distmnist.common import cli, registry
+from distmnist.common import cli, command_line, registry
 from distmnist.common.names import LAUNCHERS, MAX_TASKS, TRAIN
 from distmnist.common.refusals import Refusal
 from distmnist.launching import jobs
 
 FLAGS = flags.FLAGS
+_SPARK_CONF = 'spark_conf'
 
 # Each launcher has flags of its own.
 registry.load_all(LAUNCHERS)
@@ -115,6 +116,21 @@ def make_words(flag):
   if isinstance(flag, flags.MultiFlag):
     return [f'--{flag.name}={value}' for value in flag.value]
   return [flag.serialize()]
+
+
+def is_secret(word):
+  """Whether others must not see the value of a flag (str) of launch."""
+  name, _, setting = word.partition('=')
+  is_setting = name == f'--{_SPARK_CONF}'
+  return is_setting and command_line.is_secret(setting.partition('=')[0])
+
+
+def hide_secret(word):
+  """Returns a flag (str) of launch for others to read."""
+  if not is_secret(word):
+    return word
+  name, _, setting = word.partition('=')
+  return f'{name}={command_line.hide_secret(setting)}'
 
 
 def check_launcher_flags(chosen, also=None):

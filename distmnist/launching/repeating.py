@@ -58,7 +58,7 @@ class Launch(NamedTuple):
 
   Attributes:
     train_flags: for every task, without --flagfile.
-    launch_flags: of launch itself, as its record keeps them.
+    launch_flags: of launch itself, as its record keeps them: secrets hidden.
     num_cores: of this machine, which the workers share; None for all that are
       there, or if `train_flags` say how many threads a task has.
   """
@@ -81,7 +81,7 @@ def from_flags(given: list[str]) -> Launch:
       directory would be that of the new run.
   """
   launch_flags = [
-    word
+    cluster_flags.hide_secret(word)
     for module, its_flags in FLAGS.flags_by_module_dict().items()
     if help_text.is_ours(module)
     for flag in its_flags
@@ -97,8 +97,10 @@ def from_flags(given: list[str]) -> Launch:
   launcher, changes = state.launcher or {}, run_flags.read_changes(logdir)
   kept = _read_flags(logdir, launcher)
   num_ps, num_workers = _count(launcher.get('tasks'), kept)
+  earlier = _drop(launcher.get('launch_flags', []), _SHAPE)
+  _say_secrets(earlier, launch_flags)
   taken = [
-    *_drop(launcher.get('launch_flags', []), _SHAPE),
+    *itertools.filterfalse(cluster_flags.is_secret, earlier),
     f'--launcher={launcher.get("launcher", "local")}',
     *(f'--num_ps={num_ps}', f'--num_workers={num_workers}'),
   ]
@@ -117,9 +119,10 @@ def from_flags(given: list[str]) -> Launch:
   names = _find_names(_join(given))
   names |= {*_LENGTHS} if names & {*_LENGTHS} else set()
   own = [] if 'logdir' in names else [f'--logdir={new}']
+  replaced = {name for name in _find_names(launch_flags) if not _is_multi(name)}
   return Launch(
     [*_drop(words, names), *own, *given],
-    [*_drop(taken, _find_names(launch_flags)), *launch_flags],
+    [*_drop(taken, replaced), *launch_flags],
     num_cores,
   )
 
@@ -237,7 +240,10 @@ def _count(tasks: list[str] | None, kept: list[str]) -> tuple[int, int]:
 
 
 def _set_defaults(words: list[str]) -> None:
-  """Makes what an earlier launch was given the defaults of this one."""
+  """Makes what an earlier launch was given the defaults of this one.
+
+  What is given besides to a flag that takes several values comes after those.
+  """
   values: dict[str, list] = {}
   for word in words:
     name, equals, value = word.removeprefix('--').partition('=')
@@ -247,8 +253,16 @@ def _set_defaults(words: list[str]) -> None:
       raise cli.UsageError(f'--like={_LIKE.value} has {word}, unknown by now')
     values.setdefault(name, []).append(value)
   for name, found in values.items():
-    is_multi = isinstance(FLAGS[name], flags.MultiFlag)
-    FLAGS.set_default(name, found if is_multi else found[-1])
+    flag = FLAGS[name]
+    if _is_multi(name) and flag.present:
+      flag.value = [*found, *flag.value]
+    else:
+      FLAGS.set_default(name, found if _is_multi(name) else found[-1])
+
+
+def _is_multi(name: str) -> bool:
+  """Whether launch has such a flag, and it takes several values."""
+  return name in FLAGS and isinstance(FLAGS[name], flags.MultiFlag)
 
 
 def _drop(words: Iterable[str], names: Iterable[str]) -> list[str]:
@@ -295,6 +309,25 @@ def _is_same(path: str, other: str) -> bool:
   if urls.is_remote(path) or urls.is_remote(other):
     return path.rstrip('/') == other.rstrip('/')
   return os.path.realpath(path) == os.path.realpath(other)
+
+
+def _say_secrets(earlier: list[str], given: list[str]) -> None:
+  """Says which secrets the run had that are not given again.
+
+  Args:
+    earlier: flags of its launch.
+    given: flags of this launch, their secrets hidden.
+  """
+  hidden = [
+    cluster_flags.hide_secret(word)
+    for word in earlier
+    if cluster_flags.is_secret(word)
+  ]
+  if missing := [word for word in hidden if word not in given]:
+    _log.info(
+      f'a log directory keeps no secrets: give {" ".join(missing)} again, '
+      'which that run had'
+    )
 
 
 def _say_differences(

@@ -60,7 +60,7 @@ class TrialCommand:
   @property
   def secrets(self):
     """The flags of launch (list of str) that hold a secret."""
-    return [word for word in self.launch_flags or [] if _is_secret(word)]
+    return [*filter(cluster_flags.is_secret, self.launch_flags or [])]
 
   def make(self, trial, rung, secrets_file=None, slot=0):
     """Returns the command of a trial, a list of str.
@@ -104,8 +104,8 @@ class TrialCommand:
     words = [_move_ports(word, num_ports) for word in self.launch_flags]
     # A command line can be read by all users.
     if not (secrets_file and self.secrets):
-      return [hide_secret(word) for word in words]
-    public = [word for word in words if not _is_secret(word)]
+      return [cluster_flags.hide_secret(word) for word in words]
+    public = [word for word in words if not cluster_flags.is_secret(word)]
     return [f'--flagfile={secrets_file}', *public]
 
 
@@ -190,20 +190,6 @@ def _move_ports(word, num_ports):
   return f'{name}={ssh_hosts.move_ports(value, num_ports)}'
 
 
-def hide_secret(word):
-  """Returns a flag (str) of launch for others to read."""
-  name, _, value = word.partition('=')
-  return (
-    word
-    if name != '--spark_conf'
-    else f'{name}={command_line.hide_secret(value)}'
-  )
-
-
-def _is_secret(word):
-  return hide_secret(word) != word
-
-
 def check_launcher(command, sweep_dir):
   """Checks that trials could be launched, if they are; starts nothing.
 
@@ -226,7 +212,7 @@ def check_launcher(command, sweep_dir):
   for word in command.secrets:
     if not command_line.fits_in_file(word):
       raise cli.UsageError(
-        f'{hide_secret(word)}: a trial gets a secret in a flag '
+        f'{cluster_flags.hide_secret(word)}: a trial gets a secret in a flag '
         'file, where a # after a space begins a comment, and lines and spaces '
         "at the end are lost: set this one in Spark's own configuration"
       )

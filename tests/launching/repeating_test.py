@@ -94,6 +94,32 @@ def test_flags_of_several_lines_or_values_are_taken_over(set_flags, tmp_path):
   assert flags.FLAGS.slurm_setup == lines and flags.FLAGS.spark_conf == conf
 
 
+def test_secrets_are_not_kept_and_are_to_be_given_again(
+  set_flags, tmp_path, caplog
+):
+  caplog.set_level('INFO')
+  open_word = '--spark_conf=spark.ssl.keyStore=/store'
+  secret = '--spark_conf=spark.ssl.keyPassword=hunter2'
+  hidden = '--spark_conf=spark.ssl.keyPassword=...'
+  words = take(set_flags, open_word, secret).launch_flags
+  assert words == [open_word, hidden]
+  for i, kept in enumerate([words, [open_word, secret]]):
+    run = make_run(tmp_path / f'run{i}', launcher='spark', launch_flags=kept)
+    flags.FLAGS['spark_conf'].unparse()
+    caplog.clear()
+    found = take(set_flags, f'--like={run}').launch_flags
+    assert open_word in found and hidden not in found
+    assert flags.FLAGS.spark_conf == ['spark.ssl.keyStore=/store']
+    assert hidden in caplog.text and 'hunter2' not in caplog.text
+    caplog.clear()
+    found = take(set_flags, f'--like={run}', secret).launch_flags
+    assert {open_word, hidden} < {*found} and secret not in found
+    assert flags.FLAGS.spark_conf == [
+      word.removeprefix('--spark_conf=') for word in (open_word, secret)
+    ]
+    assert hidden not in caplog.text
+
+
 def test_what_is_given_besides_wins(set_flags, run):
   given = '--nohistory', '--epochs', '2', '--logdir', f'{run}/../x'
   found = take(set_flags, f'--like={run}', '--num_workers=2', given=given)
