@@ -105,6 +105,8 @@ def from_flags(given: list[str]) -> Launch:
     *(f'--num_ps={num_ps}', f'--num_workers={num_workers}'),
   ]
   _set_defaults(taken)
+  if not state.launcher:
+    _say_unknown(logdir)
   new = command_line.find_value(given, 'logdir') or _choose_folder(logdir)
   if _is_same(urls.expand(new), logdir):
     raise cli.UsageError(
@@ -309,6 +311,20 @@ def _is_same(path: str, other: str) -> bool:
   if urls.is_remote(path) or urls.is_remote(other):
     return path.rstrip('/') == other.rstrip('/')
   return os.path.realpath(path) == os.path.realpath(other)
+
+
+def _say_unknown(logdir: str) -> None:
+  """Says what is taken where no launcher has left its record."""
+  taken = [
+    f'--{flag.name}={flag.value}'
+    for flag in (cluster_flags.LAUNCHER, cluster_flags.MODULE)
+    if not FLAGS[flag.name].present
+  ]
+  if taken:
+    _log.info(
+      f'{logdir} does not say what has launched its run, and of which module: '
+      f'{" ".join(taken)} taken; give others before the --'
+    )
 
 
 def _say_secrets(earlier: list[str], given: list[str]) -> None:

@@ -8,6 +8,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 from distmnist.common import cli, versions
+from distmnist.common.names import TRAIN
 from distmnist.launching import cluster_flags, repeating
 from distmnist.logdir import run_flags
 from distmnist.watching import metrics_file
@@ -193,6 +194,23 @@ def test_a_run_whose_tasks_were_started_by_hand_has_its_hosts(
   assert (cluster_flags.NUM_PS.value, cluster_flags.NUM_WORKERS.value) == shape
   assert not [word for word in found.train_flags if 'hosts' in word]
   assert ({*THREADS} < {*found.train_flags}) == (kept is OF_CHIEF)
+
+
+@pytest.mark.parametrize('is_known', [False, True])
+def test_a_launcher_that_is_not_known_is_said(
+  set_flags, tmp_path, caplog, is_known
+):
+  caplog.set_level('INFO')
+  launcher = {'launcher': 'local'} if is_known else {}
+  run = make_run(tmp_path / 'run', **launcher)
+  words = '--launcher=local', f'--module={TRAIN}'
+  for given, told in ((), words), (words[:1], words[1:]), (words, ()):
+    for flag in 'launcher', 'module':
+      flags.FLAGS[flag].unparse()
+    caplog.clear()
+    take(set_flags, f'--like={run}', *given)
+    expected = () if is_known else told
+    assert [w for w in words if w in caplog.text] == [*expected]
 
 
 def test_each_new_run_has_a_folder_of_its_own(set_flags, run):
