@@ -87,6 +87,7 @@ def run(
   Raises:
     process.Error: a wrong setting, or the training has failed.
     ValueError: a launcher for other hosts without a logdir.
+    OSError: what lies beside `like` cannot be looked at.
     KeyboardInterrupt: passed on once the training is stopped.
   """
   with start(problem, on_line, **settings) as training:
@@ -102,6 +103,7 @@ def start(
 
   Raises:
     ValueError: a launcher for other hosts without a logdir.
+    OSError: what lies beside `like` cannot be looked at.
   """
   return start_words(process.make_words(problem, settings), on_line)
 
@@ -121,8 +123,13 @@ def start_words(
   Raises: see `start`.
   """
   given = process.read_flags(words)
-  process.check_is_shared(given, given.get('logdir'), 'logdir')
   logdir, temporary = given.get('logdir'), None
+  like = given.get('like')
+  if like and not logdir:
+    # As launch would choose it.
+    logdir = paths.choose_next(urls.expand(like))
+    words = [*words, f'--logdir={logdir}']
+  process.check_is_shared(given, logdir, 'logdir')
   if not logdir:
     temporary = _TemporaryFolders()
     logdir, reword = temporary.logdir, temporary.reword
@@ -130,8 +137,9 @@ def start_words(
     words = [f'--logs_dir={temporary.logs_dir}', '--keep_checkpoints=1', *words]
     words.append(f'--logdir={logdir}')
   report_path = given.get('report_file')
-  if not report_path or given.get('launcher') not in process.THIS_MACHINE:
-    # A report_file would be one of the chief's host.
+  is_far = given.get('launcher') not in process.THIS_MACHINE
+  if not report_path or is_far or like:
+    # A report_file would be one of the chief's host, as may be that of `like`.
     report_path = os.path.join(logdir, 'report.json')
   place = None if urls.is_remote(logdir) else os.path.expanduser(logdir)
   curve = learning_curve.Curve(place)

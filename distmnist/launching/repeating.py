@@ -107,7 +107,7 @@ def from_flags(given: list[str]) -> Launch:
   _set_defaults(taken)
   if not state.launcher:
     _say_unknown(logdir)
-  new = command_line.find_value(given, 'logdir') or _choose_folder(logdir)
+  new = command_line.find_value(given, 'logdir') or paths.choose_next(logdir)
   if _is_same(urls.expand(new), logdir):
     raise cli.UsageError(
       f'--like={_LIKE.value} and --logdir={new} are one folder: give the new '
@@ -295,16 +295,6 @@ def _find_problem(logdir: str, kept: list[str]) -> list[str]:
     f'give --problem={named} after the -- for the other'
   )
   return [f'--problem={copy}']
-
-
-def _choose_folder(logdir: str) -> str:
-  """Returns the first of logdir_2, logdir_3, ... that does not exist."""
-  base = logdir.rstrip('/')
-  return next(
-    path
-    for number in itertools.count(2)
-    if not paths.exists(path := f'{base}_{number}')
-  )
 
 
 def _is_same(path: str, other: str) -> bool:

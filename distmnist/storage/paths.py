@@ -10,6 +10,7 @@ as by os.path.
 
 import contextlib
 import errno
+import itertools
 import os
 import secrets
 import shutil
@@ -36,6 +37,16 @@ def exists(path: str) -> bool:
     return True
 
   return retries.ask(path, look)
+
+
+def choose_next(folder: str) -> str:
+  """Returns the first of folder_2, folder_3, ... that does not exist."""
+  base = folder.rstrip('/')
+  return next(
+    path
+    for number in itertools.count(2)
+    if not exists(path := f'{base}_{number}')
+  )
 
 
 def is_folder(path: str) -> bool:

@@ -108,6 +108,21 @@ def test_a_training_gives_its_report_and_its_lines(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_training_like_another_is_kept_beside_it(tmp_path):
+  small = {**SMALL, 'num_ps': 0, 'num_workers': 1, 'train_steps': 20}
+  first = distmnist.run(on_line=str, logdir=tmp_path / 'run', **small)
+  again = distmnist.run(on_line=str, like=first.logdir, learning_rate=0.02)
+  assert again.logdir == f'{tmp_path}/run_2'
+  report = training.read_report(
+    f'{tmp_path}/run_2/report.json', learning_curve.Curve(None)
+  )
+  assert report.global_step == first.global_step == 20
+  assert report['flags']['learning_rate'] == 0.02
+  kept = [r['flags'].get('keep_checkpoints') for r in (first, report)]
+  assert kept[0] == kept[1]
+
+
+@pytest.mark.slow
 def test_a_problem_may_be_a_module_and_a_logdir_is_kept(tmp_path):
   module = types.ModuleType('regression')
   module.__file__ = str(REPO / 'examples' / 'regression.py')
