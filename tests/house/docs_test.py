@@ -75,6 +75,25 @@ def test_a_command_of_a_page_is_understood(programs, program, words):
       check(programs, 'train', flags)
 
 
+def list_anchors(page):
+  """Returns the anchors of a page's headings, as GitHub makes them."""
+  text = re.sub(r'^```.*?^```', '', page.read_text(), flags=re.M | re.S)
+  return {
+    re.sub(r'[^\w\- ]', '', title.strip().lower()).replace(' ', '-')
+    for title in re.findall(r'^#+ (.*)', text, flags=re.M)
+  }
+
+
+@pytest.mark.parametrize('page', PAGES, ids=IDS)
+def test_an_anchor_is_where_github_has_it_too(page):
+  for path, anchor in re.findall(
+    r'\]\(([\w./-]*\.md)?#([\w-]+)\)', page.read_text()
+  ):
+    if path != 'flags.md':  # Made with the site.
+      other = page.parent / path if path else page
+      assert anchor in list_anchors(other), f'{path}#{anchor}'
+
+
 @pytest.mark.parametrize('page', PAGES, ids=IDS)
 def test_what_a_page_links_to_and_names_is_there(page):
   text = re.sub(r'^```.*?^```', '', page.read_text(), flags=re.M | re.S)
