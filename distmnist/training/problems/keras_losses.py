@@ -1,6 +1,5 @@
 """A loss in the words of Keras: the mean over a batch that `model.fit` has."""
 
-import copy
 import inspect
 import warnings
 
@@ -34,7 +33,12 @@ def compute(given, y, outputs, loss_weight=None, weights=None):
     # Of one output with categorical_crossentropy, say, whose loss is always 0.
     warnings.simplefilter('error', SyntaxWarning)
     try:
-      mean = _make(given, y, outputs)(y, outputs, weights)
+      loss = _make(given, y, outputs)
+      if weights is not None:
+        axes = max(1, outputs.shape.ndims - 1)
+        loss = _fix_rank(loss, axes)
+        weights = tf.reshape(weights, [-1] + [1] * (axes - 1))
+      mean = loss(y, outputs, weights)
     except SyntaxWarning as warning:
       raise ValueError(str(warning)) from warning
   if loss_weight is not None:
@@ -95,6 +99,35 @@ def _take_only(nest, what):
   return leaves[0]
 
 
+def _fix_rank(loss, ndims):
+  """Returns the loss with values of this rank, of the same mean.
+
+  So Keras multiplies them by weights [n, 1, ...] of that rank, each example by
+  its own; of other ranks it could take [n] for the last axis.
+  """
+  compute_values = loss.call
+
+  def call(y, outputs):
+    values = tf.convert_to_tensor(compute_values(y, outputs))
+    found = values.shape.ndims
+    if found > ndims:
+      return tf.reduce_mean(values, [*range(ndims, found)])
+    for _ in range(found, ndims if found else 0):
+      values = tf.expand_dims(values, -1)
+    return values
+
+  loss = _copy(loss)
+  loss.call = call
+  return loss
+
+
+def _copy(loss):
+  """Returns a copy; copy.copy makes one of a configuration, which may lack."""
+  found = object.__new__(type(loss))
+  vars(found).update(vars(loss))
+  return found
+
+
 def _make(given, y, outputs):
   """Returns callable(y, outputs) -> float scalar."""
   from keras import losses  # noqa: PLC0415  Only for Keras models.
@@ -114,6 +147,6 @@ def _make(given, y, outputs):
       'how many workers there are: expected a mean, and a larger learning rate'
     )
   if found.reduction in (None, 'none'):
-    found = copy.copy(found)
+    found = _copy(found)
     found.reduction = 'sum_over_batch_size'
   return found

@@ -67,6 +67,35 @@ def test_a_loss_keeps_what_it_was_made_with():
   assert compute(Scaled(30), y, P) == pytest.approx(10, rel=1e-5)
   half = compute(Scaled(30), y, P, weights=[0.5])
   assert half == pytest.approx(5, rel=1e-5)
+  unreduced = Scaled(30)
+  unreduced.reduction = None
+  assert compute(unreduced, y, P) == pytest.approx(10, rel=1e-5)
+
+
+@pytest.mark.parametrize('mask', [None, MASK[:, :4]], ids=['all', 'masked'])
+@pytest.mark.parametrize('steps', [1, 4, 5])
+def test_a_weight_is_that_of_an_example_and_not_of_a_time_step(steps, mask):
+  p, y, w = P[:, :steps], Y[:, :steps], np.float32([2, 0, 1, 0.5])
+  mask = mask if steps == 4 else None
+  counts = np.ones_like(y) if mask is None else mask
+  values = -np.log(np.take_along_axis(p, y[..., None], -1)[..., 0])
+  expected = (values * counts * w[:, None]).sum() / counts.sum()
+  found = compute('sparse_categorical_crossentropy', y, p, mask, weights=w)
+  assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize('axes', [(), (3,), (2, 3), (1, 2, 3)])
+def test_a_weight_is_that_of_an_example_whatever_a_loss_sums_up(axes):
+  images = _RNG.random([4, 4, 4, 4]).astype('float32')
+  w = np.float32([2, 0, 1, 0.5])
+
+  def mean_over_axes(y, outputs):
+    values = (y - outputs) ** 2
+    return keras.ops.mean(values, axes) if axes else values
+
+  expected = ((images**2).mean((1, 2, 3)) * w).mean()
+  found = compute(mean_over_axes, 0 * images, images, weights=w)
+  assert found == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(
