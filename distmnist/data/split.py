@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from distmnist.data import mixed_columns
+from distmnist.data import example_weights, mixed_columns
 
 _RAGGED = (
   'an array has rows of different lengths or of a type that no graph has, such '
@@ -119,14 +119,18 @@ def make(x, y, w=(), numbers=None):
 
 
 def make_weights(values):
-  """Returns weights as float32 [n]; raises ValueError if they are not that."""
+  """Returns weights as float32 [n].
+
+  Raises:
+    ValueError: they are not one number for each example, finite and 0 or more.
+  """
   found = np.asarray(values)
   if found.ndim != 1 or found.dtype.kind not in 'biuf':
     raise ValueError(
       f'the weights are {found.dtype.name} of shape {list(found.shape)}: '
       'expected [n], a number for each example'
     )
-  return found.astype(np.float32)
+  return example_weights.convert('the weights', found)
 
 
 def walk(nest, path=''):

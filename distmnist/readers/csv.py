@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distmnist.data import example_weights
 from distmnist.readers import arrow_file, columns, data_cache, paths
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class Reader:
         them.
       missing: what an empty field counts as in a column of numbers; with None,
         a column that has empty fields is text.
-      w: the column of the examples' weights; None if all count the same.
+      w: the column of the examples' weights, in which no field may be empty or
+        negative; None if all count the same.
 
     Raises:
       ImportError: pyarrow is not installed.
@@ -88,7 +90,7 @@ class Reader:
         f'delimiter={delimiter!r}: expected one character, such as ; or a tab'
       )
     self._paths = paths.find(pattern)
-    self._xyw = (x, y) if w is None else (x, y, w)
+    self._xyw, self._w = (x, y) if w is None else (x, y, w), w
     if missing is not None and float(missing).is_integer():
       missing = int(missing)  # -1.0 also fits a column of whole numbers.
     self._missing = '' if missing is None else str(missing)
@@ -165,6 +167,7 @@ class Reader:
     versions = [paths.find_version(path) for path in self._paths]
     types = {name: np.dtype(t).name for name, t in self._types.items()}
     settings = self._delimiter, self._header, self._has_header, self._missing
+    settings += (self._w,)
     file = data_cache.fetch(
       paths.describe(self._paths),
       ('csv', _FORMAT, versions, types, settings),
@@ -184,7 +187,9 @@ class Reader:
     rows = [fields for _, fields in itertools.islice(lines, _NUM_TOLD)]
     path = self._paths[0]
     told = {
-      name: _tell_type(path, self._header, name, rows, self._missing)
+      name: _tell_type(
+        path, self._header, name, rows, self._missing, name == self._w
+      )
       for name in columns.names(self._xyw)
       if name not in self._given_types
     }
@@ -241,30 +246,37 @@ class Reader:
       if table.num_rows != _count_lines(part, self._delimiter):
         return None
       arrays = [
-        self._finish(table.column(key).combine_chunks(), self._types[name])
+        self._finish(table.column(key).combine_chunks(), name)
         for key, name in used.items()
       ]
     except (ValueError, csv.Error):  # pa.ArrowInvalid is a ValueError.
       return None
     return pa.record_batch(arrays, [*self._types])
 
-  def _finish(self, values: 'pa.Array', type_: type) -> 'pa.Array':
+  def _finish(self, values: 'pa.Array', name: str) -> 'pa.Array':
     """Fills the missing values; rounds to float32.
 
     Raises:
-      ValueError: there is no value for them, or a number is too large.
+      ValueError: there is no value for them, a number is too large, or is no
+        weight.
     """
-    pa = arrow_file.load_pyarrow()
+    pa, type_ = arrow_file.load_pyarrow(), self._types[name]
     if values.null_count:
       parse = int if type_ is np.int64 else float
-      values = values.fill_null(parse(self._missing))
-    if type_ is not np.float32:
-      return values
-    with np.errstate(over='ignore'):
-      found = values.to_numpy().astype(np.float32)
-    if np.isinf(found).any():  # Was it written so?
-      raise ValueError('infinite')
-    return pa.array(found)
+      values = values.fill_null(parse(self._missing_of(name)))
+    if type_ is np.float32:
+      with np.errstate(over='ignore'):
+        found = values.to_numpy().astype(np.float32)
+      if np.isinf(found).any():  # Was it written so?
+        raise ValueError('infinite')
+      values = pa.array(found)
+    if name == self._w and type_ is not object:
+      example_weights.convert(name, values.to_numpy())
+    return values
+
+  def _missing_of(self, name: str) -> str:
+    """Returns what an empty field of a column counts as; '' if as itself."""
+    return '' if name == self._w else self._missing
 
   def _parse_by_line(
     self, path: str, first: int, part: bytes
@@ -313,29 +325,47 @@ class Reader:
     texts = [fields[column] for _, fields in lines]
     if type_ is object:
       return pa.array([t.encode(*ENCODING) for t in texts], pa.large_binary())
+    missing = self._missing_of(name)
     try:
-      return pa.array(_to_numbers(texts, type_, self._missing))
+      found = _to_numbers(texts, type_, missing)
     except (ValueError, OverflowError):
       for (number, _), text in zip(lines, texts, strict=True):
-        if not _is_of_type([text], type_, self._missing):
+        if not _is_of_type([text], type_, missing):
           raise ValueError(
             f'{path}:{number}: {name} is {text!r}: expected '
             f'{np.dtype(type_).name}, as in the first lines or in with_types()'
           ) from None
       raise
+    if name == self._w:
+      for i in np.flatnonzero(example_weights.find_wrong(found))[:1].tolist():
+        raise ValueError(
+          f'{path}:{lines[i][0]}: the weight {name} is {texts[i]!r}: expected '
+          'a finite number, 0 or more'
+        )
+    return pa.array(found)
 
 
 def _tell_type(
-  path: str, header: list[str], name: str, rows: list, missing: str
+  path: str,
+  header: list[str],
+  name: str,
+  rows: list,
+  missing: str,
+  is_weight: bool,
 ) -> type:
   """Returns the type of the column `name` of these rows.
+
+  A weight is a number; its empty fields, which are wrong, tell nothing.
 
   Raises:
     ValueError: they are whole numbers that only float32, rounded, could hold.
   """
   texts = [row[header.index(name)] for row in rows]
+  if is_weight:
+    texts = [text for text in texts if text] or ['1.0']
   fitting = (type_ for type_ in _TYPES if _is_of_type(texts, type_, missing))
-  found = next(fitting, object) if any(texts) else object
+  other = np.float32 if is_weight else object
+  found = next(fitting, other) if any(texts) else other
   if found is np.float32 and all(
     _WHOLE_NUMBER.fullmatch(text or missing) for text in texts
   ):

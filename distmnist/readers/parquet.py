@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distmnist.data import example_weights
 from distmnist.readers import arrow_file, columns, data_cache, paths
 
 if TYPE_CHECKING:
@@ -57,14 +58,15 @@ class Reader:
       x, y: the columns; see columns.select. A column of lists of one length is
         [n, length], one of text is bytes.
       window: how many row groups are mixed.
-      w: the column of the examples' weights; None if all count the same.
+      w: the column of the examples' weights, none of them negative; None if all
+        count the same.
 
     Raises:
       ImportError: pyarrow is not installed.
       ValueError: there is no such file, one is not a Parquet file, a column is
         missing, or two files have different types in a column.
     """
-    self._xyw = (x, y) if w is None else (x, y, w)
+    self._xyw, self._w = (x, y) if w is None else (x, y, w), w
     self._types = {}  # name: (type, the file that has it).
     self._paths = paths.find(pattern)
     self._known = {
@@ -96,7 +98,7 @@ class Reader:
     names = columns.names(self._xyw)
     file = data_cache.fetch(
       paths.describe(self._paths),
-      ('parquet', _FORMAT, versions, self.block_sizes.tolist(), names),
+      ('parquet', _FORMAT, versions, self.block_sizes.tolist(), names, self._w),
       lambda file: arrow_file.write(file, self._list_batches()),
     )
     with file:
@@ -153,6 +155,8 @@ class Reader:
           for name, array in zip(batch.schema.names, batch.columns, strict=True)
         ]
         found = pa.record_batch(arrays, batch.schema.names)
+        if self._w is not None:
+          _check_weights(f'{where}: {self._w}', found.column(self._w))
         _check_lists(where, found.schema, schema or found.schema)
         schema = schema or found.schema
         yield owner, found
@@ -217,6 +221,13 @@ def _unify(values: 'pa.Array') -> 'pa.Array':
   is_text = _describe_type(values.type) == 'text'
   binary = arrow_file.load_pyarrow().large_binary()
   return values.cast(binary) if is_text else values
+
+
+def _check_weights(where: str, values: 'pa.Array') -> None:
+  """Raises ValueError if some of these numbers are no weights."""
+  array = values.to_numpy(zero_copy_only=False)
+  if array.dtype.kind in 'iuf':
+    example_weights.convert(where, array)
 
 
 def _check_lists(where: str, mine: 'pa.Schema', first: 'pa.Schema') -> None:

@@ -119,5 +119,8 @@ def test_weights_are_one_number_for_each_example():
   for wrong in (np.ones([3, 1]), ['a', 'b', 'c']):
     with pytest.raises(ValueError, match=r'expected \[n\], a number for each'):
       split.make(np.ones(3), np.ones(3), wrong)
+  for wrong in ([1, -1, 0], [1, np.nan, 0], [1, np.inf, 0], [1, 1e39, 0]):
+    with pytest.raises(ValueError, match='the weights: 1 of 3'):
+      split.make(np.ones(3), np.ones(3), wrong)
   with pytest.raises(ValueError, match='arrays have 2, 3 examples'):
     split.make(np.ones(3), np.ones(3), np.ones(2))

@@ -339,3 +339,21 @@ def test_a_column_may_be_the_weights(tmp_path):
   assert (x.tolist(), y.tolist(), w.tolist()) == ([3, 1], [1, 0], [0.5, 2])
   with pytest.raises(ValueError, match="has no column 'v': it has n, y, w"):
     csv.Reader(path, x='n', y='y', w='v')
+
+
+@pytest.mark.parametrize('value', ['', '-1', 'nan', '-inf', '1e39', 'a'])
+@pytest.mark.parametrize('line', [2, 3, 1500])
+def test_a_weight_that_is_none_is_named(tmp_path, value, line):
+  lines = ['1,0.5'] * 1600
+  lines[line - 2] = f'1,{value}'
+  path = write(tmp_path / 'a', '\n'.join(['n,w', *lines]))
+  reader = csv.Reader(path, x='n', y='n', w='w', missing=-1)
+  with pytest.raises(ValueError, match=f'a:{line}: .*w is {value!r}'):
+    reader.read(np.arange(1))
+
+
+def test_an_empty_field_is_missing_in_other_columns_than_the_weights(tmp_path):
+  path = write(tmp_path / 'a', 'n,y,w\n,0,2\n3,,0\n')
+  reader = csv.Reader(path, x='n', y='y', w='w', missing=-1)
+  x, y, w = reader.read(np.arange(2))
+  assert (x.tolist(), y.tolist(), w.tolist()) == ([-1, 3], [0, -1], [2, 0])

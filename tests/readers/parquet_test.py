@@ -195,3 +195,12 @@ def test_a_file_that_is_not_what_it_was_is_named(tmp_path):
   os.replace(write(tmp_path / 'b', {'n': [3, 4], 'v': [0.5, 1.5]}), path)
   with pytest.raises(ValueError, match=f'^{path} has changed since the traini'):
     reader.read(np.arange(2))
+
+
+@pytest.mark.parametrize('value', [-1.0, np.nan, np.inf])
+def test_a_weight_that_is_none_is_named(tmp_path, value):
+  path = write(tmp_path / 'a', {'n': [1] * 8, 'w': [0.0] * 6 + [value, 2.0]})
+  assert len(parquet.Reader(path, x='n', y='w').read(np.arange(8))) == 2
+  reader = parquet.Reader(path, x='n', y='n', w='w')
+  with pytest.raises(ValueError, match='row group 1: w: 1 of 4'):
+    reader.read(np.arange(1))

@@ -1,0 +1,29 @@
+"""Weights of examples: how much each counts in the loss."""
+
+import numpy as np
+
+
+def convert(called: str, values: np.ndarray) -> np.ndarray:
+  """Returns numbers as float32 weights.
+
+  Args:
+    called: what an error calls them.
+    values: array of numbers.
+
+  Raises:
+    ValueError: one is negative, whose loss would be maximised, or not finite.
+  """
+  with np.errstate(over='ignore'):  # The check names it.
+    found = values.astype(np.float32)
+  wrong = find_wrong(found)
+  if wrong.any():
+    raise ValueError(
+      f'{called}: {int(wrong.sum()):,} of {found.size:,} weights are negative '
+      f'or not finite, such as {found[wrong][0]:g}: expected 0 or more'
+    )
+  return found
+
+
+def find_wrong(values: np.ndarray) -> np.ndarray:
+  """Returns which numbers are no weights, bool of their shape."""
+  return ~((values >= 0) & np.isfinite(values))
