@@ -10,7 +10,7 @@ import glob
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from distmnist.api import keras_optimizer, process, training
@@ -113,11 +113,11 @@ def fit(
   from distmnist.data import fit_data  # noqa: PLC0415  It needs NumPy.
 
   _check_layers(model)
-  splits = fit_data.make_splits(
+  splits, batch_size = fit_data.make_splits(
     *(model, x, y, validation_data, validation_split),
     *(test_data, sample_weight, class_weight),
   )
-  defaults = {'batch_size': fit_data.find_batch_size(x) or 32}
+  defaults = {'batch_size': batch_size or 32}
   if 'validation' in splits:
     defaults['validation_steps'] = -1  # Once an epoch.
   elif given.get('early_stopping_patience', '0') != '0':
@@ -144,8 +144,12 @@ def fit(
       )
     settings['best'] = best
   with _opened(logdir) as folder:
-    reword = functools.partial(reword_line, None if logdir else folder)
-    settings = {**defaults, **settings, 'on_line': on_line, 'reword': reword}
+    settings = {**defaults, **settings}
+    is_off = {name for name, value in settings.items() if value is False}
+    reword = functools.partial(
+      reword_line, None if logdir else folder, is_off=is_off
+    )
+    settings |= {'on_line': on_line, 'reword': reword}
     report = _train(model, folder, splits, settings, schedule)
   return model, report
 
@@ -167,7 +171,9 @@ def _check_layers(model: 'keras.Model') -> None:
 _HIDDEN = 'model', 'report', 'page', 'curves'
 
 
-def reword_line(temporary: str | None, line: str) -> str | None:
+def reword_line(
+  temporary: str | None, line: str, is_off: Container[str] = ()
+) -> str | None:
   """Returns a line of the run in the words of fit, None to leave it out.
 
   Settings are called as the caller gives them, a problem is not his, and of a
@@ -176,6 +182,7 @@ def reword_line(temporary: str | None, line: str) -> str | None:
   Args:
     temporary: that folder, or None.
     line: as the run prints it.
+    is_off: the settings that are False, which the run calls --noNAME.
   """
   if temporary and temporary in line:
     line = re.sub(rf', logs in {re.escape(temporary)}\S*', '', line)
@@ -184,7 +191,11 @@ def reword_line(temporary: str | None, line: str) -> str | None:
   if ': error: ' in line:
     line = re.sub(r' \(see \S+ --help\)', '', line)
     line = re.sub(r'--problem=fitted: (fitted\.py(:\d+)?, )?', '', line)
-    line = re.sub(r'(?<![\w-])--(no)?(?=\w)', '', line)
+    line = re.sub(
+      r'(?<![\w-])--(no(?=\w))?(\w+)',
+      lambda match: match[2] if match[2] in is_off else match[0][2:],
+      line,
+    )
   return line
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distmnist.data import array_folder, mixed_columns
+from distmnist.data import array_folder, example_weights, mixed_columns
 
 if TYPE_CHECKING:
   import keras
@@ -33,8 +33,10 @@ def make_splits(
   test_data: Any = None,
   sample_weight: Any = None,
   class_weight: Mapping[int, float] | None = None,
-) -> Splits:
-  """Returns what to train on, and what to judge by if that is given.
+) -> tuple[Splits, int | None]:
+  """Returns what to train on and to judge by, and the size of a batch of x.
+
+  That is None if x is not a data set of batches.
 
   Args:
     model: a DataFrame's columns are its inputs if they have these names.
@@ -53,6 +55,7 @@ def make_splits(
   """
   if validation_data is not None and validation_split:
     raise ValueError('validation_data and validation_split: expected one')
+  x, y, sample_weight, batch_size = _read('x', x, y, sample_weight)
   train = take(model, 'x', x, y, sample_weight)
   splits = {'train': train}
   if validation_split:
@@ -74,7 +77,7 @@ def make_splits(
       )
     x, y = splits['train']
     splits['train'] = x, y, weigh_classes(y, class_weight)
-  return splits
+  return splits, batch_size
 
 
 def take(
@@ -90,13 +93,7 @@ def take(
   Raises:
     ValueError: see make_splits.
   """
-  if is_dataset(x):
-    if y is not None or w is not None:
-      raise ValueError(
-        f'{called} is a data set, which has labels and weights itself: expected'
-        ' no y and no sample_weight beside it'
-      )
-    x, y, w = (*read_dataset(x, called), None)[:3]
+  x, y, w, _ = _read(called, x, y, w)
   if hasattr(x, '__next__') or hasattr(x, 'num_batches'):
     raise ValueError(
       f'{called} is a {type(x).__name__}: expected arrays, a DataFrame or a '
@@ -110,9 +107,11 @@ def take(
   of = called.removeprefix('x') if called[:1] == 'x' else f' of {called}'
   parts = {called: _name_columns(model, called, x), f'y{of}': y}
   if w is not None:  # A list of numbers is no nest here.
-    parts[f'sample_weight{of}'] = np.asarray(w)
+    parts[f'sample_weight{of}'] = _make_plain(w, f'sample_weight{of}')
   nests = []
   for name, nest in parts.items():
+    if not array_folder.flatten(nest)[1]:
+      raise ValueError(f'{name} has no array')
     for column, values in _walk(name, nest):
       _check_column(column, values)
     nests.append(array_folder.map_arrays(_make_array, nest))
@@ -138,6 +137,21 @@ def take(
   if w is not None:
     nests[2] = _make_weights(f'sample_weight{of}', nests[2])
   return tuple(nests)
+
+
+def _read(
+  called: str, x: Any, y: Any, w: Any
+) -> tuple[Any, Any, Any, int | None]:
+  """Returns (x, y, w, the size of a batch), those of a data set if x is one."""
+  if not is_dataset(x):
+    return x, y, w, None
+  if y is not None or w is not None:
+    raise ValueError(
+      f'{called} is a data set, which has labels and weights itself: expected'
+      ' no y and no sample_weight beside it'
+    )
+  examples, batch_size = read_dataset(x, called)
+  return *(*examples, None)[:3], batch_size
 
 
 def _cut(train: Examples, part: float) -> Splits:
@@ -184,7 +198,10 @@ def weigh_classes(
   classes = np.round(y).astype(np.int64)
   weights = np.ones(classes.shape, np.float32)
   for key, weight in class_weight.items():
-    weights[classes == key] = weight
+    called, found = f'class_weight[{key}]', np.asarray(weight)
+    if found.ndim or found.dtype.kind not in 'biuf':
+      raise ValueError(f'{called} is {str(weight)[:40]}: expected a number')
+    weights[classes == key] = example_weights.convert(called, found)
   return weights
 
 
@@ -275,18 +292,10 @@ def is_dataset(x: Any) -> bool:
   return hasattr(x, 'cardinality') and hasattr(x, 'element_spec')
 
 
-def find_batch_size(x: Any) -> int | None:
-  """Returns the size of the batches of a data set, None if it has none."""
-  if not is_dataset(x):
-    return None
-  for element in x.take(1).as_numpy_iterator():
-    _, leaves = array_folder.flatten(element[1])
-    return len(leaves[0]) if np.ndim(leaves[0]) else None
-  return None
-
-
-def read_dataset(dataset: Any, called: str) -> Examples:
+def read_dataset(dataset: Any, called: str) -> tuple[Examples, int | None]:
   """Returns the arrays of a tf.data.Dataset, read once, element by element.
+
+  And the size of its first batch, None if it has single examples.
 
   Args:
     dataset: of (x, y) or (x, y, w), batches as for Keras's fit or, where y has
@@ -315,20 +324,41 @@ def read_dataset(dataset: Any, called: str) -> Examples:
       'weights): expected those, in batches or one by one'
     )
   is_single = array_folder.flatten(spec[1])[1][0].shape.rank == 0
+  if not is_single:
+    _check_batches(spec, called)
   join = np.stack if is_single else np.concatenate
   elements = [*dataset.as_numpy_iterator()]
   if not elements:
     raise ValueError(f'{called} has no example')
   try:
-    return tuple(
+    examples = tuple(
       _join([element[i] for element in elements], join)
       for i in range(len(spec))
     )
+    first = array_folder.flatten(elements[0][1])[1][0]
+    return examples, None if is_single else len(first)
   except (AttributeError, ValueError) as error:
     raise ValueError(
       f'{called}: its elements do not make one array ({error}): expected dense '
       'tensors of one shape'
     ) from error
+
+
+def _check_batches(spec: tuple, called: str) -> None:
+  """Raises ValueError if these are no batches, by the sizes that are known."""
+  shapes = [
+    leaf.shape.as_list()
+    for part in spec
+    for leaf in array_folder.flatten(part)[1]
+    if getattr(getattr(leaf, 'shape', None), 'rank', None) is not None
+  ]
+  sizes = {shape[0] if shape else 0 for shape in shapes} - {None}
+  if len(sizes) > 1 or 0 in sizes:
+    raise ValueError(
+      f'{called} is a data set of arrays of shapes '
+      f'{" and ".join(map(str, shapes))}, which are no batches: expected the '
+      'same number of examples in each; batch(...) it first'
+    )
 
 
 def _join(parts: list, join: Callable) -> Nest:
@@ -372,7 +402,8 @@ def _name_columns(model: 'keras.Model', called: str, x: Any) -> Any:
   others = [
     name
     for name, column in columns.items()
-    if _make_plain(column).dtype.kind not in 'biuf'
+    if _make_plain(column, f'column {name} of {called}').dtype.kind
+    not in 'biuf'
   ]
   if not others:
     return x
@@ -423,7 +454,7 @@ def _walk(called: str, nest: Any) -> Iterator[tuple[str, Any]]:
 
 def _check_column(called: str, values: Any) -> None:
   """Raises ValueError if values are missing, infinite, or of another kind."""
-  array, missing, infinite = np.asarray(values), 0, 0
+  array, missing, infinite = _make_plain(values, called), 0, 0
   if array.dtype.kind == 'O':
     missing = sum(map(_is_missing, array.flat))
   elif array.dtype.kind == 'f':
@@ -453,14 +484,26 @@ def _is_missing(value: Any) -> bool:
   return isinstance(value, (float, np.floating)) and math.isnan(value)
 
 
-def _make_plain(values: Any) -> np.ndarray:
-  """Returns the array of a column; numbers that pandas keeps as objects too."""
-  array = np.asarray(values)
-  if array.dtype == object and not any(isinstance(v, str) for v in array.flat):
-    plain = np.array(array.tolist())
-    if plain.dtype.kind in 'biuf':
-      return plain
-  return array
+def _make_plain(values: Any, called: str = 'an array') -> np.ndarray:
+  """Returns the array of a column; numbers that pandas keeps as objects too.
+
+  Raises:
+    ValueError: names what has values of several shapes.
+  """
+  try:
+    array = np.asarray(values)
+    if array.dtype == object and not any(
+      isinstance(v, str) for v in array.flat
+    ):
+      plain = np.array(array.tolist())
+      if plain.dtype.kind in 'biuf':
+        return plain
+    return array
+  except ValueError as error:
+    raise ValueError(
+      f'{called} has values of several lengths or shapes: pad them to one, or '
+      'make numbers of them'
+    ) from error
 
 
 def _make_array(values: Any) -> np.ndarray:
@@ -483,4 +526,4 @@ def _make_weights(called: str, weights: Nest) -> np.ndarray:
       f'{called} is {array.dtype.name} of shape {[*array.shape]}: expected [n],'
       ' a number for each example'
     )
-  return array.astype(np.float32)
+  return example_weights.convert(called, array)

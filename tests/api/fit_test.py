@@ -6,6 +6,7 @@ import tempfile
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from distmnist import runtime
 from distmnist.api import fit, process
@@ -227,6 +228,45 @@ def test_lines_are_in_the_words_of_fit(line, said):
   assert fit.reword_line('/tmp/f', line) == said
   if ': error: ' not in line:  # A folder that stays may be named.
     assert fit.reword_line(None, line) == line
+
+
+@pytest.mark.parametrize(
+  'said, is_off, expected',
+  [
+    ('--noise=0.1 and --normalize', {'shuffle'}, 'noise=0.1 and normalize'),
+    ('--noshuffle and --nowait', {'shuffle'}, 'shuffle and nowait'),
+  ],
+)
+def test_a_setting_has_the_name_that_the_caller_gave(said, is_off, expected):
+  begin = 'distmnist.launch: error: '
+  assert fit.reword_line(None, begin + said, is_off) == begin + expected
+
+
+def test_what_is_false_is_named_without_its_no(monkeypatch):
+  found = []
+  monkeypatch.setattr(fit, '_train', lambda *args: found.append(args[3]))
+  fit.fit(None, X, X, optimizer='sgd', normalize=True, shuffle_files=False)
+  assert found[0]['reword']('a: error: --noshuffle_files, --nonormalize') == (
+    'a: error: shuffle_files, nonormalize'
+  )
+
+
+@pytest.mark.parametrize('given, size', [({}, 4), ({'batch_size': 2}, 2)])
+def test_a_data_set_is_read_once_for_its_batch_size_too(
+  monkeypatch, given, size
+):
+  x, found = np.arange(6.0), []
+  batches = iter([(x[:4, None], x[:4]), (x[4:, None], x[4:])])
+  with runtime.eagerly():
+    spec = tf.TensorSpec([None, 1]), tf.TensorSpec([None])
+    dataset = tf.data.Dataset.from_generator(
+      lambda: batches, output_signature=spec
+    ).apply(tf.data.experimental.assert_cardinality(2))
+    monkeypatch.setattr(fit, '_train', lambda *args: found.extend(args[2:4]))
+    fit.fit(None, dataset, optimizer='sgd', **given)
+  splits, settings = found
+  assert splits['train'][1].tolist() == x.tolist()
+  assert settings['batch_size'] == size
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from distmnist.data import fit_data
 
 X, Y = np.arange(10.0), np.arange(10)
 NAN = float('nan')
+RAGGED = np.array([[1], [1, 2]], object)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,7 @@ class NAType:
 
 
 def make_splits(*args, **kwargs):
-  return fit_data.make_splits(None, *args, **kwargs)
+  return fit_data.make_splits(None, *args, **kwargs)[0]
 
 
 def test_the_last_part_is_judged_on_in_place_of_trained():
@@ -99,7 +100,13 @@ def test_the_weights_of_classes_are_those_of_keras_and_of_training_alone():
     ({'sample_weight': np.ones([10, 2])}, r'sample_weight is .*expected \[n\]'),
     ({'sample_weight': [1, 2]}, 'y has 10 and sample_weight has 2 examples'),
     ({'sample_weight': [NAN] * 10}, 'sample_weight: 10 values are missing'),
+    ({'sample_weight': [[1], [1, 2]]}, '^sample_weight has values of several'),
+    ({'sample_weight': -X}, '^sample_weight: 9 of 10 weights are negative'),
     ({'class_weight': {'yes': 2}}, 'class_weight={.yes.: 2} .* in y'),
+    ({'class_weight': {1: None}}, r'^class_weight\[1\] is None'),
+    ({'class_weight': {1: NAN}}, r'^class_weight\[1\]: '),
+    ({'class_weight': {1: -2}}, r'^class_weight\[1\]: '),
+    ({'class_weight': {1: 1e39}}, r'^class_weight\[1\]: '),
     (
       {'class_weight': {1: 2}, 'sample_weight': X},
       'class_weight and sample_weight: expected one',
@@ -123,6 +130,15 @@ def test_arguments_that_do_not_fit_are_refused(settings, said):
     (X, {'a': Y, 'b': Y}, 'y has 2 arrays, .* write a file with'),
     (X, (Y, Y), 'y has 2 arrays, .* write a file with'),
     (X[:0], Y[:0], 'x has no example'),
+    (X, [], '^y has no array'),
+    (X, {}, '^y has no array'),
+    ({}, Y, '^x has no array'),
+    ([], Y, '^x has no array'),
+    (RAGGED, Y[:2], '^x has values of several'),
+    (X[:2], RAGGED, '^y has values of several'),
+    ({'a': X[:2], 'b': RAGGED}, Y[:2], '^column b of x has values of several'),
+    ({'a': [[1], [1, 2]]}, Y[:2], '^column a of x has values of several'),
+    (Frame(a=[[1], [1, 2]]), Y[:2], '^column a of x has values of several'),
     (np.array([1, NAN, NAN]), Y[:3], '^x: 2 values are missing: fill them'),
     (np.array([[1, 2], [3, NAN]]), Y[:2], '^column 1 of x: 1 value is missing'),
     (
@@ -197,10 +213,11 @@ def test_a_data_set_is_read_in_its_order():
   given = make_dataset({'a': X, 't': X.astype(str)}, Y)
   x, y = fit_data.take(None, 'x', given)
   assert x['a'].tolist() == X.tolist() and x['t'][3] == '3.0'
-  assert y.tolist() == Y.tolist() and fit_data.find_batch_size(given) is None
+  assert y.tolist() == Y.tolist()
   x, y, w = fit_data.take(None, 'x', make_dataset(X, Y, Y).batch(4))
   assert (x.tolist(), y.tolist(), w.dtype) == (X.tolist(), Y.tolist(), 'f')
-  assert fit_data.find_batch_size(make_dataset(X, Y).batch(4)) == 4
+  assert fit_data.make_splits(None, given)[1] is None
+  assert fit_data.make_splits(None, make_dataset(X, Y).batch(4))[1] == 4
   splits = make_splits(
     make_dataset(X, Y),
     validation_data=make_dataset(X, Y).batch(3),
@@ -218,6 +235,12 @@ def test_a_data_set_is_read_in_its_order():
     (lambda d: d.map(lambda x, y: x), 'of other elements than'),
     (lambda d: d.take(0), 'has no example'),
     (lambda d: d.ragged_batch(2), 'elements do not make one array'),
+    (lambda d: d.map(lambda x, y: (x, y[None])), r'batch\(\.\.\.\) it'),
+    (lambda d: d.map(lambda x, y: ([x, x], y[None])), r'batch\(\.\.\.\) it'),
+    (
+      lambda d: d.map(lambda x, y: ([x, x], tf.one_hot(y, 3))),
+      r'batch\(\.\.\.\) it',
+    ),
   ],
 )
 def test_a_data_set_that_has_no_numbered_examples_is_refused(change, said):
