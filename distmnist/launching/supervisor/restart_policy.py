@@ -155,6 +155,7 @@ class RestartPolicy:
     lost = self.records.running
     for record in lost:
       record.is_running, record.code = False, -signal.SIGKILL
+      record.reason = ''  # Not that of an attempt before.
     if self._is_complete:
       _log.info(f'{_SERVER} has died ({cause}): the training is complete')
       self.records.cancel_restarts()

@@ -216,9 +216,12 @@ class TaskGroup:
         record.is_running = False
       return
     now = time.monotonic()
-    if self.signals or not self._policy.note_server_death(
+    may_restart = not self.signals and self._policy.note_server_death(
       error.cause, self._host_time, now
-    ):
+    )
+    if self._record:  # Before the next attempts begin, in this same turn.
+      self._record.update(self.records)
+    if not may_restart:
       raise error
     if self.records.waiting:
       self._restart_host()

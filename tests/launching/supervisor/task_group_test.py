@@ -10,13 +10,14 @@ import pytest
 
 from distmnist.common import cli, stop_grace
 from distmnist.launching import host as host_lib
-from distmnist.launching import jobs
+from distmnist.launching import jobs, run_record
 from distmnist.launching.forking import fork_client
 from distmnist.launching.supervisor import (
   failures,
   restart_policy,
   task_group,
 )
+from distmnist.watching import metrics_file
 from tests.support.fake_host import FakeHost
 from tests.support.paths import SUPPORT
 
@@ -106,6 +107,33 @@ def test_a_host_that_dies_is_back_with_its_tasks_as_often_as_it_may(
   assert host.num_restarts == 1
   assert begun == [('fake host', 7, 2)]
   assert len(host.started) == 2 * len(cluster)
+
+
+@pytest.mark.parametrize('num_restarts', [0, 1])
+def test_the_record_has_the_end_of_each_task_of_a_host_that_dies(
+  tmp_path, cluster, monkeypatch, num_restarts
+):
+  monkeypatch.setattr(restart_policy, 'FIRST_BACKOFF_SECS', 0)
+  death = host_lib.HostDiedError('the host has died', 'killed by SIGKILL')
+  host = FakeHost([[], death, [], [(task.name, 0) for task in cluster]])
+  mine = run_record.RunRecord(str(tmp_path), 'local', [])
+  mine.begin(cluster, str(tmp_path))
+  limits = restart_policy.Limits(num_restarts)
+  with task_group.TaskGroup(
+    host, str(tmp_path), limits, record=mine
+  ) as group:
+    for task in cluster:
+      group.start(task)
+    with contextlib.suppress(host_lib.HostDiedError):
+      group.wait(cluster)
+  mine.close()
+  events = [
+    (line['event'], line.get('attempt') or line['code'])
+    for line in metrics_file.read(str(tmp_path))
+    if line.get('about') == 'worker 1'
+  ]
+  again = [('started', 2), ('ended', 0)] * num_restarts
+  assert events == [('started', 1), ('ended', -9), *again]
 
 
 @pytest.mark.parametrize(
