@@ -21,9 +21,11 @@ _NOT_KEPT = 'logdir', 'fed_dir'
 _CHANGES_FILE = 'flag_changes.json'
 # Addresses differ from life to life: their number counts.
 _COUNTED = {'ps_hosts': 'num_ps', 'worker_hosts': 'num_workers'}
-# What says which task this is, or what a program does in place of a training.
+# What says which task this is, how a life begins and ends, or what a program
+# does in place of a training.
 _NO_CHANGE = (
   *('job_name', 'task_index', 'report_file', 'download_only'),
+  *('resume', 'stop_grace_secs'),
   *('print_cluster', 'help', 'helpfull'),
 )
 

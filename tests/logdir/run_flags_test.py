@@ -85,8 +85,9 @@ def test_what_changes_from_life_to_life_is_kept_with_its_step(
   set_flags('--learning_rate=0.05', '--worker_hosts=a:1,b:1')
   assert run_flags.find_changes(logdir) == {}
   run_flags.write(logdir)
-  # Other ports, another task: the same run.
-  set_flags('--learning_rate=0.05', '--worker_hosts=a:2,b:2', '--task_index=1')
+  # Other ports, another task, another way to begin and end: the same run.
+  words = '--worker_hosts=a:2,b:2', '--task_index=1', '--resume=never'
+  set_flags('--learning_rate=0.05', *words, '--stop_grace_secs=9')
   run_flags.write(logdir, 10)
   assert run_flags.read_changes(logdir) == []
   words = '--learning_rate=0.01', '--worker_hosts=a:2,b:2,c:2', '--history'
