@@ -135,7 +135,7 @@ class Sampler:
     )
     self.every_secs = min(every_secs, threading.TIMEOUT_MAX)
     self.pause_secs = self.every_secs
-    self._last_sample = -math.inf
+    self._last_sample = self._last_asked = -math.inf
     self._usage = Usage()
     self._lines = queue.Queue(_MAX_LINES)  # (kind, fields), 'end' the last.
     self._last_time = 0.0
@@ -148,15 +148,18 @@ class Sampler:
     return self
 
   def is_due(self):
-    """Whether a sample may be asked for: the last one is not of just now."""
-    return time.monotonic() - self._last_sample > self.every_secs / 2
+    """Whether a sample may be asked for: the last such is old enough.
+
+    A little less than `every_secs`: a worker's plain lines are as far apart,
+    and each comes with a sample. One that came by itself does not count.
+    """
+    return time.monotonic() - self._last_asked > 0.9 * self.every_secs
 
   def write(self, kind, **fields):
     """Has a line written, a `sample` as it is then; does not wait."""
     if kind == 'sample':
-      self._last_sample = (
-        time.monotonic()
-      )  # Even if the disk is slow to take it.
+      # Even if the disk is slow to take it.
+      self._last_sample = self._last_asked = time.monotonic()
     if not self._is_closed:
       with contextlib.suppress(queue.Full):
         self._lines.put_nowait((kind, {'time': time.time(), **fields}))

@@ -104,13 +104,23 @@ def test_the_samples_of_a_worker_come_as_it_asks(tmp_path, monkeypatch):
     clock.monotonic = lambda: 1e9 + 3600 * clock.now
     clock.time, clock.process_time = time.time, time.process_time
     monkeypatch.setattr(own_metrics, 'time', clock)
-    for clock.now in 1, 1.2, 2, 2.4, 3.1:
+    for clock.now in 1, 1.2, 1.7, 2, 2.4, 2.8, 3.1:
       metrics.sample_if_due()
       if clock.now in (1, 2, 3.1):
         assert seen.get(timeout=20)['step'] == clock.now
     assert seen.empty()  # There was one lately.
     metrics.sample()
     assert seen.get(timeout=20)['step'] == 3.1
+
+
+def test_each_plain_line_comes_with_a_sample(make):
+  """Also soon after one that came by itself."""
+  mine = make(every_secs=60.0)
+  mine.write('sample')
+  assert not mine.is_due()
+  mine._last_asked -= 60.0
+  mine.sample()
+  assert mine.is_due()
 
 
 def test_from_one_sample_to_the_next_it_may_be_centuries(make):
