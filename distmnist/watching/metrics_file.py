@@ -42,6 +42,7 @@ MAX_BYTES = 2**26
 _MOST_PAUSES = 10
 # In all lines of samples, near their beginning.
 _SAMPLE = b'"kind": "sample"'
+_MEANS = b'"kind": "means"'
 _TIME = re.compile(rb'"time": ([\d.]+)')
 # What is read of a file without a state.jsonl.
 _END_BYTES = 2**16
@@ -134,7 +135,9 @@ class Writer:
     self._inode = os.stat(self.path).st_ino
     for new in lines:
       self._state.note(new)
-    self._state.write()
+    # Means tell nothing of how things stand, and may be many.
+    if any(new['kind'] != 'means' for new in lines):
+      self._state.write()
     if size > self._most_bytes:
       self._most_bytes = size + MAX_BYTES // 8  # If it fails.
       self._most_bytes = max(MAX_BYTES, 3 * _thin(self.path) // 2)
@@ -261,25 +264,35 @@ def _thin(path: str) -> int:
 
   Those that stay are evenly spread over the time that tasks were at work, so
   that the beginning of a long run is not lost. The last one before any other
-  line stays.
+  line but means stays; one that was cut off does not.
 
   Raises:
     OSError: it cannot be read or rewritten.
   """
-  gap, last, waiting = _find_gap(path), -math.inf, b''
+  # A sample, and the means after it.
+  gap, last, waiting, behind = _find_gap(path), -math.inf, b'', b''
   with open(path, 'rb') as old, files.replacing(path, 'wb') as new:
     for text in old:
-      if _SAMPLE not in text:
-        new.write(waiting + text)
-        waiting, last = b'', -math.inf
+      if _MEANS in text:
+        if waiting:
+          behind += text
+        else:
+          new.write(text)
         continue
+      if _SAMPLE not in text:
+        new.write(waiting + behind + text)
+        waiting, behind, last = b'', b'', -math.inf
+        continue
+      if not _is_sample(text):
+        continue
+      new.write(behind)
       time = _find_time(text)
       is_close = abs(time - last) < gap  # A clock may be set back.
-      waiting = text if is_close else b''
+      waiting, behind = text if is_close else b'', b''
       if not is_close:
         new.write(text)
         last = time
-    new.write(waiting)
+    new.write(waiting + behind)
     return new.tell()
 
 
@@ -293,6 +306,8 @@ def _find_gap(path: str) -> float:
   pauses, num_samples, last = [], 0, math.inf
   with open(path, 'rb') as file:
     for text in file:
+      if _MEANS in text:
+        continue
       time = _find_time(text) if _SAMPLE in text else math.inf
       num_samples += _SAMPLE in text
       if last < time < math.inf:
@@ -302,6 +317,12 @@ def _find_gap(path: str) -> float:
   secs = sum(min(pause, most) for pause in pauses)
   # A little less than twice: samples come at multiples of a period.
   return 1.9 * secs / max(1, num_samples)
+
+
+def _is_sample(text: bytes) -> bool:
+  """Whether a line is a sample, and a whole one, without parsing it."""
+  is_whole = text.endswith(b'}\n') and text.count(b'{') == text.count(b'}')
+  return is_whole and _SAMPLE in text
 
 
 def _find_time(text: bytes) -> float:
@@ -420,12 +441,13 @@ def _choose(file: BinaryIO, num_samples: float) -> Iterator[bytes]:
   # A part is read and counted at once: a line takes far longer on its own.
   while data := file.read(part):
     data += file.readline()
-    if data.count(b'\n') == data.count(_SAMPLE):
-      yield data[data.rfind(b'\n', 0, -1) + 1 :]
+    text = data[data.rfind(b'\n', 0, -1) + 1 :]
+    if data.count(b'\n') == data.count(_SAMPLE) and _is_sample(text):
+      yield text
       continue
     last = b''
     for text in data.splitlines(keepends=True):
-      is_sample = _SAMPLE in text
+      is_sample = _is_sample(text)
       if last and not is_sample:
         yield last
       if not is_sample:

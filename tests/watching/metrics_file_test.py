@@ -166,6 +166,64 @@ def test_half_of_the_samples_stay_whatever_the_clock_did(
     assert 4000 < sum(line.endswith('}\n') for line in file) < 6000
 
 
+def test_samples_are_thinned_among_means(tmp_path, monkeypatch):
+  clock = itertools.count(1.7e9)
+  monkeypatch.setattr(metrics_file.time, 'time', lambda: next(clock))
+  writer = make(tmp_path, 'worker 0')
+  for step in range(1000):
+    writer.write('sample', state='training', step=step)
+    writer.write('means', step=step, epoch=step + 1, steps=1, metrics={})
+  metrics_file._thin(metrics_file.path_of(str(tmp_path), 'worker 0'))
+  lines = read_lines(tmp_path, 'worker_0')
+  samples = [x for x in lines if x['kind'] == 'sample']
+  assert 400 < len(samples) < 600 and samples[-1]['step'] == 999
+  assert [x['step'] for x in lines if x['kind'] == 'means'] == [*range(1000)]
+  assert lines == sorted(lines, key=lambda line: line['time'])
+
+
+def test_means_leave_the_state_as_it_is(tmp_path):
+  writer = make(tmp_path, 'worker 0')
+  writer.write('sample', state='training', step=1)
+  path = tmp_path / 'metrics' / 'worker_0' / 'state.jsonl'
+  inode = path.stat().st_ino
+  writer.write('means', step=1, epoch=1, steps=1, metrics={})
+  assert path.stat().st_ino == inode
+  other = make(tmp_path, 'worker 0', 'b')
+  other.write('means', step=1, epoch=1, steps=1, metrics={})
+  lines, _ = metrics_file.read_state(str(tmp_path))
+  assert [(x['life'], x['kind']) for x in lines] == [('b', 'start')]
+
+
+# All lines have the same fields: some are cut off at an inner brace.
+_CUTS = (5, 40, -40, -3, -2, -1)
+
+
+@pytest.mark.parametrize('cut', _CUTS)
+@pytest.mark.parametrize('is_last', [True, False])
+def test_a_line_that_is_cut_off_costs_that_line_alone(tmp_path, cut, is_last):
+  writer = make(tmp_path, 'worker 0')
+  for step in range(1000):
+    fields = {'step': step, 'staleness': {'0': step}}
+    writer.write('sample', state='training', **fields)
+  path = tmp_path / 'metrics' / 'worker_0' / 'metrics.jsonl'
+  whole = path.read_bytes()
+  last = whole[whole.rfind(b'\n', 0, -1) + 1 : -1]
+  path.write_bytes(whole + last[:cut])
+  if not is_last:
+    make(tmp_path, 'worker 0', 'b').write('sample', state='training', step=0)
+
+  def find_last():
+    return {
+      line['life']: line['step']
+      for line in metrics_file.read_last_samples(str(tmp_path), 'worker', [])
+    }
+
+  expected = {'a': 999} | ({} if is_last else {'b': 0})
+  assert find_last() == expected
+  metrics_file._thin(path)
+  assert find_last() == expected
+
+
 def test_of_a_large_file_an_evenly_spread_part_can_be_read(
   tmp_path, monkeypatch
 ):
