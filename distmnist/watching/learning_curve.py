@@ -6,6 +6,7 @@ together as a curve, a picture, and Keras's history. Matplotlib draws; it is of
 the extra `plots` and imported only to draw.
 """
 
+import bisect
 import collections
 import contextlib
 import io
@@ -146,21 +147,30 @@ class Curve:
     Metrics are of the steps that a worker looked at: of `--steps_per_run` steps
     the last one.
     """
-    epochs = collections.defaultdict(list)
+    # What a line of several epochs says is shared out evenly among them.
+    epochs, ends = collections.defaultdict(list), {}
     for mine in self._find_means().values():
+      before = 0
       for line in mine:
-        epochs[line['epoch']].append(line)
+        last, step = line['epoch'], line['step']
+        first = min(line.get('first_epoch') or last, last)
+        num = last - first + 1
+        for number in range(max(1, first), last + 1):
+          epochs[number].append(line | {'steps': line['steps'] / num})
+          end = before + (step - before) * (number - first + 1) / num
+          ends[number] = max(end, ends.get(number, 0))
+        before = step
     numbers = range(1, self.epoch + 1)
     history = {
       name: [_compute_mean(epochs[number], name) for number in numbers]
       for name in self.find_names()
     }
-    ends = {
-      n: max(line['step'] for line in epochs[n]) for n in epochs if epochs[n]
-    }
+    by_end = sorted((end, number) for number, end in ends.items())
     validated = {}
     for line in self._find_validations() if ends else ():
-      number = min(ends, key=lambda n: abs(ends[n] - line['step']))
+      i = bisect.bisect_left(by_end, (line['step'],))
+      near = by_end[max(0, i - 1) : i + 1]
+      number = min(near, key=lambda x: abs(x[0] - line['step']))[1]
       other = validated.setdefault(number, line)
       validated[number] = min(
         (line, other), key=lambda x: abs(ends[number] - x['step'])

@@ -114,6 +114,7 @@ _FIELDS = {
       *('examples_per_sec', 'received_bytes_per_sec', 'sent_bytes_per_sec'),
       *('staleness_mean', 'batch_size', 'begun', 'bytes_sent'),
       *('bytes_received', 'nonfinite_pushes', 'pushes', 'timed_steps'),
+      'first_epoch',
       *('timed_examples_of_all', 'train_secs', 'steps'),
     ),
     _is_number,

@@ -17,8 +17,11 @@ def make_writer(folder, index, life='a'):
   return metrics_file.Writer(folder, f'worker {index}', life, host='h', pid=1)
 
 
-def write_means(writer, step, epoch, steps, **metrics):
-  writer.write('means', step=step, epoch=epoch, steps=steps, metrics=metrics)
+def write_means(writer, step, epoch, steps, first=None, **metrics):
+  more = {'first_epoch': first} if first else {}
+  writer.write(
+    'means', step=step, epoch=epoch, **more, steps=steps, metrics=metrics
+  )
 
 
 def look(folder):
@@ -37,6 +40,22 @@ def test_an_epoch_has_the_mean_over_the_steps_of_all_workers(folder):
     'loss': [2.0, 0.5],
     'accuracy': [pytest.approx((5 * 0.1 + 10 * 0.4) / 15), 0.5],
   }
+
+
+def test_epochs_that_share_a_line_share_its_means(folder):
+  writer = make_writer(folder, 0)
+  write_means(writer, 10, 1, 10, loss=4.0)
+  write_means(writer, 15, 2, 5, loss=3.0)
+  write_means(writer, 40, 4, 15, first=2, loss=1.0)
+  for step, loss in (21, 0.75), (28, 0.5), (39, 0.25):
+    writer.write(
+      'evaluation', split='validation', step=step, metrics={'loss': loss}
+    )
+  history = look(folder).find_history()
+  assert history['loss'] == [4.0, 2.0, 1.0, 1.0]
+  assert history['val_loss'] == pytest.approx(
+    [math.nan, 0.75, 0.5, 0.25], nan_ok=True
+  )
 
 
 def test_of_validations_the_nearest_to_the_end_of_an_epoch_counts(folder):

@@ -1,19 +1,25 @@
 """Means over a worker's steps, from which learning curves are drawn."""
 
 import collections
+import time
 from collections.abc import Callable, Iterable
 
 # A line when the steps have grown by 1/20: after n steps there are about
 # 20 + 20 ln(n / 20) lines, closest where a curve is steep, and nobody needs to
 # know where the training ends.
 _PART = 20
+# Lines at the ends of epochs: so many, then one in so many seconds, as with one
+# each a run of many short epochs would write without end.
+_MOST_EPOCHS = 500
+_EPOCH_SECS = 10.0
 
 
 class StepMeans:
   """Adds up the loss and the metrics, and writes their means now and then.
 
   A line is written after each of the first 20 steps, then whenever the steps
-  have grown by 5 %, and at each epoch's end: no line is of two epochs.
+  have grown by 5 %, and at each epoch's end, so that no line is of two epochs.
+  After the first 500 epochs it may be of several that took less than 10 s.
   """
 
   def __init__(
@@ -36,6 +42,9 @@ class StepMeans:
     self._sums = collections.Counter()
     self._counts = collections.Counter()
     self._last = None  # (global step, epoch) of the last step.
+    self._first_epoch = None  # Of the steps that no line has.
+    self._num_epochs = 0  # Lines at the end of one.
+    self._time = time.monotonic()
 
   def add(self, values: dict) -> None:
     """Adds a step.
@@ -47,8 +56,10 @@ class StepMeans:
     step = values['global_step']
     epoch = self._find_epoch(step)
     if self._last and epoch != self._last[1]:
-      self.flush()
+      self._end_epoch(is_back=epoch < self._last[1])
     self._last = step, epoch
+    if self._num_steps == self._num_written:
+      self._first_epoch = epoch
     self._num_steps += 1
     for name in self._names:
       if name in values:
@@ -58,12 +69,23 @@ class StepMeans:
     if fresh >= max(1, self._num_written // _PART):
       self.flush()
 
+  def _end_epoch(self, is_back: bool) -> None:
+    if self._num_steps == self._num_written:
+      return
+    is_late = time.monotonic() - self._time >= _EPOCH_SECS
+    if is_back or is_late or self._num_epochs < _MOST_EPOCHS:
+      self._num_epochs += 1
+      self.flush()
+
   def flush(self) -> None:
     """Writes a line of the steps that no line has."""
     if self._num_steps == self._num_written:
       return
     step, epoch = self._last
+    self._time = time.monotonic()
+    first = self._first_epoch
     self._write(
+      **({'first_epoch': first} if first < epoch else {}),
       step=step,
       epoch=epoch,
       steps=self._num_steps - self._num_written,

@@ -7,12 +7,12 @@ import pytest
 from distmnist.training.telemetry import step_means
 
 
-def run(steps, metric_every=1):
-  """Returns the lines of (global step, loss); an epoch has 100 global steps."""
+def run(steps, metric_every=1, epoch_steps=100):
+  """Returns the lines of (global step, loss)."""
   lines = []
   means = step_means.StepMeans(
     ('loss', 'accuracy'),
-    lambda step: (step + 99) // 100,
+    lambda step: 1 + (step - 1) // epoch_steps,
     lambda **fields: lines.append(fields),
   )
   for i, (step, loss) in enumerate(steps):
@@ -47,6 +47,25 @@ def test_a_line_ends_with_the_epoch():
   lines = run((step, 1.0) for step in range(1, 351, 3))
   of_first = sum(line['steps'] for line in lines if line['epoch'] == 1)
   assert of_first == 34  # 1, 4, ... 100.
+
+
+def test_many_short_epochs_share_lines(monkeypatch):
+  steps = [(step, 1.0) for step in range(1, 50_001)]
+  lines = run(steps, epoch_steps=1)
+  assert len(lines) < 800
+  epoch = 0  # Each is in one line.
+  for line in lines:
+    assert line.get('first_epoch', line['epoch']) == epoch + 1
+    epoch = line['epoch']
+    assert line['steps'] == 1 + epoch - line.get('first_epoch', epoch)
+  assert epoch == 50_000
+  # All have one if there are few, or they are long, or begin once more.
+  assert len(run(steps[:500], epoch_steps=1)) == 500
+  back = run(steps[:1001] + steps[900:910], epoch_steps=1)
+  assert [x['epoch'] for x in back if x['step'] == 1001]
+  monkeypatch.setattr(step_means, '_EPOCH_SECS', 0.0)
+  lines = run(steps[:5000], epoch_steps=1)
+  assert [line['epoch'] for line in lines] == [*range(1, 5001)]
 
 
 def test_lines_become_rare_while_a_run_grows_longer():
