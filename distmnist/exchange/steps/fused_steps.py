@@ -93,7 +93,10 @@ class Steps(tf.train.SessionRunHook):
   Attributes:
     done: list of {name: value}, the metrics of each step of the last
       session.run.
+    own_summary: None; own_step_hook.OwnStepHook has that of a script.
   """
+
+  own_summary = None
 
   def __init__(
     self,

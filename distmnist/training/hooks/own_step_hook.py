@@ -36,7 +36,9 @@ class OwnStepHook(tf.train.SessionRunHook):
     session: tf.Session, the last one.
     last: dict, 'global_step': int, after the last run.
     done: list of {name: number}, the metrics of the step of the last run; empty
-      if it made none. With a `summary` that was due, that is among them.
+      if it made none.
+    own_summary: bytes, the script's own summary of the last run, if it was due,
+      or None.
   """
 
   def __init__(
@@ -68,6 +70,7 @@ class OwnStepHook(tf.train.SessionRunHook):
     self._read = global_step.read_value()
     self._known = {}
     self.session, self.last, self.done = None, {}, []
+    self.own_summary = None
 
   def after_create_session(self, session, coord):
     self.session = session
@@ -92,14 +95,13 @@ class OwnStepHook(tf.train.SessionRunHook):
 
   def after_run(self, run_context, run_values):
     found, self.done = run_values.results, []
+    self.own_summary = found.get('summary')
     if 'read' in found:
       self.last['global_step'] = int(found['read'])
       return
     values = self._packed.unpack(found['packed'])
     step = dict(zip(self._names, values, strict=True))
     self.last['global_step'] = step['global_step']
-    if 'summary' in found:
-      step['summary'] = found['summary']
     self.done = [step]
 
   def _trains(self, op):

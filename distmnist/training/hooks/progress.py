@@ -85,7 +85,6 @@ class Progress:
         values = fetched | self._constants
         self._count(values)
         self._means.add(values)
-    own_summary = values.pop('summary', None)
     self.last_values = values
     if self._start is None:
       self._start = now
@@ -100,7 +99,9 @@ class Progress:
       stats.timed_examples_of_all += examples
     stats.train_secs = now - self._start
     if self._summaries.is_due(stats.local_steps):
-      self._summaries.write(values, stats, session, now, own_summary)
+      self._summaries.write(
+        values, stats, session, now, self._steps.own_summary
+      )
     if is_due := self._console.is_due():
       self._read_sockets()
       self._print(now, self.final_step)
