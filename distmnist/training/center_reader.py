@@ -2,7 +2,8 @@
 
 In a training graph the model computes with what its rule gives it: a value that
 the step has pulled, or a copy that the worker trains on its own. Here both are
-given the values of the center, for one session.run.
+given the values of the center, for one session.run. Without a ps the model
+computes with the center itself, which then has its moving averages meanwhile.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ class CenterReader:
     Args:
       views: for the name of each of the model's variables what the model got:
         a tensor that is pulled, a variable of this worker's own, or the
-        center's itself, which stays as it is.
+        center's itself.
       center: the center's variables, shards of them, and moving averages.
     """
     self._center = list(center)
@@ -31,6 +32,20 @@ class CenterReader:
     self._copies = {
       n: x for n, x in views.items() if any(x is v for v in local)
     }
+    self._averaged, self._to_averages = [], []
+    if not (self._pulled or self._copies):
+      self._average_in_place()
+
+  def _average_in_place(self):
+    """Builds what gives the center's variables their moving averages."""
+    known = {v.op.name: v for v in self._center}
+    for name, average in averages.put_in_place(known).items():
+      if average is not known[name]:
+        variable = known[name]
+        self._averaged.append(variable)
+        with tf.device(variable.device):
+          set_it = variable.assign(average.read_value(), read_value=False)
+        self._to_averages.append(set_it)
 
   def run(
     self, session: tf.Session, fetches: Any, feed_dict: Mapping | None = None
@@ -38,7 +53,7 @@ class CenterReader:
     """Returns `fetches`; what this worker has of its own is as it was."""
     names = {*self._pulled, *self._copies}
     if not names:
-      return session.run(fetches, feed_dict)
+      return self._run_in_place(session, fetches, feed_dict)
     values = averages.put_in_place(
       checkpoints.fetch_whole(session, self._center)
     )
@@ -55,6 +70,19 @@ class CenterReader:
       return session.run(fetches, {**fed, **(feed_dict or {})})
     finally:
       self._set(session, kept)
+
+  def _run_in_place(self, session, fetches, feed_dict):
+    if not self._averaged:
+      return session.run(fetches, feed_dict)
+    kept = session.run(self._averaged)
+    session.run(self._to_averages)
+    try:
+      return session.run(fetches, feed_dict)
+    finally:
+      for variable, value in zip(self._averaged, kept, strict=True):
+        # One by one: several may begin with the same tensor.
+        first = variable.initializer
+        session.run(first, {first.inputs[1]: value})
 
   def _set(self, session, values):
     copies = self._copies.items()

@@ -4,7 +4,32 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.training import center_reader
+from distmnist.training import averages, center_reader
+
+
+def test_without_a_ps_the_averages_are_read(set_flags):
+  set_flags('--ema_decay=0.9')
+  with tf.Graph().as_default(), tf.Session() as session:
+    first = tf.zeros([2])
+    weights = [
+      tf.get_variable(name, initializer=first, use_resource=True)
+      for name in 'ab'
+    ]
+    step = tf.train.get_or_create_global_step()
+    average = averages.make(weights, step)
+    reader = center_reader.CenterReader(
+      {v.op.name: v for v in weights}, weights + average.variables
+    )
+    x = tf.placeholder(tf.float32, [])
+    found = x * (weights[0] + 10 * weights[1])
+    wrong = tf.debugging.assert_greater(weights[0].read_value(), 4.5)
+    session.run(tf.global_variables_initializer())
+    for i, variable in enumerate([*weights, *average.variables]):
+      variable.load([i + 2.0] * 2, session)
+    np.testing.assert_array_equal(reader.run(session, found, {x: 1}), [54] * 2)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+      reader.run(session, wrong)
+    np.testing.assert_array_equal(session.run(found, {x: 1}), [32] * 2)
 
 
 def test_copies_and_what_is_pulled_have_the_values_of_the_center(set_flags):

@@ -242,7 +242,7 @@ def train(task):
       v = tf.get_variable('v', [2, 3], initializer=tf.zeros_initializer())
     outputs = {'w': tf.identity(w), 'v': tf.convert_to_tensor(v)}
     loss = tf.reduce_mean((w * x - 3) ** 2 + (v + 1) ** 2)
-    return loss, {**outputs, 'same': loss * 2, 'other': loss + more}
+    return loss, {**outputs, 'summary': loss * 2, 'other': loss + more}
 
   train_op, loss, outputs = task.minimize(build_loss)
   fed = {x: [1.0, 1.0, 1.0]}
@@ -271,28 +271,37 @@ if __name__ == '__main__':
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('rule', ['async_sgd', 'easgd', 'sync_sgd'])
-def test_an_evaluation_reads_the_center(run_script, tmp_path, rule):
-  is_copy = rule == 'easgd'
+@pytest.mark.parametrize(
+  'rule, num_ps',
+  [('async_sgd', 2), ('easgd', 2), ('sync_sgd', 2), ('async_sgd', 0)],
+)
+def test_an_evaluation_reads_the_center(run_script, tmp_path, rule, num_ps):
+  is_copy, name = rule == 'easgd', 'w'
   logdir = tmp_path / 'run'
   words = [f'--strategy={rule}', f'--logdir={logdir}', '--optimizer=sgd']
   words += ['--learning_rate=0.1'] + ['--communication_period=1000'] * is_copy
+  text = _EVALUATES.replace('IS_COPY', str(is_copy))
+  if not num_ps:
+    text = text.replace('tf.fixed_size_partitioner(2)', 'None')
+    words.append('--ema_decay=0.9')
+    name += '/ExponentialMovingAverage'
   output, errors = run_script(
-    *(_EVALUATES.replace('IS_COPY', str(is_copy)), *words),
-    num_ps=2,
+    text,
+    *words,
+    num_ps=num_ps,
     num_workers=1,
     code=2,
   )
   [center] = re.findall(r'^center (\S+)', output, re.M)
   path = checkpoints.find_latest(str(logdir))
-  saved = tf.train.load_checkpoint(path).get_tensor('w')
+  saved = tf.train.load_checkpoint(path).get_tensor(name)
   assert float(center) == pytest.approx(saved[0], abs=1e-6)
   assert (saved[0] == 1) == is_copy  # Its copy has moved, the center has not.
   assert 'evaluate() outside of session()' in output + errors
   last = list(metrics_file.iterate(str(logdir)))
   samples = [x for x in last if x['kind'] == 'sample' and 'metrics' in x]
-  assert set(samples[-1]['metrics']) == {'same'}
-  assert samples[-1]['metrics']['same'] == pytest.approx(
+  assert set(samples[-1]['metrics']) == {'summary'}
+  assert samples[-1]['metrics']['summary'] == pytest.approx(
     2 * samples[-1]['loss'], rel=1e-5
   )
 
