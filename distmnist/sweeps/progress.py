@@ -126,10 +126,11 @@ class Progress:
     with terminal.may_close():
       print(*table.format_lines(groups), sep='\n', flush=True)
     written = self._write_csv()
-    with contextlib.suppress(ImportError):  # The start has told of it.
-      path = os.path.join(self._folder, PLOT)
-      plot.write(groups, path)
-      written += f' and {path}.{{{",".join(plot.KINDS)}}}'
+    if any(trial.results for trial in trials):
+      with contextlib.suppress(ImportError):  # The start has told of it.
+        path = os.path.join(self._folder, PLOT)
+        plot.write(groups, path)
+        written += f' and {path}.{{{",".join(plot.KINDS)}}}'
     self._say_best(ranking.rank(groups))
     _log.info(f'results in {written}')
 
@@ -139,6 +140,13 @@ class Progress:
       return
     if trials_lib.DIVERGED in best.states:  # And so have all the others.
       return
+    waits = trials_lib.WAITING, trials_lib.RUNNING, trials_lib.STOPPED
+    is_over = not (
+      self._schedule.num_unknown
+      or any(trial.state in waits for trial in self._trials)
+    )
+    if sum(bool(group.results) for group in ranked) < 2 and not is_over:
+      return  # Nothing to compare it with, yet.
     spec, is_one = table.choose_spec(by), len(best.trials) == 1
     text = f'best by {results.describe(by)}: trial{"" if is_one else "s"}'
     text += f' {best.name}, {shlex.join(search_space.to_flags(best.flags))}'
@@ -151,6 +159,12 @@ class Progress:
         f'trials {rival.name} ({search_space.describe(rival.flags)}) may be as'
         f' good: {rival.mean(by):{spec}} ± {rival.deviation(by):{spec}} differs'
         ' by less than twice the standard error; more --repeats would tell'
+      )
+    if seen := ranking.find_unequal_examples(ranked):
+      _log.info(
+        f'these combinations have seen {seen[0]:,.0f} to {seen[1]:,.0f}'
+        ' examples: to compare them after as many, let --epochs end each, not'
+        ' --train_steps'
       )
 
 

@@ -13,6 +13,8 @@ from distmnist.sweeps import groups as groups_lib
 from distmnist.sweeps import results
 from distmnist.sweeps import trials as trials_lib
 
+_LENGTHS = {'epochs', 'train_steps', 'train_secs'}
+
 
 def find_ranking(trials):
   """Returns what trials are compared by, such as 'test_accuracy' (str)."""
@@ -75,8 +77,10 @@ def find_rival(ranked: list[groups_lib.Group]) -> groups_lib.Group | None:
   """Returns the second best, if the seeds do not tell it from the best.
 
   They do where the means differ by at least twice the standard error of their
-  difference, sqrt(s1^2 / n1 + s2^2 / n2). None if they do, or if one of the two
-  has less than two results.
+  difference: where both have the same seeds, s / sqrt(n) of the differences of
+  each seed, as what a seed does to both is in neither; otherwise
+  sqrt(s1^2 / n1 + s2^2 / n2). None if they do, or if one of the two has less
+  than two results.
 
   Args:
     ranked: from `rank`.
@@ -92,8 +96,37 @@ def find_rival(ranked: list[groups_lib.Group]) -> groups_lib.Group | None:
     return None
   if trials_lib.DIVERGED in [*best.states, *second.states]:
     return None
+  if _find_seeds(best, by) == _find_seeds(second, by):
+    values = [[a - b for a, b in zip(*values, strict=True)]]
   error = math.hypot(
     *(groups_lib.deviation_of(x) / math.sqrt(len(x)) for x in values)
   )
   difference = abs(best.mean(by) - second.mean(by))
-  return second if difference < 2 * error else None
+  return second if difference < 2 * error or not difference else None
+
+
+def _find_seeds(group: groups_lib.Group, by: str) -> list[int | None]:
+  """Returns the seed of each of its `find_values`."""
+  return [t.seed for t in group.counted if t.result.get(by) is not None]
+
+
+def find_unequal_examples(
+  ranked: list[groups_lib.Group],
+) -> tuple[float, float] | None:
+  """Returns the fewest and the most examples that combinations have seen.
+
+  None where these are within 10 % of each other, where speeds are compared,
+  and where the length of a training is itself searched.
+
+  Args:
+    ranked: from `rank`; those that have got as far as the best are compared.
+  """
+  by = find_ranking([trial for group in ranked for trial in group.trials])
+  if by == results.SPEED or _LENGTHS & set(ranked[0].flags):
+    return None
+  compared = [group for group in ranked if group.depth == ranked[0].depth]
+  means = [group.mean('examples') for group in compared]
+  seen = [mean for mean in means if mean is not None]
+  if not seen or max(seen) <= 1.1 * min(seen):
+    return None
+  return min(seen), max(seen)

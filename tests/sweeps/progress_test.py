@@ -103,3 +103,36 @@ def test_the_best_is_named_with_its_flags(tmp_path, capsys, caplog):
     'best by validation accuracy: trial 03, --learning_rate=1 --strategy=ssp'
   )
   assert last.startswith(f'results in {tmp_path}/results.csv')
+
+
+@pytest.mark.parametrize(
+  ('others', 'num_said'),
+  [
+    ([trials.WAITING, trials.STOPPED], 0),  # Of an interrupted sweep.
+    ([trials.FAILED, trials.WAITING], 0),
+    ([trials.FAILED, trials.DIVERGED], 1),
+    ([], 1),
+  ],
+)
+def test_of_one_result_the_best_is_named_once_all_have_ended(
+  tmp_path, caplog, others, num_said
+):
+  found = [make_trial(1, trials.DONE, 0.9)]
+  for i, state in enumerate(others, 2):
+    found.append(make_trial(i, state, learning_rate=f'{i}', strategy='ssp'))
+  make_progress(found, tmp_path).show()
+  assert sum('best by' in line for line in caplog.messages) == num_said
+
+
+def test_there_is_no_picture_without_a_result(tmp_path):
+  found = [make_trial(1, trials.STOPPED), make_trial(2, trials.WAITING)]
+  make_progress(found, tmp_path).show()
+  assert [path.name for path in tmp_path.iterdir()] == ['results.csv']
+
+
+def test_a_best_that_has_seen_more_examples_is_told_of(tmp_path, caplog):
+  found = make_repeats((0.9,), (0.8,))
+  for trial, seen in zip(found, (300_000, 30_000), strict=True):
+    trial.result['examples'] = seen
+  make_progress(found, tmp_path).show()
+  assert '30,000 to 300,000 examples' in caplog.messages[-2]

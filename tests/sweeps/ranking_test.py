@@ -80,14 +80,46 @@ def test_what_the_seeds_do_not_tell_from_the_best_is_named():
   best = 0.90, 0.91, 0.89
   assert find_rival(best, (0.89, 0.88, 0.90)) == 4
   assert find_rival(best, (0.87, 0.88, 0.86)) is None
+  # What a seed does to both tells nothing of them: each differs by 0.01.
+  assert find_rival((0.90, 0.80, 0.70), (0.889, 0.79, 0.691)) is None
+  assert find_rival((0.90, 0.80, 0.70), (0.87, 0.80, 0.70)) == 4
+  # Where one of the seeds has failed, they are not the same.
+  assert find_rival((0.90, 0.80, 0.70), (0.889, 0.79, None)) == 1
+  assert find_rival((0.9, 0.8), (0.8, 0.9)) == 3  # As good.
   # One seed tells nothing, nor has the best a rival.
   assert find_rival((0.9,), (0.89,)) is None
   assert find_rival(best) is None
 
 
 def test_the_best_is_no_rival_of_its_own():
-  found = make_repeats((0.9, 0.8), (0.89, 0.79), (0.88, 0.78))
+  found = make_repeats((0.9, 0.8), (0.89, 0.79), (0.87, 0.80))
   for trial in found[:4]:
     trial.combination = {'rate': '1'}
   ranked = ranking.rank(groups.by_combination(found))
   assert ranking.find_rival(ranked).number == 5
+
+
+def test_combinations_that_saw_fewer_examples_are_told_of():
+  def find(*examples, name='rate'):
+    found = make_repeats(*([0.9 - i / 10, 0.8] for i in range(len(examples))))
+    for trial, seen in zip(found[::2], examples, strict=True):
+      trial.result['examples'] = found[trial.number].result['examples'] = seen
+    for trial in found:
+      trial.combination = {name: trial.combination['rate']}
+    ranked = ranking.rank(groups.by_combination(found))
+    return ranking.find_unequal_examples(ranked)
+
+  assert find(300_000, 30_000, 40_000) == (30_000, 300_000)
+  assert find(100, 110) is None
+  assert find(None, None) is None and find(100, None) is None
+  # These are to differ.
+  assert find(100, 200, name='train_steps') is None
+  # What halving has dropped is not compared with the best.
+  found = [
+    make_trial(1, trials.DONE, 0.8, 0.9),
+    make_trial(2, trials.DROPPED, 0.7),
+  ]
+  for trial, seen in zip(found, (200, 100), strict=True):
+    trial.result['examples'] = seen
+  ranked = ranking.rank(groups.by_combination(found))
+  assert ranking.find_unequal_examples(ranked) is None

@@ -119,9 +119,7 @@ def test_the_record_has_the_end_of_each_task_of_a_host_that_dies(
   mine = run_record.RunRecord(str(tmp_path), 'local', [])
   mine.begin(cluster, str(tmp_path))
   limits = restart_policy.Limits(num_restarts)
-  with task_group.TaskGroup(
-    host, str(tmp_path), limits, record=mine
-  ) as group:
+  with task_group.TaskGroup(host, str(tmp_path), limits, record=mine) as group:
     for task in cluster:
       group.start(task)
     with contextlib.suppress(host_lib.HostDiedError):
