@@ -145,13 +145,14 @@ class Progress:
     return self._source.dealing.known_last_step
 
   def _compute_secs_left(self, now: float, step: int) -> float | None:
-    """Returns the seconds left, at this life's pace so far, or None."""
+    """Returns the seconds left, at the pace since the first call, or None."""
     then, then_step = self._pace_mark
     if self.last_step is None or step <= then_step:
       return None
     if not self._has_pace:
       # The first steps, between which graphs are built, tell little of others.
       self._pace_mark, self._has_pace = (now, step), True
+      return None
     secs = (now - then) / (step - then_step)
     return max(0.0, secs * (self.last_step - step))
 

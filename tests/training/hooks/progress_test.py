@@ -86,7 +86,7 @@ def test_a_line_has_step_epoch_and_loss(worker):
   worker.console.due = True
   worker.run((10, 0, 40))
   [(text, part)] = worker.console.lines
-  assert text.startswith('step 10/50  epoch 2.00  loss 0.5000  0 s left  ')
+  assert text.startswith('step 10/50  epoch 2.00  loss 0.5000  ')
   assert text.endswith(' images/s')
   assert part == 0.2
 
@@ -101,11 +101,11 @@ def test_the_time_left_is_at_the_pace_so_far(worker, monkeypatch):
   worker.run((3, 0, 40))
   for step in 7, 11, 50:
     worker.run((step, 0, 40))
-  # At first all steps are counted, then those after the first line.
+  # Only the steps after the first line are counted.
   assert [
     [word for word in text.split('  ') if 'left' in word]
     for text, _ in worker.console.lines
-  ] == [['3 min left'], ['43 s left'], ['39 s left'], []]
+  ] == [[], ['43 s left'], ['39 s left'], []]
 
 
 def test_means_are_of_whole_epochs(worker):
