@@ -43,6 +43,12 @@ def format_lines(report):
   if least or report['local_steps'] != report['global_step']:
     local = f'{least}{report["local_steps"]} local steps'
     steps = f'{report["global_step"]} global steps, {local}'
+  if least:
+    add(
+      'missing',
+      'what killed processes did after their last sample (--log_secs) is in '
+      'no sum',
+    )
   add('work', f'{steps}, {report["examples"]:,} {report["unit"]}')
   add(
     'traffic',

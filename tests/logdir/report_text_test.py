@@ -127,6 +127,7 @@ def test_what_is_known_of_a_killed_life_is_the_least_that_it_did():
   work = '8 global steps, at least 12 local steps, 120 images'
   assert f'work                {work}' in lines
   assert 'recoveries          0, at least 4 global steps lost' in lines
+  assert sum(line.startswith('missing ') for line in lines) == 1
   killed.has_ended = True
   assert compose(lives=[killed, last])['is_complete']
   # Nobody has taken its place.
