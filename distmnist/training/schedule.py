@@ -143,11 +143,21 @@ def secs_from_flags() -> float | None:
 
 
 def describe_end(plan: Plan) -> str:
-  """Returns how long a training is: '550 global steps', 'for 10 s'."""
+  """Returns how long a training is: '550 global steps', 'for 10 s'.
+
+  Of --epochs and --train_steps the text has which comes first.
+  """
   steps, secs = plan.dealing.known_last_step, _TRAIN_SECS.value
   if steps is None:
     return f'for {secs:g} s'
-  return f'{steps} global steps' + (f' or {secs:g} s' if secs else '')
+  text = f'{steps} global steps'
+  by_steps, by_epochs = plan.dealing.train_steps, plan.dealing.epoch_steps
+  if None not in (by_steps, by_epochs) and by_steps != by_epochs:
+    first, later = f'--epochs={_EPOCHS.value:g}', f'--train_steps={by_steps}'
+    if steps == by_steps:
+      first, later = later, first
+    text += f' ({first}; {later} is later)'
+  return text + (f' or {secs:g} s' if secs else '')
 
 
 def make_plan(cluster, strategy, num_images, unit='images'):

@@ -1,5 +1,7 @@
 """schedule: how much is read and done, by --epochs, --train_steps and R."""
 
+import re
+
 import pytest
 
 from distmnist.cluster import cluster as cluster_lib
@@ -66,6 +68,21 @@ def test_an_end_that_only_time_makes_is_no_step(
   assert dealing.known_last_step == last_step
   assert (dealing.begun_at(5).known_last_step is None) == (last_step is None)
   assert schedule.describe_end(plan()) == said
+
+
+@pytest.mark.parametrize(
+  'words, first',
+  [
+    (['--train_steps=70', '--epochs=2'], ['--epochs=2', '--train_steps=70']),
+    (['--train_steps=7', '--epochs=2'], ['--train_steps=7', '--epochs=2']),
+    (['--train_steps=20', '--epochs=2'], []),
+    (['--epochs=2'], []),
+  ],
+)
+def test_of_two_ends_it_says_which_is_first(set_flags, words, first):
+  set_flags(*words)
+  said = schedule.describe_end(plan())
+  assert re.findall(r'--\w+=\d+', said) == first
 
 
 def test_a_checkpoint_before_the_first_possible_end_is_not_read(set_flags):
