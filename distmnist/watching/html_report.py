@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from distmnist.common import files
+from distmnist.common import command_line, files
 from distmnist.watching import metrics_file, run_state, table_text
 
 NAME = 'report.html'
@@ -27,10 +27,10 @@ _CHARTS = (
   ('loss over time', 'loss', 'worker', 's'),
   ('examples/s of each worker', 'examples_per_sec', 'worker', 's'),
   ('staleness', 'staleness_mean', 'worker', 's'),
-  ('bytes/s into each ps', 'received_bytes_per_sec', 'ps', 's'),
-  ('bytes/s out of each ps', 'sent_bytes_per_sec', 'ps', 's'),
+  ('MB/s into each ps', 'received_bytes_per_sec', 'ps', 's'),
+  ('MB/s out of each ps', 'sent_bytes_per_sec', 'ps', 's'),
   ('cores of each task', 'cpu_cores', '', 's'),
-  ('memory of each task, bytes', 'rss_bytes', '', 's'),
+  ('memory of each task, MB', 'rss_bytes', '', 's'),
 )
 _PUSHES = 'pushes by staleness', 'updates'
 _WAITS = 'samples of ps in which a worker waited for a round', 's'
@@ -110,8 +110,10 @@ class History:
         self._add(_WAITS, worker, secs, self.waited[worker])
       for title, field, job, axis in _CHARTS:
         if task.startswith(job):
-          x = secs if axis == 's' else line.get('step')
-          self._add((title, axis), task, x, line.get(field))
+          x, y = secs if axis == 's' else line.get('step'), line.get(field)
+          if 'bytes' in field and y is not None:
+            y /= 1e6
+          self._add((title, axis), task, x, y)
 
   def _begin_with_first_step(self) -> None:
     """Makes all times those after the first step, if there is one."""
@@ -148,25 +150,50 @@ def write(
   import matplotlib
 
   history = History(metrics_file.iterate(logdir, _NUM_SAMPLES))
-  flags = pathlib.Path(logdir, 'train.flags')
+  path = pathlib.Path(logdir, 'train.flags')
+  flags = path.read_text('utf-8', 'replace') if path.exists() else ''
   environment = jinja2.Environment(autoescape=True)
   safe = environment.filters['safe']
   with matplotlib.rc_context(_STYLE):
     page = environment.from_string(_TEMPLATE.read_text('utf-8')).render(
       name=pathlib.Path(logdir).resolve().name,
+      setup=_describe_setup(flags),
       said=table_text.describe_run(logdir, state),
       tasks=table_text.make_cells(state.make_rows(), state.unit),
       history=history,
       curves=safe(_draw_curves(history, state.unit)),
       lives=safe(_draw_lives(history)),
       totals=_make_totals(history, state.unit),
-      flags=flags.read_text('utf-8', 'replace') if flags.exists() else 'none',
+      flags=flags or 'none',
       flag_changes=flag_changes,
       begun=time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(history.start)),
     )
   with files.replacing(path := f'{logdir}/{NAME}') as file:
     file.write(page)
   return path
+
+
+def _describe_setup(flags: str) -> str:
+  """Returns what was trained how: 'sync_sgd, cnn on mnist, 1 ps, 2 workers'.
+
+  Args:
+    flags: those of the run, one a line; '' if they are not known.
+  """
+
+  def find(name):
+    return command_line.find_value(flags.splitlines(), name)
+
+  what = find('model'), find('dataset')
+  if problem := find('problem'):
+    parts = [find('strategy'), pathlib.Path(problem).name]
+  else:
+    parts = [find('strategy'), ' on '.join(filter(None, what))]
+  for job, hosts in ('ps', find('ps_hosts')), ('worker', find('worker_hosts')):
+    if hosts:
+      number = len(hosts.split(','))
+      plural = 's' if job == 'worker' and number > 1 else ''
+      parts.append(f'{number} {job}{plural}')
+  return ', '.join(filter(None, parts))
 
 
 def _draw_curves(history: History, unit: str) -> str:
@@ -178,15 +205,20 @@ def _draw_curves(history: History, unit: str) -> str:
     points = [p for found in curves.values() for p in found if p]
     if not any(y for _, y in points):
       continue  # Nobody waited, say.
+    if (title, label) == _PUSHES and not any(x for x, _ in points):
+      continue  # In lock-step: all lie on one line.
     figure, axes = _make_axes(4.9, 2.4)
     axes.set(title=title.replace('examples', unit), xlabel=label)
     workers = [name for name in curves if name.startswith('worker')]
     # Counts of each worker have no mean, nor has what a ps uses as well.
     has_mean = len(workers) > 1 and (title, label) not in (_PUSHES, _WAITS)
     has_mean &= not any(name.startswith('ps') for name in curves)
+    has_many = len(curves) >= 10  # Their names would hide the curves.
     for name in sorted(curves, key=_order):
       is_thin = has_mean and name in workers
       style = {'linewidth': 0.5, 'alpha': 0.6} if is_thin else {}
+      if is_thin and has_many:
+        style['label'] = '_'  # No legend has it.
       _draw_curve(axes, _split(curves[name]), name, **style)
     if has_mean:
       found = [s for name in workers for s in _split(curves[name])]
@@ -194,7 +226,7 @@ def _draw_curves(history: History, unit: str) -> str:
       axes.plot(*mean, label=name, color='black', linewidth=2)
     if label != 's':
       axes.xaxis.get_major_locator().set_params(integer=True)
-    if len(curves) < 10:  # More would hide them.
+    if has_mean or not has_many:
       axes.legend()
     drawn.append((label != 'step', len(drawn), _make_svg(figure, title)))
   return ''.join(svg for *_, svg in sorted(drawn))
@@ -229,14 +261,10 @@ def _draw_curve(
   gap = (math.nan, math.nan)
   points = [point for segment in segments for point in (*segment, gap)][:-1]
   is_dotted = len(points) < 20 or any(len(s) == 1 for s in segments)
-  axes.plot(
-    *zip(*points, strict=True), '.-' if is_dotted else '-', label=name, **style
-  )
-  if len(points) == 1:
-    number, offset = f'{points[0][1]:.4g}', (-4, 4)  # It may be at the end.
-    axes.annotate(
-      number, *points, offset, textcoords='offset points', ha='right'
-    )
+  # Those of validation and test would lie over each other at their points.
+  label = f'{name} {points[0][1]:.4g}' if len(points) == 1 else name
+  style = {'label': label} | style
+  axes.plot(*zip(*points, strict=True), '.-' if is_dotted else '-', **style)
 
 
 def _compute_mean(segments: list[list[tuple]]) -> tuple[Any, Any]:

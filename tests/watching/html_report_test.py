@@ -144,14 +144,65 @@ def test_curves_have_a_gap_where_a_life_has_ended(logdir):
 def test_a_lone_point_has_its_number_and_steps_are_whole(logdir):
   worker = metrics_file.Writer(str(logdir), 'worker 0', '2', host='h', pid=2)
   worker.write('evaluation', split='test', step=2750, metrics={'auc': 0.8125})
+  worker.write(
+    'evaluation', split='validation', step=2750, metrics={'auc': 0.75}
+  )
   page, words = draw(logdir)
-  assert '0.8125' in words
+  # In the legend, as they lie at the same step.
+  assert 'test 0.8125' in words and 'validation 0.75' in words
   assert not re.search(r'\b27[45]\d\.\d', words)
   # Each chart is a file as well.
   [chart] = re.findall(r'download="auc.svg" href="[^,]*,([^"]*)"', page)
   chart = base64.b64decode(chart).decode()
   assert chart.startswith('<svg') and 'xmlns="http://www.w3.org/2000' in chart
   assert '0.8125' in chart
+
+
+def test_of_many_workers_the_legend_has_the_mean_and_the_splits(logdir):
+  for i in range(2, 10):
+    worker = metrics_file.Writer(str(logdir), f'worker {i}', 'x', host='h')
+    for step in 10, 20:
+      worker.write('means', step=step, epoch=1, steps=9, metrics={'loss': 1.0})
+  _, words = draw(logdir)
+  assert 'mean of 10 workers' in words and 'test 0.25' in words
+
+
+def test_pushes_that_all_have_no_staleness_are_no_chart(tmp_path):
+  worker = metrics_file.Writer(str(tmp_path), 'worker 0', 'x', host='h', pid=1)
+  worker.write('sample', state='training', step=1, staleness={'0': 5})
+  assert 'pushes by staleness' not in draw(tmp_path)[1]
+  worker.write('sample', state='training', step=2, staleness={'0': 5, '1': 1})
+  assert 'pushes by staleness' in draw(tmp_path)[1]
+
+
+def test_bytes_are_drawn_in_mb(tmp_path):
+  ps = metrics_file.Writer(str(tmp_path), 'ps 0', 'x', host='h', pid=1)
+  ps.write('sample', state='serving', rss_bytes=3e8, sent_bytes_per_sec=2.5e6)
+  curves = html_report.History(metrics_file.iterate(str(tmp_path))).curves
+  assert sorted(y for found in curves.values() for _, y in found['ps 0']) == [
+    2.5,
+    300.0,
+  ]
+
+
+@pytest.mark.parametrize(
+  ('flags', 'setup'),
+  [
+    (
+      '--strategy=ssp\n--model=cnn\n--dataset=mnist\n--ps_hosts=a:1\n'
+      '--worker_hosts=b:1,b:2\n',
+      'ssp, cnn on mnist, 1 ps, 2 workers',
+    ),
+    (
+      '--strategy=ssp\n--model=mlp\n--problem=/a/<b>.py\n--dataset=mnist\n',
+      'ssp, <b>.py',
+    ),
+  ],
+)
+def test_below_its_title_the_page_says_what_was_trained(logdir, flags, setup):
+  (logdir / 'train.flags').write_text(flags)
+  _, words = draw(logdir)
+  assert words.index(setup) < words.index('Curves')
 
 
 def test_a_name_of_a_metric_may_look_like_a_formula(logdir):
