@@ -16,10 +16,13 @@ class Total(NamedTuple):
     states: list of tensors, which are added up over all batches; a problem's
       `finish` makes the metric from the sums.
     value: float32 scalar tensor, the metric of this batch alone.
+    is_mean: whether it is a mean after all, so that the values of batches have
+      a mean that says something: one of each training step is kept then.
   """
 
   states: list
   value: Any
+  is_mean: bool = False
 
 
 class Mean(NamedTuple):

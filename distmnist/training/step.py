@@ -304,12 +304,13 @@ def _build_towers(cluster, problem, batch):
       _take_losses()  # What loss() added to them is in its result.
       losses.append(loss + penalty if penalty is not None else loss)
       found = problem.metrics(part.y, outputs, part.weights)
-      # The step's `loss` is what it minimizes; one of metrics() is judged.
+      # The step's `loss` is what it minimizes; one of metrics() is judged. Of
+      # an AUC and the like a batch has none that could be averaged.
       means.append(
         {
           name: metric_total.build_mean(values, part.weights)
           for name, values in found.items()
-          if name != 'loss'
+          if name != 'loss' and getattr(values, 'is_mean', True)
         }
       )
   if len(devices) == 1:

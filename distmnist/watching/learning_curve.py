@@ -132,6 +132,13 @@ class Curve:
         names |= dict.fromkeys(line['metrics'])
     return list(names)
 
+  def _find_all_names(self) -> list[str]:
+    """Returns these names, and then those that only a validation has."""
+    names = dict.fromkeys(self.find_names())
+    for line in self._find_validations():
+      names |= dict.fromkeys(line['metrics'])
+    return list(names)
+
   @property
   def epoch(self) -> int:
     """The epoch in which the last steps are, from 1; 0 before the first."""
@@ -192,20 +199,29 @@ class Curve:
     Args:
       axes: what to draw into; None for those of a new figure, which a notebook
         shows as a picture.
-      name: of the metric.
+      name: of the metric; with 'val_' before it, of the validation alone.
 
     Raises:
       ImportError: matplotlib is not installed.
+      ValueError: there is no such metric.
     """
+    names, of = self._find_all_names(), name.removeprefix('val_')
+    if of not in names and (names or of != LOSS):
+      raise ValueError(
+        f'there is no metric {name!r}: expected one of {", ".join(names)}'
+        if names
+        else f'there is no {name!r}: this run keeps no metrics'
+      )
     if axes is None:
       axes = _make_axes(1)[0]
-    axes.plot(*_transpose(self.find_points(name)), label='training')
-    if points := self.find_points(f'val_{name}'):
+    if of == name and ((points := self.find_points(name)) or not names):
+      axes.plot(*_transpose(points), label='training')
+    if points := self.find_points(f'val_{of}'):
       axes.plot(*_transpose(points), 'o-', markersize=4, label='validation')
       axes.legend()
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel('global step')
-    axes.set_ylabel(name)
+    axes.set_ylabel(of)
     return axes
 
   def draw(self, title: str = '') -> bytes:
@@ -214,7 +230,7 @@ class Curve:
     Raises:
       ImportError: matplotlib is not installed.
     """
-    names = self.find_names()[:_MOST_PANELS] or [LOSS]
+    names = self._find_all_names()[:_MOST_PANELS] or [LOSS]
     panels = _make_axes(len(names))
     for axes, name in zip(panels, names, strict=True):
       self.plot(axes, name)

@@ -160,3 +160,29 @@ def test_it_is_drawn_with_its_validation(folder):
   assert curve.plot(axes, 'accuracy') is axes and len(axes.lines) == 3
   assert axes._repr_png_().startswith(b'\x89PNG')
   assert curve.draw('step 3').startswith(b'\x89PNG')
+
+
+def test_a_metric_of_validations_alone_is_drawn(folder):
+  pytest.importorskip('matplotlib')
+  writer = make_writer(folder, 0)
+  for step in 1, 2:
+    write_means(writer, step, 1, 1, loss=1 / step)
+    found = {'loss': 1.0, 'auc': step / 4}
+    writer.write('evaluation', split='validation', step=step, metrics=found)
+  curve = look(folder)
+  for name in 'auc', 'val_auc':
+    axes = curve.plot(name=name)
+    assert [[*line.get_ydata()] for line in axes.lines] == [[0.25, 0.5]]
+  assert len(curve.plot(name='val_loss').lines) == 1
+
+
+def test_a_metric_that_there_is_not_is_refused_with_those_there_are(folder):
+  pytest.importorskip('matplotlib')
+  write_means(make_writer(folder, 0), 1, 1, 1, loss=1.0, mae=0.5)
+  for name in 'nope', 'val_nope':
+    with pytest.raises(
+      ValueError, match=f"'{name}': expected one of loss, mae"
+    ):
+      look(folder).plot(name=name)
+  with pytest.raises(ValueError, match="'nope'"):
+    learning_curve.Curve(None).plot(name='nope')

@@ -75,12 +75,16 @@ def count(metric, y, outputs, weights=None):
     y, outputs: tensors [n, ...].
     weights: tensor [n], those of the examples; None if all count the same.
   """
+  from keras import metrics  # noqa: PLC0415  Only for Keras models.
+
   more = {} if weights is None else {'sample_weight': weights}
   first = [tf.constant(value) for value in _read_first(metric)]
   states = metric.stateless_update_state(first, y, outputs, **more)
   added = [state - start for state, start in zip(states, first, strict=True)]
   value = _find_result(metric, states)
-  return metric_total.Total(added, tf.cast(value, tf.float32))
+  return metric_total.Total(
+    added, tf.cast(value, tf.float32), isinstance(metric, metrics.Mean)
+  )
 
 
 def finish(metric, sums):

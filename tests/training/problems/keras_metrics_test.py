@@ -42,7 +42,7 @@ def test_a_result_that_is_a_variable_is_that_of_the_data(tf_session):
   metric = make(make_own(lambda kept, gaps: kept + keras.ops.sum(gaps)))
   total = keras_metrics.count(metric, tf.constant(Y), tf.constant(OUTPUTS))
   [state], value = tf_session.run([total.states, total.value])
-  assert state == value == 4
+  assert state == value == 4 and not total.is_mean
   assert keras_metrics.finish(metric, [np.float32(7)]) == 7
 
 
@@ -80,3 +80,14 @@ def test_what_is_no_sum_is_refused(update):
 @pytest.mark.parametrize('given', ['mae', 'AUC', 'R2Score', 'F1Score'])
 def test_those_of_keras_are_taken(given):
   assert isinstance(make(given), keras.metrics.Metric)
+
+
+@pytest.mark.parametrize(
+  'given, is_mean',
+  [('mae', True), ('accuracy', True), ('AUC', False), ('R2Score', False)],
+)
+def test_a_mean_over_the_examples_is_known(given, is_mean):
+  metric = make(given)
+  with tf.Graph().as_default():
+    total = keras_metrics.count(metric, tf.constant(Y), tf.constant(OUTPUTS))
+  assert total.is_mean == is_mean
