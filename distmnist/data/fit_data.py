@@ -23,6 +23,8 @@ Nest = Any  # An array [n, ...], or a dict, tuple or list of arrays.
 Examples = tuple
 Splits = dict[str, Examples]  # 'train', and maybe 'validation' and 'test'.
 
+_KINDS = {'b': 'bool', 'i': 'integers', 'u': 'integers', 'f': 'floats'}
+
 
 def make_splits(
   model: 'keras.Model',
@@ -69,6 +71,9 @@ def make_splits(
       raise ValueError(
         f'{name}_data: expected (x, y), (x, y, weights) or a tf.data.Dataset'
       )
+  _check_inputs(model, splits['train'][0])
+  for name in [*splits][1:]:
+    _check_alike(f'{name}_data', splits['train'], splits[name])
   if class_weight is not None:
     if len(splits['train']) > 2:
       raise ValueError(
@@ -152,6 +157,49 @@ def _read(
     )
   examples, batch_size = read_dataset(x, called)
   return *(*examples, None)[:3], batch_size
+
+
+def _check_alike(called: str, train: Examples, other: Examples) -> None:
+  """Raises ValueError if other examples have another type or shape."""
+  for side, mine, theirs in zip('xy', train, other, strict=False):
+    names, arrays = array_folder.flatten(mine)
+    others, found = array_folder.flatten(theirs)
+    if names != others:
+      continue  # array_folder.write says what is expected.
+    for name, a, b in zip(names or [side], arrays, found, strict=True):
+      if _describe(a) != _describe(b):
+        path = side if names is None else f'{name} of {side}'
+        raise ValueError(
+          f'{called} has {_describe(b)} as {path} where {side} has '
+          f'{_describe(a)}: expected the same of all examples'
+        )
+
+
+def _describe(array: np.ndarray) -> str:
+  """Returns the shape and the kind of a column's examples."""
+  kind = 'text' if array.dtype.kind in 'SU' else _KINDS.get(array.dtype.kind)
+  return f'{[*array.shape[1:]]} of {kind or array.dtype.name}'
+
+
+def _check_inputs(model: 'keras.Model', x: Nest) -> None:
+  """Raises ValueError if x has other widths than a model that knows them.
+
+  Keras itself adds or drops an axis of one where their number differs.
+  """
+  names, arrays = array_folder.flatten(x)
+  inputs = getattr(model, 'inputs', None) or []
+  if isinstance(x, dict):
+    inputs = {each.name: each for each in inputs}
+    inputs = [inputs.get(name) for name in names]
+  elif len(inputs) != len(arrays):
+    return
+  for name, tensor, array in zip(names or ['x'], inputs, arrays, strict=True):
+    if tensor is None or len(tensor.shape) != array.ndim:
+      continue
+    wanted, found = [*tensor.shape[1:]], [*array.shape[1:]]
+    if any(a not in (None, b) for a, b in zip(wanted, found, strict=True)):
+      path = 'x' if names is None else f'{name} of x'
+      raise ValueError(f'the model takes {wanted} as {path}, which is {found}')
 
 
 def _cut(train: Examples, part: float) -> Splits:
@@ -410,9 +458,9 @@ def _name_columns(model: 'keras.Model', called: str, x: Any) -> Any:
   if inputs is None:
     return columns
   raise ValueError(
-    f'{", ".join(others[:5])} of {called} is not of numbers, and the model '
-    'takes one array: expected numbers, or a model with an input for each '
-    'column, named as it is'
+    f'{", ".join(others[:5])} of {called}: not numbers, and the model takes '
+    'one array: encode them (pandas.get_dummies), or give a model with an '
+    'input for each column, named as it is'
   )
 
 

@@ -120,6 +120,53 @@ def test_arguments_that_do_not_fit_are_refused(settings, said):
 
 
 @pytest.mark.parametrize(
+  'x, other, path',
+  [
+    (np.ones([10, 2]), np.ones([4, 3]), 'x'),
+    (np.ones([10, 2]), np.ones([4]), 'x'),
+    (X, Y[:4], 'x'),
+    (X.astype(str), X[:4].astype('S'), None),
+    ({'a': X, 'b': X}, {'a': X[:4], 'b': X[:4] > 1}, 'b of x'),
+    (X, X[:4].astype(np.float32), None),
+  ],
+)
+@pytest.mark.parametrize('name', ['validation_data', 'test_data'])
+def test_other_data_are_of_the_type_and_shape_of_the_training(
+  name, x, other, path
+):
+  if path is None:
+    assert len(make_splits(x, Y, **{name: (other, Y[:4])})) == 2
+    return
+  with pytest.raises(ValueError, match=f'^{name} has .* as {path} where'):
+    make_splits(x, Y, **{name: (other, Y[:4])})
+
+
+def test_labels_of_other_data_are_as_those_of_the_training():
+  with pytest.raises(ValueError, match=r'^test_data has \[1\] .* as y where y'):
+    make_splits(X, Y, test_data=(X[:4], Y[:4, None]))
+
+
+def test_what_a_model_takes_is_known_before_a_training():
+  model = keras.Sequential([keras.Input([11]), keras.layers.Dense(1)])
+  said = r'^the model takes \[11\] as x, which is \[10\]'
+  with pytest.raises(ValueError, match=said):
+    fit_data.make_splits(model, np.ones([4, 10]), Y[:4])
+  assert fit_data.make_splits(model, np.ones([4, 11]), Y[:4])
+  model = keras.Sequential([keras.Input([None, 3]), keras.layers.Dense(1)])
+  assert fit_data.make_splits(model, np.ones([4, 7, 3]), Y[:4])
+  model = make_model('a', 'b')
+  x = {'b': np.ones([4, 2]), 'a': Y[:4]}  # Keras makes [4, 1] of a.
+  with pytest.raises(
+    ValueError, match=r'takes \[1\] as b of x, which is \[2\]'
+  ):
+    fit_data.make_splits(model, x, Y[:4])
+  assert fit_data.make_splits(model, {'b': X, 'a': Y}, Y)
+  # Only its code says what it takes.
+  model = keras.Sequential([keras.layers.Dense(1)])
+  assert fit_data.make_splits(model, np.ones([4, 10]), Y[:4])
+
+
+@pytest.mark.parametrize(
   'x, y, said',
   [
     (X, None, 'there is no y to x: expected the labels'),
@@ -186,7 +233,7 @@ def test_a_frame_is_one_array_or_a_column_for_each_input():
 
 def test_a_frame_that_is_not_what_the_model_takes_is_refused():
   mixed = Frame(a=[1, 2], city=['x', 'y'])
-  with pytest.raises(ValueError, match='^city of x is not of numbers, and the'):
+  with pytest.raises(ValueError, match='^city of x: not numbers, and the'):
     fit_data.take(make_model(), 'x', mixed, Y[:2])
   with pytest.raises(ValueError, match="^x has no column 'b', an input of the"):
     fit_data.take(make_model('a', 'b'), 'x', mixed, Y[:2])
