@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from distmnist.api import keras_optimizer, process, training
 from distmnist.common import layout
-from distmnist.storage import paths, urls
+from distmnist.storage import paths, process_tag, urls
 
 if TYPE_CHECKING:
   import keras
 
   from distmnist.data import fit_data
 
+_PREFIX = 'distmnist_fit_'  # Of a temporary folder.
+_LOGS = 'logs'
 _INSTEAD = {
   'callbacks': (
     'early_stopping_patience, lr_schedule and logdir stand for the most usual '
@@ -142,6 +144,11 @@ def fit(
         f'best={best!r}: expected + if more of it is better, such as '
         f"'+{best}', or - if less is"
       )
+    if best[1:].startswith('val_'):
+      raise ValueError(
+        f'best={best!r}: expected {best[0] + best[5:]!r}, without val_: what '
+        'is measured on the validation data'
+      )
     settings['best'] = best
   with _opened(logdir) as folder:
     settings = {**defaults, **settings}
@@ -210,11 +217,13 @@ def _opened(logdir: str | os.PathLike | None) -> Iterator[str]:
     os.makedirs(logdir, exist_ok=True)
     yield logdir
     return
-  temporary, kept = tempfile.mkdtemp(prefix='distmnist_fit_'), None
+  _remove_left()
+  prefix = f'{_PREFIX}{process_tag.make_tag()}_'
+  temporary, kept = tempfile.mkdtemp(prefix=prefix), None
   try:
     yield temporary
   except process.Error:
-    kept = 'logs'
+    kept = _LOGS
     raise
   finally:
     for entry in os.scandir(temporary):
@@ -223,6 +232,23 @@ def _opened(logdir: str | os.PathLike | None) -> Iterator[str]:
         remove(entry.path)
     if not os.listdir(temporary):
       os.rmdir(temporary)
+
+
+def _remove_left() -> None:
+  """Removes the temporary folders that killed processes of this user have left.
+
+  The logs of a training that failed, all that its folder has, stay.
+  """
+  for entry in os.scandir(tempfile.gettempdir()):
+    match = re.fullmatch(rf'{_PREFIX}(\w+-\d+-\w+?)_\w+', entry.name)
+    if not match or not process_tag.is_tag_dead(match[1]):
+      continue
+    with contextlib.suppress(OSError):
+      is_folder = entry.is_dir(follow_symlinks=False)
+      owner = entry.stat(follow_symlinks=False).st_uid
+      is_mine = is_folder and owner == os.geteuid()
+      if is_mine and os.listdir(entry.path) != [_LOGS]:
+        paths.remove_folder(entry.path)
 
 
 def _train(
@@ -252,7 +278,7 @@ def _train(
   settings = settings | {'logdir': logdir, 'fitted_dir': folder}
   on_line, reword = settings.pop('on_line'), settings.pop('reword')
   words = process.make_words('fitted', settings)
-  with training.start_words(words, on_line, reword) as run:
+  with training.start_words(words, on_line, reword, True) as run:
     report = run.result()
   trained = keras.models.load_model(os.path.join(logdir, 'model.keras'))
   model.set_weights(trained.get_weights())

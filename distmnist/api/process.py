@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 from distmnist.common import child_program
 
 _NUM_LINES = 50  # Those that an error shows.
+_ERROR = re.compile(r'distmnist\.(launch|sweep): error: ')
 THIS_MACHINE = None, 'local'  # Values of --launcher.
 
 
@@ -92,6 +94,16 @@ def check_is_shared(
       f'{far}={given[far]!r} without {name}: expected a folder, for the '
       'report, that all hosts and this machine share'
     )
+
+
+def without_error(take: Callable[[str], object]) -> Callable[[str], object]:
+  """Returns `take` for all lines but the error, which an exception will say."""
+
+  def take_others(line: str) -> None:
+    if not _ERROR.match(line):
+      take(line)
+
+  return take_others
 
 
 class Process:

@@ -58,7 +58,7 @@ class SweepReport(list):
 def run_sweep(
   choices: Mapping[str, Iterable | str],
   problem: str | os.PathLike | types.ModuleType | None = None,
-  on_line: Callable[[str], object] = print,
+  on_line: Callable[[str], object] | None = None,
   sweep_dir: str | os.PathLike | None = None,
   **settings,
 ) -> SweepReport:
@@ -73,7 +73,8 @@ def run_sweep(
     choices: the values of each flag, by its name, or a range as text, such as
       '1e-4..1' for random=N.
     problem: see training.run.
-    on_line: called with each line that the sweep prints.
+    on_line: called with each line that the sweep prints. By default it is
+      printed.
     sweep_dir: the folder of the trials, from which the same call resumes; None
       for one on this machine that is removed at the end.
     **settings: flags of sweep (repeats, parallel, random, halving, zip, runner,
@@ -103,7 +104,8 @@ def run_sweep(
   def read(code: int) -> SweepReport | None:
     return read_report(sweep_dir, choices, code)
 
-  with process.Process('sweep', words, on_line, read, folder) as running:
+  take = on_line or process.without_error(print)
+  with process.Process('sweep', words, take, read, folder) as running:
     return running.result()
 
 

@@ -49,6 +49,19 @@ class Report(dict):
     except KeyError:
       raise AttributeError(f'a report has no {name!r}') from None
 
+  def __repr__(self) -> str:
+    """Returns the few fields that are looked at first; all are in the dict."""
+    shown = {'global_step': self.get('global_step')}
+    for split in 'train', 'validation', 'test':
+      if found := self.get(f'{split}_metrics'):
+        shown[f'{split}_metrics'] = {
+          n: x if x is None else float(f'{x:.4g}') for n, x in found.items()
+        }
+    if pace := self.get('examples_per_sec'):
+      shown['examples_per_sec'] = round(pace)
+    said = [f'{n}={x!r}' for n, x in shown.items() if x is not None]
+    return f'Report({", ".join(said)})'
+
   def plot(
     self, axes: 'Axes | None' = None, name: str = learning_curve.LOSS
   ) -> 'Axes':
@@ -90,7 +103,8 @@ def run(
     OSError: what lies beside `like` cannot be looked at.
     KeyboardInterrupt: passed on once the training is stopped.
   """
-  with start(problem, on_line, **settings) as training:
+  words = process.make_words(problem, settings)
+  with start_words(words, on_line, is_awaited=True) as training:
     return training.result()
 
 
@@ -112,6 +126,7 @@ def start_words(
   words: list[str],
   on_line: Callable[[str], object] | None = None,
   reword: Callable[[str], str | None] = str,
+  is_awaited: bool = False,
 ) -> process.Process:
   """Starts a training with flags as they stand on a command line.
 
@@ -119,6 +134,8 @@ def start_words(
     words: the flags of launch and train, in any order.
     on_line: see `run`.
     reword: gives a line as it is to be shown, or None.
+    is_awaited: whether the caller asks for the result at once, so that no line
+      has to say the error; `on_line` gets it all the same.
 
   Raises: see `start`.
   """
@@ -144,6 +161,9 @@ def start_words(
   place = None if urls.is_remote(logdir) else os.path.expanduser(logdir)
   curve = learning_curve.Curve(place)
   cell = notebook.Cell(place, curve) if on_line is None else None
+  take = on_line or cell.take
+  if cell and is_awaited:
+    take = process.without_error(take)
 
   def read(code: int) -> Report | None:
     if cell:
@@ -156,9 +176,7 @@ def start_words(
         report['flags'].pop('logdir', None)
     return report
 
-  return process.Process(
-    'launch', words, on_line or cell.take, read, temporary, reword
-  )
+  return process.Process('launch', words, take, read, temporary, reword)
 
 
 class _TemporaryFolders:

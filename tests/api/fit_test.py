@@ -1,6 +1,9 @@
 """fit: a Keras model of the caller's, trained by a cluster."""
 
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 
 import keras
@@ -11,6 +14,7 @@ import tensorflow as tf
 from distmnist import runtime
 from distmnist.api import fit, process
 from distmnist.common import owner
+from tests.support.paths import REPO
 
 X = np.ones([3, 1], np.float32)
 FIT_ARGUMENTS_X, Y = np.arange(10.0), np.arange(10)
@@ -19,6 +23,11 @@ FIT_ARGUMENTS_X, Y = np.arange(10.0), np.arange(10)
 def test_a_judge_has_a_direction():
   with pytest.raises(ValueError, match=r"^best='auc': expected .*'\+auc'"):
     fit.fit(None, X, X, optimizer='sgd', best='auc')
+
+
+def test_a_judge_has_the_name_of_the_metric():
+  with pytest.raises(ValueError, match=r"^best='\+val_auc': expected '\+auc'"):
+    fit.fit(None, X, X, optimizer='sgd', best='+val_auc')
 
 
 @pytest.mark.parametrize(
@@ -134,6 +143,38 @@ def test_of_a_temporary_folder_the_logs_that_an_error_names_stay(
   with pytest.raises(type(error) if left else error):
     fit.fit(None, X, X, optimizer='sgd')
   assert [os.listdir(f) for f in tmp_path.iterdir()] == ([left] if left else [])
+
+
+# A script that is killed while it has a temporary folder.
+_KILLED = """
+import os, signal
+from distmnist.api import fit
+
+with fit._opened(None) as folder:
+  os.makedirs(os.path.join(folder, 'logs'))
+  if '{left}':
+    os.mkdir(os.path.join(folder, '{left}'))
+  os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_what_a_killed_process_has_left_is_removed(monkeypatch, tmp_path):
+  env = {**os.environ, 'PYTHONPATH': REPO, 'TMPDIR': str(tmp_path)}
+  for left in 'fitted', 'fitted', '':
+    command = [sys.executable, '-c', _KILLED.format(left=left)]
+    done = subprocess.run(command, env=env, check=False)
+    assert done.returncode == -signal.SIGTERM
+  # The second process has removed what the first one left.
+  assert len(os.listdir(tmp_path)) == 1
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+  with fit._opened(None) as mine:
+    # Another call of a living process.
+    os.mkdir(os.path.join(mine, 'fitted'))
+    with fit._opened(None):
+      pass
+    assert os.listdir(mine) == ['fitted']
+  # Logs alone are those that an error has named.
+  assert [os.listdir(path) for path in tmp_path.iterdir()] == [['logs']]
 
 
 def test_other_hosts_need_a_logdir_that_they_share():
@@ -277,13 +318,14 @@ def test_the_history_is_that_of_keras():
   y = x @ np.float32([[1.0], [2.0], [3.0]])
   held = x[:16] + 1, y[:16]
   arguments = {'epochs': 6, 'batch_size': 64, 'validation_data': held}
+  metrics = {'metrics': ['mae', 'r2_score']}
   with runtime.eagerly():
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(0.05), 'mse', metrics=['mae'])
+    model.compile(keras.optimizers.SGD(0.05), 'mse', **metrics)
     other = keras.models.clone_model(model)
     other.set_weights(model.get_weights())
-    other.compile(keras.optimizers.SGD(0.05), 'mse', metrics=['mae'])
+    other.compile(keras.optimizers.SGD(0.05), 'mse', **metrics)
     theirs = other.fit(x, y, verbose=0, **arguments).history
     _, report = fit.fit(
       *(model, x, y),
@@ -296,4 +338,6 @@ def test_the_history_is_that_of_keras():
   for name in 'loss', 'mae':
     assert ours[name] == pytest.approx(theirs[name], rel=1e-5), name
   # The first step only begins the count of steps to the first validation.
-  assert ours['val_loss'][1:] == pytest.approx(theirs['val_loss'][1:], rel=1e-5)
+  for name in 'val_loss', 'val_r2_score':
+    assert ours[name][1:] == pytest.approx(theirs[name][1:], rel=1e-5), name
+  assert 'r2_score' not in ours  # The mean of those of batches would be none.

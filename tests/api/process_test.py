@@ -73,6 +73,15 @@ def test_the_sentence_of_the_task_that_failed_is_found():
   assert said.startswith('nothing was trained, and there is no report: dry_run')
 
 
+def test_an_error_is_said_by_the_exception_alone():
+  lines = ['worker 0: error: a', 'distmnist.launch: error: b', 'step 1']
+  taken = []
+  take = process.without_error(taken.append)
+  for line in lines:
+    take(line)
+  assert taken == [lines[0], lines[2]]
+
+
 def test_a_ctrl_c_leaves_the_program_running_until_it_is_stopped(tmp_path):
   (tmp_path / 'waiting.py').write_text('import signal; signal.pause()')
   (tmp_path / 'caller.py').write_text(_CALLER)

@@ -70,6 +70,25 @@ def test_a_report_has_attributes():
     _ = report.global_stp
 
 
+def test_a_report_is_shown_in_a_line():
+  fields = {
+    'global_step': 192,
+    'train_metrics': None,
+    'validation_metrics': {'loss': 0.123456, 'auc': None},
+    'examples_per_sec': 4541.3,
+    'flags': {},
+  }
+  report = training.Report(fields)
+  shown = eval(str(report), {'Report': dict})  # noqa: S307
+  assert shown == {
+    'global_step': 192,
+    'validation_metrics': {'loss': 0.1235, 'auc': None},
+    'examples_per_sec': 4541,
+  }
+  assert report == fields
+  assert str(training.Report({})) == 'Report()'
+
+
 def test_the_package_costs_nothing_to_import():
   code = 'import sys, distmnist, distmnist.api.training; print(*sys.modules)'
   done = subprocess.run(
