@@ -34,7 +34,7 @@ def _is_program():
   return os.path.basename(program).partition('-')[0] == names.PACKAGE
 
 
-if _is_program():
+if _is_program() or names.LAUNCH_ID in os.environ:
   # An import would answer Ctrl-C with a traceback, or swallow it, as that of
-  # TensorFlow may.
+  # TensorFlow may. A script that a launcher has started gets one, too.
   signals.end_on_ctrl_c()

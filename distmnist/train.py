@@ -207,6 +207,7 @@ def end_late(
     start: time.monotonic() at the start of this program.
   """
   cluster, stop = task.cluster, task.stop
+  stop.note_unsaved(None)
   if not cluster.is_chief or logdirs.has_ended(folder.path):
     _log.info(f'{folder.restart.describe_end()}: nothing is left to do')
     return stop.end()

@@ -234,6 +234,9 @@ def run(
   except RunError as error:
     code, kept = _report(program, error, error.exit_code), error
   except KeyboardInterrupt:
+    if ATTEMPT in os.environ:  # From a task 130 says that all is saved.
+      sys.stdout.flush()
+      signals.end_as_by_ctrl_c()
     code = 130
   except OSError as error:
     code = _report_os_error(program, error)

@@ -86,6 +86,16 @@ def end_on_ctrl_c():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def end_as_by_ctrl_c():
+  """Ends this process by SIGINT, after a KeyboardInterrupt.
+
+  It returns only where the kernel keeps that from a process, as from the first
+  of a container.
+  """
+  signal.signal(signal.SIGINT, signal.SIG_DFL)
+  signal.raise_signal(signal.SIGINT)
+
+
 def raise_on_ctrl_c():
   """Has a Ctrl-C raise KeyboardInterrupt, as it does in Python by default."""
   if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:

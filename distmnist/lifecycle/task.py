@@ -10,9 +10,10 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import role_flags, stop_request
 from distmnist.cluster import server as server_lib
 from distmnist.common import ports
+from distmnist.common.names import ATTEMPT
 from distmnist.lifecycle import stalls as stalls_lib
 from distmnist.lifecycle import watchdog as watchdog_lib
-from distmnist.logdir import history
+from distmnist.logdir import history, logdirs
 from distmnist.watching import own_metrics
 
 _log = logging.getLogger(__name__)
@@ -112,6 +113,11 @@ def from_flags():
   cluster = role_flags.from_flags(os.environ)
   if not cluster.num_gpus:
     runtime.hide_gpus()
+  if cluster.is_chief and ATTEMPT in os.environ and logdirs.from_flags():
+    stop.note_unsaved(
+      'this chief was started anew and had no session yet: what was trained '
+      'since its newest checkpoint is not saved'
+    )
   task = Task(cluster, stop)
   task.stalls.start()
   return task

@@ -266,6 +266,7 @@ class WorkerTask:
   def _end_late(self, folder):
     """Ends the script without an error: nothing is left to train."""
     task = self._task
+    task.stop.note_unsaved(None)
     if self.is_chief and folder.path and not logdirs.has_ended(folder.path):
       # An earlier chief was lost before its report.
       step_v = checkpoints.read_step(folder.restart.find())

@@ -19,7 +19,7 @@ from distmnist.training import own_loop
 from distmnist.watching import metrics_file, run_state
 from tests.support import background, in_process, programs
 from tests.support.paths import PYTHONPATH, REPO
-from tests.support.runner import import_benchmark
+from tests.support.runner import SMALL, import_benchmark
 
 runs = import_benchmark('runs')
 
@@ -335,6 +335,35 @@ def test_what_is_killed_is_started_again_and_all_reach_the_last_step(tmp_path):
   # Once more, there is nothing left to do.
   launch(EXAMPLE, '--', *flags)
   assert checkpoints.find_latest(str(logdir)) == path
+
+
+def find_progress(log):
+  return log.path.exists() and 'step ' in log.path.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('is_script', [True, False])
+def test_a_stop_amid_the_return_of_a_killed_chief_says_what_is_lost(
+  tmp_path, is_script
+):
+  logdir = tmp_path / 'run'
+  words, flags = ['--max_restarts=3'], [f'--logdir={logdir}', '--log_secs=0']
+  if is_script:
+    words, flags = [*words, EXAMPLE], [*flags, '--last_step=10000000', *ADAM]
+  else:
+    flags += [*SMALL, '--train_steps=10000000']
+
+  with runs.Launch(tmp_path, (1, 2), flags, words) as run:
+    assert run.wait_until(lambda: find_progress(run.logs['worker 0']))
+    assert run.signal('worker 0', signal.SIGKILL)
+    assert run.wait_until(lambda: 'restart 1' in run.screen)
+    assert run.wait_until(lambda: 'worker 0' in run.find_pids())
+    with pytest.raises(runs.processes.ProcessError):
+      run.end(signal.SIGINT)
+    assert run.code == cli.NOT_SAVED
+    assert 'Traceback' not in run.screen
+    assert 'Traceback' not in run.logs['worker 0'].path.read_text()
+  assert find_step(logdir) == 0
 
 
 def test_what_is_wrong_is_told_before_anything_is_built(set_flags):

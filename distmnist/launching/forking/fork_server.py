@@ -244,6 +244,10 @@ def become_task(request, namespace, server_files, server_pid, is_imported):
   except OSError:  # Its log, say: that may pass.
     traceback.print_exc()
     code = cli.FAILED if has_begun else cli.NOT_STARTED
+  except KeyboardInterrupt:  # Before the task's own code heeds it.
+    sys.stdout.flush()
+    signals.end_as_by_ctrl_c()
+    code = 130
   except BaseException:
     traceback.print_exc()
   finally:

@@ -4,11 +4,14 @@ import logging
 import math
 import signal
 
-from distmnist.common import cli
+from distmnist.common import cli, signals
 from distmnist.common.names import ATTEMPT, CHIEF
 from distmnist.launching.supervisor import failures
 
 _log = logging.getLogger(__name__)
+
+# Of a task that was stopped once it heeded signals, and had nothing unsaved.
+_STOPPED_CODES = tuple(128 + signum for signum in signals.STOPS)
 
 
 class TaskRecord:
@@ -54,9 +57,12 @@ class TaskRecord:
     """Whether it was told to leave and says that not all is saved.
 
     One that was killed, or is about to be, says nothing: it may have lost
-    steps.
+    steps. So may one that was started again, for what the attempts before it
+    have trained: only an exit code after a signal says that it has saved.
     """
-    return self.is_running or self.code in (cli.NOT_SAVED, -signal.SIGKILL)
+    if self.is_running or self.code in (cli.NOT_SAVED, -signal.SIGKILL):
+      return True
+    return ATTEMPT in self.env and self.code not in (0, *_STOPPED_CODES)
 
   @property
   def is_worker(self):

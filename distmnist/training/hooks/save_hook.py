@@ -60,6 +60,7 @@ def make(task, folder, steps, center, others):
     may_end_partial=lambda: task.stop.is_requested,
     beside=task.stalls.beside,
     history=task.history,
+    unsaved=task.stop.find_unsaved(),
   )
   task.stop.note_unsaved(saves.find_unsaved)
   return saves
@@ -91,6 +92,7 @@ class SaveHook(tf.train.SessionRunHook):
     may_end_partial=lambda: False,
     beside=contextlib.nullcontext,
     history=None,
+    unsaved=None,
   ):
     """
     Args:
@@ -108,6 +110,7 @@ class SaveHook(tf.train.SessionRunHook):
         (common/partial_names.py), as those before it may.
       beside: callable(what) -> a context in which a save beside the steps runs.
       history: history.History, or None.
+      unsaved: str, what is not saved as long as there is no session, or None.
     """
     self._steps = steps
     self._global_step = global_step
@@ -118,6 +121,7 @@ class SaveHook(tf.train.SessionRunHook):
     self._others = others
     self._history = history or history_lib.History()
     self._may_end_partial, self._beside = may_end_partial, beside
+    self._unsaved = unsaved
     self._next_look = 0.0
     self._next_try = 0.0
     self._num_failures = 0
@@ -130,8 +134,10 @@ class SaveHook(tf.train.SessionRunHook):
     Reads no file: the disk may be what is holding up a save.
     """
     step, saved_step = self._step, self._saved_step
-    if not self._writer or step is None:
+    if not self._writer:
       return None
+    if step is None:
+      return self._unsaved
     if saved_step is None:
       return f'step {step} is not saved: there is no checkpoint'
     if step <= saved_step:

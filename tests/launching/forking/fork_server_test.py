@@ -43,6 +43,11 @@ def test_a_signal_reaches_its_task_alone(server, tmp_path):
     server.read()
   server.send(signal=signal.SIGTERM, name='a')
   assert server.read() == {'name': 'a', 'code': -signal.SIGTERM}
+  server.start('c', tmp_path / 'c', '--do=worker0:forever')
+  server.read()
+  server.send(signal=signal.SIGINT, name='c')
+  assert server.read() == {'name': 'c', 'code': -signal.SIGINT}
+  assert (tmp_path / 'c').read_text() == ''
   server.send(signal=signal.SIGKILL, name='a')  # too late: of no effect
   server.send(signal=signal.SIGKILL, name='b')
   assert server.read() == {'name': 'b', 'code': -signal.SIGKILL}
@@ -82,10 +87,9 @@ def test_a_stop_that_reaches_it_too_leaves_its_tasks_be(
   ended = sorted(
     [server.read() for _ in 'ab'], key=lambda message: message['name']
   )
-  code = 1 if signum == signal.SIGINT else -signum  # KeyboardInterrupt.
   assert [(one['name'], one['code']) for one in ended] == [
-    ('a', code),
-    ('b', code),
+    ('a', -signum),
+    ('b', -signum),
   ]
 
 

@@ -1,6 +1,7 @@
 """What a record says of its task, from the first start to the last end."""
 
 import math
+import signal
 
 import pytest
 
@@ -58,6 +59,21 @@ def test_a_code_says_what_may_come_next(
   ps, _ = records
   ps.code = code
   assert (ps.is_final, ps.has_lost_steps) == (is_final, has_lost_steps)
+
+
+@pytest.mark.parametrize(
+  'code, has_lost_steps',
+  [(0, False), (130, False), (143, False), (75, True)]
+  + [(code, True) for code in (1, 3, -signal.SIGINT, -signal.SIGTERM)],
+)
+def test_one_started_again_has_lost_steps_unless_it_says_that_it_has_saved(
+  records, code, has_lost_steps
+):
+  ps, _ = records
+  ps.attempt, ps.code = 2, code
+  assert ps.has_lost_steps == has_lost_steps
+  ps.attempt = 1
+  assert ps.has_lost_steps == (code == 75)
 
 
 def test_what_waits_is_due_at_its_time_and_once_its_process_has_ended(records):

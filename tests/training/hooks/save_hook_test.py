@@ -58,7 +58,16 @@ class SlowSaver(table_saver.TableSaver):
 class Chief:
   """A SaveHook on a session whose global step the test sets."""
 
-  def __init__(self, session, folder, now, save_steps=None, saver=None):
+  def __init__(
+    self,
+    session,
+    folder,
+    now,
+    save_steps=None,
+    saver=None,
+    unsaved=None,
+    begins=True,
+  ):
     self.session, self.now, self.folder = session, now, folder
     self.global_step = tf.train.get_global_step()
     self.steps = types.SimpleNamespace(last={'global_step': 0})
@@ -78,8 +87,10 @@ class Chief:
       save_steps,
       self.others,
       may_end_partial=lambda: self.has_signal,
+      unsaved=unsaved,
     )
-    self.hook.after_create_session(session, None)
+    if begins:
+      self.hook.after_create_session(session, None)
 
   def run_to(self, step, secs=1.0):
     self.now[0] += secs
@@ -235,6 +246,15 @@ def test_what_is_not_saved_is_known_at_any_time(session, tmp_path, now, disk):
   assert f'{tmp_path}/model.ckpt-10' in chief.hook.find_unsaved()
   disk.is_full = False
   chief.hook.save_last(session)
+  assert chief.hook.find_unsaved() is None
+
+
+def test_before_its_first_session_nothing_of_earlier_attempts_is_saved(
+  session, tmp_path, now
+):
+  chief = Chief(session, tmp_path, now, unsaved='lost', begins=False)
+  assert chief.hook.find_unsaved() == 'lost'
+  chief.hook.after_create_session(session, None)
   assert chief.hook.find_unsaved() is None
 
 
