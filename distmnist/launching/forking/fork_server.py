@@ -185,6 +185,8 @@ def main(fd, module, *namespace_fds):
   except BaseException as error:
     traceback.print_exc()
     last_line = traceback.format_exception_only(error)[-1].strip()
+    if isinstance(error, SyntaxError) and error.filename:
+      last_line += f' ({error.filename}:{error.lineno})'
     launcher.send(json.dumps({'error': last_line}).encode())
     return 1
   # Python 3.12 warns about threads: those that an import starts hold none of

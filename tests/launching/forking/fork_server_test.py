@@ -116,6 +116,13 @@ def test_a_broken_import_is_an_answer_with_its_reason(tmp_path):
   assert 'Traceback' in (tmp_path / 'log').read_text()
 
 
+def test_a_broken_syntax_is_an_answer_with_its_line(tmp_path):
+  path = tmp_path / 'broken.py'
+  path.write_text('x = 1\nx = = 2\n')
+  with Server('broken', tmp_path / 'log') as server:
+    assert server.read()['error'].endswith(f'({path}:2)')
+
+
 def test_a_process_that_the_kernel_refuses_costs_no_other_task(tmp_path):
   log = tmp_path / 'server.log'
   with Server('fake_train', log, ('-c', REFUSED)) as server:
