@@ -58,8 +58,11 @@ def describe_run(logdir, state):
   rows = state.make_rows()
   parts = [_describe_stage(state, rows)]
   if state.step is not None:
-    of_all = f' of {state.last_step}' if state.last_step else ''
-    parts.append(f'step {state.step}{of_all}')
+    step, last = state.step, state.last_step
+    # Others may have gone beyond the end.
+    parts.append(
+      f'step {min(step, last)} of {last}' if last else f'step {step}'
+    )
     parts[-1] += _format_left(state, ', ')
   for split in SPLITS:
     if line := state.evaluations.get(split):

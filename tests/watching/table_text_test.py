@@ -47,6 +47,12 @@ def test_a_run_is_told_in_a_line():
   )
 
 
+def test_a_step_beyond_the_last_is_the_last():
+  line = {'task': 'worker 0', 'kind': 'sample', 'state': 'training'}
+  text = describe(line | {'step': 3001, 'last_step': 3000})
+  assert text.endswith('; step 3000 of 3000')
+
+
 def test_a_run_that_only_time_ends_has_a_step_and_no_last_one():
   line = {'task': 'worker 0', 'kind': 'sample', 'state': 'training'}
   text = describe(line | {'step': 40, 'last_step': None})
