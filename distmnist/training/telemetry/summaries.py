@@ -25,6 +25,11 @@ _numbers = itertools.count()
 _RETRY_SECS = 10.0
 
 
+def read_tags(serialized):
+  """Returns the tags (set of str) of what a tf.summary op has made, bytes."""
+  return {value.tag for value in tf.Summary.FromString(serialized).value}
+
+
 class Writer:
   """Adds events to a folder.
 

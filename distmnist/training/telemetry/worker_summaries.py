@@ -107,6 +107,10 @@ class WorkerSummaries:
       share = rows[names.ROWS_DIFFERENT] / rows[names.ROW_IDS]
       shown['rows/share_different'] = share
     shown |= rows
+    if own:
+      # One tag of both would be two points in one curve.
+      tags = summaries.read_tags(own)
+      shown = {n: x for n, x in shown.items() if n not in tags}
     self._writer.write_scalars(shown, values['global_step'])
     if own:
       self._writer.write_summary(own, values['global_step'])

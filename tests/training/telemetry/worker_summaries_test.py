@@ -71,6 +71,24 @@ def test_a_summary_is_due_every_so_many_local_steps(tmp_path):
   assert last == (13, {'staleness': 1, 'staleness_mean': 5})
 
 
+def test_a_tag_of_the_scripts_own_is_its_own(tmp_path):
+  summaries = WorkerSummaries(str(tmp_path), 1, 'rate')
+  summaries.begin()
+  value = tf.Summary.Value(tag='loss', simple_value=9.0)
+  own = tf.Summary(value=[value]).SerializeToString()
+  stats = make_stats(1, {})
+  values = {'global_step': 1, 'loss': 2.0}
+  summaries.write(values, stats, Session(), now=100.0, own=own)
+  [path] = tmp_path.iterdir()
+  found = [
+    (value.tag, value.simple_value)
+    for event in tf.train.summary_iterator(str(path))
+    for value in event.summary.value
+  ]
+  assert [v for tag, v in found if tag == 'loss'] == [9.0]
+  assert ('learning_rate', 0.5) in found
+
+
 def test_rows_of_tables_are_of_the_step(tmp_path):
   summaries = WorkerSummaries(str(tmp_path), 1, 'rate')
   summaries.begin()
