@@ -30,14 +30,28 @@ _NO_CHANGE = (
 )
 
 
+# Of ours, those that the run of this process does not read.
+_unread = set()
+
+
+def leave_out(names):
+  """Has `ours` leave out these flags, as the run does not read them."""
+  _unread.clear()
+  _unread.update(names)
+
+
 def ours():
-  """Returns the flags that distmnist defines, a list of absl Flags."""
+  """Returns the flags that distmnist defines, a list of absl Flags.
+
+  Without those of `leave_out`.
+  """
   modules = FLAGS.flags_by_module_dict()
   return [
     flag
     for name in sorted(modules)
     if help_text.is_ours(name)
     for flag in modules[name]
+    if flag.name not in _unread
   ]
 
 

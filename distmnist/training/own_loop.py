@@ -40,7 +40,7 @@ from distmnist.data import seeds
 from distmnist.lifecycle import late_start, ps, shutdown
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
-from distmnist.logdir import checkpoints, logdirs, report
+from distmnist.logdir import checkpoints, logdirs, report, run_flags
 from distmnist.nn import schedules
 from distmnist.training import (
   center_reader,
@@ -458,6 +458,7 @@ def run(train, script=None):
   console_lib.print_logs(console.say)
   script = script or train.__code__.co_filename
   script_checks.check_flags(script)
+  run_flags.leave_out(script_checks.find_unread(script))
   task = task_lib.from_flags()
   task.log_role()
   cluster = task.cluster

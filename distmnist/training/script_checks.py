@@ -62,13 +62,20 @@ def check_flags(script: str) -> None:
   Raises:
     cli.UsageError: neither run_task nor the script reads one of them.
   """
-  for name in sorted(FLAGS):
-    if FLAGS[name].value != FLAGS[name].default and not is_read(name, script):
-      raise cli.UsageError(
-        f'{refusals.show(name)} has no effect in a script with a loop of its '
-        'own, which chooses its data, its net and where the training ends: '
-        'leave it out'
-      )
+  given = [x for x in find_unread(script) if FLAGS[x].value != FLAGS[x].default]
+  if given:
+    verb, it = ('have', 'them') if given[1:] else ('has', 'it')
+    raise cli.UsageError(
+      f'{", ".join(map(refusals.show, given))} {verb} no effect in a script '
+      'with a loop of its own, which chooses its data, its net and where the '
+      f'training ends: leave {it} out'
+    )
+
+
+def find_unread(script: str) -> list[str]:
+  """Returns the names of the flags for which `is_read` is false, sorted."""
+  sources = _read_sources(script)
+  return [x for x in sorted(FLAGS) if not (is_adopted(x) or _is_in(x, sources))]
 
 
 def is_read(name: str, script: str) -> bool:
@@ -83,6 +90,16 @@ def is_named(name: str, script: str) -> bool:
     name: of a flag.
     script: the path of its file; modules that it imports later are not seen.
   """
+  return _is_in(name, _read_sources(script))
+
+
+def _is_in(name, sources):
+  found = re.compile(rf'[.\'"]{name}\b'.encode())
+  return any(map(found.search, sources))
+
+
+def _read_sources(script):
+  """Returns what is in a script and the modules of its folder, [bytes]."""
   folder = os.path.dirname(os.path.realpath(script)) + os.sep
   paths = {script}
   for module in list(sys.modules.values()):
@@ -90,9 +107,7 @@ def is_named(name: str, script: str) -> bool:
     is_other = path.startswith((OURS, *LIBRARIES))
     if path.endswith('.py') and not is_other:
       paths |= {path} if os.path.realpath(path).startswith(folder) else set()
-  return any(
-    re.search(rf'[.\'"]{name}\b'.encode(), _read(path)) for path in paths
-  )
+  return [_read(path) for path in paths]
 
 
 def _read(path):

@@ -1,5 +1,7 @@
 """run_flags: the flags of a run in its folder."""
 
+import types
+
 import pytest
 from absl import flags
 
@@ -37,12 +39,23 @@ def test_flags_of_libraries_are_not_ours(set_flags):
 def test_the_flags_of_the_program_itself_are_ours(set_flags, monkeypatch):
   """absl files the flags of __main__ under the path of the program."""
   set_flags()
-  modules = {'/x/train.py': ['a flag'], 'absl.logging': ['another']}
+  flag = types.SimpleNamespace(name='a flag')
+  modules = {'/x/train.py': [flag], 'absl.logging': ['another']}
   monkeypatch.setattr('sys.argv', ['/x/train.py'])
   monkeypatch.setattr(
     type(run_flags.FLAGS), 'flags_by_module_dict', lambda self: modules
   )
-  assert run_flags.ours() == ['a flag']
+  assert run_flags.ours() == [flag]
+
+
+def test_what_a_run_does_not_read_is_not_kept(set_flags, tmp_path, monkeypatch):
+  monkeypatch.setattr(run_flags, '_unread', set())
+  set_flags('--model=cnn', '--hidden_units=30,20')
+  run_flags.leave_out(['model'])
+  run_flags.write(str(tmp_path))
+  kept = run_flags.read(str(tmp_path))
+  assert '--hidden_units=30,20' in kept
+  assert not [word for word in kept if word.startswith('--model=')]
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,7 @@ def test_workers_in_lock_step_are_one_process(run_script, tmp_path):
 _SUMMARIES = _SHARED.replace(
   '  train_op, _',
   "  tf.summary.scalar('mean_x', tf.reduce_mean(x))\n"
+  "  tf.summary.scalar('loss', tf.reduce_mean(x))\n"
   "  tf.summary.scalar('other', tf.placeholder(tf.float32, []))\n"
   '  train_op, _',
 )
@@ -168,7 +169,11 @@ def test_a_run_leaves_what_one_of_train_leaves(run_script, tmp_path):
   assert found['workers_not_heard_of'] == []
   assert found['test_metrics'] is None
   assert f'final loss          {found["final_loss"]:.4f}' in output
-  assert '--strategy=sync_sgd' in (logdir / 'train.flags').read_text()
+  kept = (logdir / 'train.flags').read_text()
+  assert '--strategy=sync_sgd' in kept
+  assert found['flags']['strategy'] == 'sync_sgd'
+  for name in ('dataset', 'model', 'batch_size', 'train_steps'):
+    assert name not in found['flags'] and f'--{name}=' not in kept
   state = run_state.RunState().take(metrics_file.iterate(str(logdir)))
   assert (state.step, state.last_step, state.unit) == (20, 20, 'batches')
   rows = {row.task: row for row in state.make_rows()}
@@ -191,6 +196,14 @@ def test_a_run_leaves_what_one_of_train_leaves(run_script, tmp_path):
   output, _ = run_script(_SUMMARIES, *words)
   assert 'last_step' in output
   assert json.loads((logdir / 'report.json').read_text()) == found
+  like = tmp_path / 'like'
+  programs.run_forked(
+    *('launch', f'--like={logdir}', '--', f'--logdir={like}'),
+    PYTHONPATH=str(tmp_path),
+  )
+  again = json.loads((like / 'report.json').read_text())
+  assert again['global_step'] == 20
+  assert {*again['flags']} == {*found['flags']} - {'report_file'}
 
 
 _CLASSIC = _SHARED.replace(

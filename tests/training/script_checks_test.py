@@ -74,6 +74,15 @@ def test_a_script_may_read_a_flag_of_ours(set_flags, tmp_path, is_named):
     script_checks.check_flags(str(script))
 
 
+def test_all_flags_without_effect_are_told_at_once(set_flags, tmp_path):
+  set_flags('--batch_size=7', '--train_steps=9', '--learning_rate=2')
+  with pytest.raises(cli.UsageError) as raised:
+    script_checks.check_flags(str(tmp_path / 'none.py'))
+  for name in ('batch_size', 'train_steps'):
+    assert f'--{name}=' in str(raised.value)
+  assert '--learning_rate' not in str(raised.value)
+
+
 # Prints the flags that run_task reads: in a run, and as steps are built under
 # other flags. What looks at all flags, to compare or keep them, does not count.
 _READER = """
