@@ -45,5 +45,9 @@ def main(task):
   print(f'worker {index}: loss {loss_v:.4f} at step {step}')
 
 
-if __name__ == '__main__':
+def run():
   distmnist.run_task(main)
+
+
+if __name__ == '__main__':
+  run()
