@@ -1,10 +1,14 @@
 import faulthandler
+import os
 import signal
 import socket
+import subprocess
+import sys
 
 import pytest
 
-from distmnist.common import signals
+from distmnist.common import names, signals
+from tests.support.paths import PYTHONPATH
 
 ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -246,3 +250,44 @@ def test_a_task_is_told_by_a_signal_that_any_program_knows():
   told = {n: signals.choose_passed_on(n) for n in signals.STOPS}
   assert told.pop(signal.SIGINT) == signal.SIGINT
   assert set(told.values()) == {signal.SIGTERM}
+
+
+_CTRL_C = """
+import signal
+import distmnist
+from distmnist.common import cli
+def main():
+  signal.raise_signal(signal.SIGINT)
+if {is_early}:
+  main()
+cli.run(main)
+"""
+
+
+@pytest.mark.parametrize(
+  'names_set, is_early, code',
+  [
+    (
+      (),
+      True,
+      -signal.SIGINT,
+    ),  # A script that is none of a launcher's: a traceback.
+    ((names.LAUNCH_ID,), True, -signal.SIGINT),
+    ((names.LAUNCH_ID,), False, 130),
+    ((names.LAUNCH_ID, names.ATTEMPT), False, -signal.SIGINT),
+  ],
+)
+def test_a_ctrl_c_amid_an_import_ends_a_launched_script_at_once(
+  tmp_path, names_set, is_early, code
+):
+  script = tmp_path / 'mine.py'
+  script.write_text(_CTRL_C.format(is_early=is_early))
+  done = subprocess.run(
+    [sys.executable, script],
+    env={**os.environ, 'PYTHONPATH': PYTHONPATH}
+    | dict.fromkeys(names_set, '2'),
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert (done.returncode, 'Traceback' in done.stderr) == (code, not names_set)
