@@ -112,7 +112,7 @@ def run_worker(
   """
   cluster, stop, stalls = task.cluster, task.stop, task.stalls
   # Nobody can tell how long a user's reader, a download or a large graph takes.
-  stalls.busy('the loading of the data', may_fail=False)
+  stalls.busy('the loading of the model and the data', may_fail=False)
   # Check for user mistakes before the server starts: once it answers, the
   # other tasks count on this one.
   seed = step.seed_from_flags()

@@ -182,8 +182,9 @@ def _make(
       os.fsync(raw.fileno())  # Whole, or not there, after a power cut, too.
       with contextlib.suppress(FileNotFoundError):
         os.replace(draft, path)
-      secs, size = time.monotonic() - start, file.tell() / 1e6
-      _log.info(f'read {source} in {secs:.1f} s: {size:,.1f} MB to train on')
+      secs, size = time.monotonic() - start, file.tell()
+      size = f'{size / 1e6:,.1f} MB' if size >= 1e6 else f'{size / 1e3:.0f} kB'
+      _log.info(f'read {source} in {secs:.1f} s: {size} in the cache')
       return open(f'/proc/self/fd/{raw.fileno()}', 'rb')
   except BaseException:
     with contextlib.suppress(OSError):

@@ -251,7 +251,10 @@ def _parse(name: str, texts: np.ndarray, dtype: tf.DType) -> np.ndarray:
   for place, text in np.ndenumerate(texts):
     try:
       if text == '':
-        raise ValueError('no value: --missing=N says what it counts as')
+        raise ValueError(
+          'no value: --missing=N says what it counts as (the number that the '
+          'csv.Reader of the training had as missing=)'
+        )
       if '_' in str(text):  # 12_3 and 1_23 are one number to Python.
         raise ValueError(f'{text!r} is no number')
       found.append(number(words.get(str(text).lower(), text)))

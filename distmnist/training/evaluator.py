@@ -69,7 +69,7 @@ def run_task(task):
   stalls.busy('the reading of the log directory')
   store_check.check('logdir', logdir, is_written=False)
   earlier = _Earlier(logdir)
-  stalls.busy('the loading of the data', may_fail=False)
+  stalls.busy('the loading of the model and the data', may_fail=False)
   problem = problem_lib.from_flags()
   split_name, split = problem_data.load_judge(problem)
   evaluator = evaluation.Evaluator(
