@@ -165,7 +165,7 @@ def test_a_problem_may_be_a_module_and_a_logdir_is_kept(tmp_path):
 @pytest.mark.parametrize(
   'settings, code, message',
   [
-    ({'epoch': 2}, 2, "flag 'epoch'. Did you mean: epochs"),
+    ({'epoch': 2}, 2, 'no flag --epoch: did you mean --epochs'),
     ({'dataset': 'npy', 'data_dir': '/none'}, 1, '/none'),
   ],
 )
