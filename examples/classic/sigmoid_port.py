@@ -42,9 +42,5 @@ def main(task):
   print(f'worker {index}: loss {loss_v:.4f} at step {step}')
 
 
-def run():
-  distmnist.run_task(main)
-
-
 if __name__ == '__main__':
-  run()
+  distmnist.run_task(main)
