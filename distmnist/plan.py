@@ -20,6 +20,7 @@ from distmnist import train  # noqa: F401  All its flags.
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import role_flags
 from distmnist.common import cli, console
+from distmnist.common.names import LAUNCH, PACKAGE
 from distmnist.data import input_pipeline
 from distmnist.exchange import traffic as traffic_lib
 from distmnist.launching import cluster_flags
@@ -53,7 +54,7 @@ _FIRST_FLAGS = (
   *('partitioner', 'placement', 'wire_dtype', 'mbits'),
 )
 # Whose flags are taken, as a launch is planned by its own, but not explained.
-_OF_LAUNCH = 'distmnist.launch', 'distmnist.spark'
+_OF_LAUNCH = LAUNCH, f'{PACKAGE}.spark'
 
 
 def main() -> int | None:
