@@ -1,5 +1,6 @@
 """A training as a call: run waits for its end, start does not."""
 
+import contextlib
 import json
 import os
 import re
@@ -70,7 +71,9 @@ class Report(dict):
 
   def _repr_png_(self) -> bytes | None:
     """Returns the picture that a notebook shows; None without matplotlib."""
-    return self.curve._repr_png_()
+    with contextlib.suppress(ImportError):
+      return self.curve.draw()
+    return None
 
   @property
   def logdir(self) -> str | None:
