@@ -423,6 +423,9 @@ def iterate(logdir: str, num_samples: float = math.inf) -> Iterator[dict]:
 
 
 def _iterate_file(path: str, num_samples: float) -> Iterator[dict]:
+  # A pipe that nobody fills would be waited for.
+  if not os.path.isfile(path):
+    return
   with contextlib.suppress(OSError), open(path, 'rb') as file:
     for text in _choose(file, num_samples):
       if text.endswith(b'\n') and (line := metrics_line.parse(text)):
