@@ -25,8 +25,7 @@ _COUNTED = {'ps_hosts': 'num_ps', 'worker_hosts': 'num_workers'}
 # does in place of a training.
 _NO_CHANGE = (
   *('job_name', 'task_index', 'report_file', 'download_only'),
-  *('resume', 'stop_grace_secs'),
-  *('print_cluster', 'help', 'helpfull'),
+  *('stop_grace_secs', 'print_cluster', 'help', 'helpfull'),
 )
 
 
@@ -124,6 +123,8 @@ def find_changes(logdir):
       _find_value(words, flag)
       for words in (kept, (flag.serialize() or '').splitlines())
     ]
+    if flag.name == 'resume' and {*values} <= {None, 'auto', 'never'}:
+      continue  # Only where a run comes from is part of it.
     name = _COUNTED.get(flag.name, flag.name)
     if flag.name in _COUNTED:
       values = [str(len(v.split(','))) if v else '0' for v in values]

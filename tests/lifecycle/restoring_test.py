@@ -140,11 +140,9 @@ def test_a_variable_that_is_missing_is_named(tmp_path, tf_session):
   tf.get_variable('w/Momentum', [2])
   with pytest.raises(cli.RunError) as caught:
     restoring.Restorer(tf.global_variables()).check(path)
-  assert str(caught.value) == (
-    f'checkpoint {path} has no w/Momentum: it comes from another model, '
-    'optimizer, --strategy or --ema_decay; give the flags of it, or '
-    'another --logdir'
-  )
+  told = str(caught.value)
+  assert told.startswith(f'checkpoint {path} has no w/Momentum: ')
+  assert '--strategy' in told and '--logdir' in told
 
 
 def test_another_shape_is_named_whole(tmp_path, tf_session):
