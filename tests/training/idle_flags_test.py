@@ -1,6 +1,7 @@
 """idle_flags: what is given for another rule, net or schedule is named."""
 
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster
 from distmnist.training import flag_checks, idle_flags
@@ -14,7 +15,8 @@ def describe(set_flags):
   def find(*words):
     set_flags(*words)
     rule, strategy = flag_checks.make_strategy(cluster.Cluster())
-    return idle_flags.describe(rule, strategy)
+    with tf.Graph().as_default():  # It looks for the model's sparse tables.
+      return idle_flags.describe(rule, strategy)
 
   return find
 
