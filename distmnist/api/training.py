@@ -1,6 +1,5 @@
 """A training as a call: run waits for its end, start does not."""
 
-import contextlib
 import json
 import os
 import re
@@ -71,9 +70,7 @@ class Report(dict):
 
   def _repr_png_(self) -> bytes | None:
     """Returns the picture that a notebook shows; None without matplotlib."""
-    with contextlib.suppress(ImportError):
-      return self.curve.draw()
-    return None
+    return self.curve.find_picture()
 
   @property
   def logdir(self) -> str | None:

@@ -7,7 +7,6 @@ alone is left out: roles, hosts and ports, its folders, what its later lives
 resumed from.
 """
 
-import contextlib
 import itertools
 import logging
 import os
@@ -108,7 +107,7 @@ def from_flags(given: list[str]) -> Launch:
   if not state.launcher:
     _say_unknown(logdir)
   new = command_line.find_value(given, 'logdir') or paths.choose_next(logdir)
-  if _is_same(urls.expand(new), logdir):
+  if urls.normalize(urls.expand(new)) == urls.normalize(logdir):
     raise cli.UsageError(
       f'--like={_LIKE.value} and --logdir={new} are one folder: give the new '
       'run another --logdir, or none'
@@ -287,20 +286,13 @@ def _find_problem(logdir: str, kept: list[str]) -> list[str]:
   copy = os.path.join(logdir, run_flags.PROBLEM_FILE)
   if not named.endswith('.py') or not paths.exists(copy):
     return []
-  with contextlib.suppress(OSError):
-    if paths.read_bytes(os.path.expanduser(named)) == paths.read_bytes(copy):
-      return []
+  if paths.have_same_bytes(os.path.expanduser(named), copy):
+    return []
   _log.info(
     f'--problem={named} is not what it was, or not there: {copy} is taken; '
     f'give --problem={named} after the -- for the other'
   )
   return [f'--problem={copy}']
-
-
-def _is_same(path: str, other: str) -> bool:
-  if urls.is_remote(path) or urls.is_remote(other):
-    return path.rstrip('/') == other.rstrip('/')
-  return os.path.realpath(path) == os.path.realpath(other)
 
 
 def _say_unknown(logdir: str) -> None:

@@ -188,14 +188,9 @@ def _find_other_owner(named: str, kept: str) -> tuple[str, int] | None:
   other = files.find_other_owner(named)
   # A store does not say whose copy it has.
   is_told = not (urls.is_remote(kept) or files.find_other_owner(kept))
-  return other if other and not (is_told and _is_same(named, kept)) else None
-
-
-def _is_same(named: str, kept: str) -> bool:
-  try:
-    return paths.read_bytes(named) == paths.read_bytes(kept)
-  except OSError:
-    return False
+  if other and is_told and paths.have_same_bytes(named, kept):
+    return None
+  return other
 
 
 def find_checkpoint(logdir, find_divergence=lambda path: None):

@@ -99,6 +99,14 @@ def read_bytes(path: str) -> bytes:
     return file.read()
 
 
+def have_same_bytes(path: str, other: str) -> bool:
+  """Whether two files can be read and are equal."""
+  try:
+    return read_bytes(path) == read_bytes(other)
+  except OSError:
+    return False
+
+
 def read_text(path: str) -> str:
   return read_bytes(path).decode('utf-8')
 

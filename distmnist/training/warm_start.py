@@ -18,10 +18,11 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import runtime, tf_internals
+from distmnist import runtime
 from distmnist.common import cli
 from distmnist.logdir import checkpoint_reader, checkpoints, earlier_runs
 from distmnist.storage import paths, urls
+from distmnist.tables import shard_slices
 from distmnist.transport import fed_initial_values
 
 _log = logging.getLogger(__name__)
@@ -104,10 +105,7 @@ def give(variables: list[tf.Variable]) -> None:
     return
   specs = {}
   for variable in variables:
-    cut = tf_internals.get_slice(variable)
-    name, shape = variable.op.name, variable.shape.as_list()
-    if cut:
-      name, shape = cut.full_name, list(cut.full_shape)
+    name, shape, _ = shard_slices.find_place(variable)
     specs[name] = shape, variable.dtype.base_dtype
   fed_initial_values.give_first(lambda: _load(specs))
 

@@ -238,11 +238,13 @@ class Curve:
       panels[0].figure.suptitle(title, fontsize='medium')
     return _make_png(panels[0].figure)
 
-  def _repr_png_(self) -> bytes | None:
+  def find_picture(self) -> bytes | None:
     """Returns the picture that a notebook shows; None without matplotlib."""
     with contextlib.suppress(ImportError):
       return self.draw()
     return None
+
+  _repr_png_ = find_picture
 
 
 def _compute_mean(lines: list[dict], name: str) -> float:
