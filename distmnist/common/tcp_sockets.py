@@ -22,12 +22,21 @@ def find(pid=None):
       inode = os.readlink(f'{folder}/{name}')
       if not inode.startswith('socket:'):
         continue
-      found = socket.socket(fileno=_duplicate(pid, int(name)))
+      found = _open(_duplicate(pid, int(name)))
     except OSError:
-      continue  # It was closed meanwhile.
+      continue  # It was closed meanwhile, and may be something else by now.
     with found:
       if found.family in (socket.AF_INET, socket.AF_INET6):
         yield inode, found
+
+
+def _open(fd):
+  """Returns the socket of a descriptor, which is closed if it is of none."""
+  try:
+    return socket.socket(fileno=fd)
+  except OSError:
+    os.close(fd)
+    raise
 
 
 def _duplicate(pid, fd):

@@ -50,7 +50,10 @@ class _Counter:
     is_closed = threading.Event()
     weakref.finalize(self, is_closed.set)
     threading.Thread(
-      target=_look_on, args=(weakref.ref(self), is_closed), daemon=True
+      name='process bytes',
+      target=_look_on,
+      args=(weakref.ref(self), is_closed),
+      daemon=True,
     ).start()
 
   def read(self):

@@ -81,12 +81,15 @@ def test_silent_peers_delay_nobody_and_there_are_not_too_many(
 
 
 def test_a_server_that_closes_leaves_no_thread(room):
-  before = threading.active_count()
+  before = set(threading.enumerate())
   room.start_all()
   with socket.create_connection(('127.0.0.1', room.port)):
     room.join('ps 0')
-    assert threading.active_count() >= before + 3
+    begun = set(threading.enumerate()) - before
+    assert len(begun) >= 3
     room.close()
     for agent in room.opened:
       agent.close()
-    assert threading.active_count() == before
+    for thread in begun:
+      thread.join(timeout=60)
+      assert not thread.is_alive()

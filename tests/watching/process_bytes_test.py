@@ -64,7 +64,8 @@ def test_no_thread_is_left_when_nobody_counts(sockets, monkeypatch):
   _, looks = sockets
   before = set(threading.enumerate())
   meter = process_bytes.Meter()
-  (thread,) = set(threading.enumerate()) - before
+  begun = set(threading.enumerate()) - before
+  (thread,) = (each for each in begun if each.name == 'process bytes')
   wait_for_look(looks)
   process_bytes._shared.clear()  # The real one refers to it weakly.
   del meter
@@ -85,7 +86,7 @@ def connect(monkeypatch):
   monkeypatch.setattr(
     tcp_sockets,
     'find',
-    lambda pid: (found for found in find(pid) if found[0] not in before),
+    lambda pid=None: (found for found in find(pid) if found[0] not in before),
   )
   made = []
 
