@@ -166,8 +166,9 @@ class Run(runs.Launch):
   def finish(self, limit_secs=600):
     """Waits for the end; returns (problem or '', report or None)."""
     if not self.wait_until(lambda: not self.is_running, limit_secs):
+      lines = self.read_last_lines()
       self.close()
-      return f'still ran after {limit_secs} s', None
+      return f'still ran after {limit_secs} s\n{lines}', None
     if self.code:
       return f'exit code {self.code}: {self.screen}', None
     if left := self.find_pids():
@@ -177,6 +178,18 @@ class Run(runs.Launch):
       problem = f'ended at step {report["global_step"]} of {self.last_step}'
       return problem, report
     return '', report
+
+  def read_last_lines(self, num_lines=8):
+    """Returns what each task wrote last, and the launcher, a str."""
+    texts = {'launcher': self.screen} | {
+      name: log.path.read_text() if log.path.exists() else ''
+      for name, log in self.logs.items()
+    }
+    return '\n'.join(
+      f'{name}: {line}'
+      for name, text in texts.items()
+      for line in text.splitlines()[-num_lines:]
+    )
 
   def read_report(self):
     """Returns the report of a run that has ended, a dict."""
