@@ -8,8 +8,6 @@ import pathlib
 
 import pytest
 
-from tests.support import daily
-
 _HERE = pathlib.Path(__file__).parent
 # By default GPUs round what they multiply to 10 bits (TF32).
 os.environ.setdefault('NVIDIA_TF32_OVERRIDE', '0')
@@ -21,7 +19,7 @@ def pytest_addoption(parser):
   parser.addoption(
     '--all',
     action='store_true',
-    help='all cases of the wide grids, and not some; see support/daily.py',
+    help='the tests and the cases that are marked as daily, too',
   )
 
 
@@ -52,9 +50,36 @@ def pytest_collection_modifyitems(config, items):
   A case that is named on the command line is always run.
   """
   if not (config.option.all or any('::' in word for word in config.args)):
-    items[:], others = daily.split(items)
-    config.hook.pytest_deselected(items=others)
+    _check_cases(items)
+    kept, left_out = [], []
+    for item in items:
+      (left_out if _is_daily(item) else kept).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left_out)
   _deal(items)
+
+
+def _is_daily(item):
+  return any(
+    _case(item) not in mark.kwargs.get('but', ())
+    for mark in item.iter_markers('daily')
+  )
+
+
+def _case(item):
+  return item.callspec.id if hasattr(item, 'callspec') else ''
+
+
+def _check_cases(items):
+  """Raises UsageError if a test of `items` lacks a case that every run has."""
+  missing = {}
+  for item in items:
+    function = item.nodeid.partition('[')[0]
+    for mark in item.iter_markers('daily'):
+      wanted = missing.setdefault(function, set(mark.kwargs.get('but', ())))
+      wanted.discard(_case(item))
+  if lost := {key: sorted(cases) for key, cases in missing.items() if cases}:
+    raise pytest.UsageError(f'daily(but=...): no such cases: {lost}')
 
 
 def _deal(items):

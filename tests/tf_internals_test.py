@@ -258,6 +258,7 @@ def test_a_process_that_may_not_write_its_code_is_left_as_it_is():
   assert found.stdout == 'False\nTrue\n'
 
 
+@pytest.mark.daily
 @of_x86
 @pytest.mark.slow
 def test_threads_that_draw_one_id_each_draw_no_id_twice():

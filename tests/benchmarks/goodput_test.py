@@ -202,6 +202,7 @@ def test_where_no_group_can_be_made_a_task_is_pinned(sleeper, tmp_path):
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_run_with_a_kill_and_one_without_make_a_table(mnist_dir, tmp_path):
   done = subprocess.run(

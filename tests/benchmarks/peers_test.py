@@ -268,6 +268,7 @@ def test_a_step_of_the_bare_script_is_one_message_each_way():
   assert ways.count((worker, bare.PS)) == ways.count((bare.PS, worker)) == 3
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_scripts_and_a_rule_make_a_table(mnist_dir, tmp_path):
   out = tmp_path / 'out'
@@ -295,6 +296,7 @@ def test_scripts_and_a_rule_make_a_table(mnist_dir, tmp_path):
   assert (out / 'plot.png').read_bytes().startswith(b'\x89PNG')
 
 
+@pytest.mark.daily(but=['classic'])
 @pytest.mark.slow
 @pytest.mark.parametrize('peer', ['classic', 'async_sgd'])
 def test_a_signal_leaves_nobody_behind(mnist_dir, peer):

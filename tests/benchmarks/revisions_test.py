@@ -20,6 +20,7 @@ def test_a_ratio_is_the_median_of_the_pairs(revisions):
   ]
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_it_runs_the_program_of_the_other_checkout(
   revisions, tmp_path, monkeypatch

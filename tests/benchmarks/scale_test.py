@@ -38,6 +38,7 @@ def test_tasks_that_do_nothing_start_end_and_are_stopped():
   assert all(0 <= float(s) < 60 for s in secs)  # In tenths.
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_what_ps_0_does_while_workers_wait(monkeypatch):
   before, amid, memory_mb, _ = waits.measure_waits('sync_sgd', 3, secs=2)

@@ -170,6 +170,7 @@ COMMAND = [
 ]
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_cluster_is_measured_on_links(needs_network, tmp_path):
   done = subprocess.run(
@@ -189,6 +190,7 @@ def test_a_cluster_is_measured_on_links(needs_network, tmp_path):
   assert 'sync, 1 ps' in (tmp_path / 'table.md').read_text()
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'signum, code', [(signal.SIGINT, 130), (signal.SIGKILL, -9)]

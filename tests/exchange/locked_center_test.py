@@ -142,6 +142,7 @@ class PlainWorker(stepper.Worker):
     return optimizers.from_flags(global_step)[0]
 
 
+@pytest.mark.daily(but=['dynsgd', 'dc_asgd'])
 @pytest.mark.parametrize(
   'name', ['staleness_aware', 'drop_stale', 'dynsgd', 'dc_asgd']
 )

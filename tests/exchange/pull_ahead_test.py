@@ -6,6 +6,7 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.strategies import async_sgd, ssp
 
 
+@pytest.mark.daily(but=['distmnist.strategies.async_sgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('rule', [async_sgd, ssp])
 def test_a_gradient_is_of_the_center_a_step_before(

@@ -49,6 +49,14 @@ CLUSTERS = {
 }
 
 
+@pytest.mark.daily(
+  but=[
+    'dnn_vertical.flags',
+    'quickstart.flags',
+    'strategies/easgd.flags',
+    'strategies/ring_allreduce.flags',
+  ]
+)
 @pytest.mark.slow
 @each_config
 def test_a_small_net_learns_with_a_recipe(set_flags, make_cluster, path):

@@ -193,6 +193,7 @@ def link_distributions(distributions, site):
         (site / top).symlink_to(distribution.locate_file(top))
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_notebook_trains_where_nothing_but_the_wheel_is(built, tmp_path):

@@ -111,6 +111,7 @@ def loss(y, outputs):
 """
 
 
+@pytest.mark.daily(but=['1'])
 @pytest.mark.slow
 @pytest.mark.parametrize('num_ps', [0, 1])
 def test_what_hangs_after_the_last_step_is_named_and_ends(

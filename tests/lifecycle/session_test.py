@@ -72,6 +72,7 @@ def test_all_tasks_leave_by_themselves(tasks, make_real_cluster, tmp_path):
   assert 'ps 0' in line and 'ps 1' in line
 
 
+@pytest.mark.daily(but=['rule1'])
 @pytest.mark.slow
 @pytest.mark.parametrize('rule', [(), (SYNC,)])
 def test_half_the_bytes_cross_and_the_sockets_agree_with_the_plan(
@@ -179,6 +180,7 @@ def test_a_checkpoint_of_two_ps_loads_on_none(
   assert read_report(tmp_path / 'run')['final_loss'] < loss
 
 
+@pytest.mark.daily(but=['rule1-15'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('rule', 'signum'), [((), signal.SIGINT), ((SYNC,), signal.SIGTERM)]
@@ -284,6 +286,7 @@ def test_a_worker_that_is_stopped_for_a_while_holds_up_sync_only_so_long(
     assert list((logdir / 'metrics' / f'worker_{i}').glob('events.*'))
 
 
+@pytest.mark.daily(but=['sync_sgd-10'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('rule', 'steps_per_run'),

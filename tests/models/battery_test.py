@@ -35,6 +35,7 @@ def make_model(set_flags):
   return make
 
 
+@pytest.mark.daily(but=SMALL)
 @each_model
 def test_logits_are_a_row_an_image_and_a_column_a_class(
   tf_session, make_model, model
@@ -52,6 +53,7 @@ def test_logits_are_a_row_an_image_and_a_column_a_class(
   np.testing.assert_allclose(alone[0], found[2], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.daily(but=SMALL)
 @each_model
 def test_evaluation_shares_the_variables_of_training(
   tf_session, make_model, model
@@ -71,6 +73,7 @@ def test_evaluation_shares_the_variables_of_training(
   assert first.tolist() == second.tolist()
 
 
+@pytest.mark.daily(but=SMALL)
 @each_model
 def test_a_model_is_cut_into_shards_and_says_nothing_of_devices(
   tf_session, make_model, model
@@ -99,6 +102,7 @@ def test_a_model_learns_a_batch_by_heart(tf_session, make_model, model):
   assert predictions.tolist() == LABELS.tolist()
 
 
+@pytest.mark.daily(but=SMALL)
 @each_model
 def test_the_seed_decides_the_first_weights(make_model, model):
   build = make_model(model)

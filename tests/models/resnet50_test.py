@@ -90,6 +90,7 @@ def test_the_stride_is_in_the_3x3_and_a_bottleneck_starts_as_its_way_around(
     assert (gamma_v == float('/conv3/' not in gamma.op.name)).all()
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_few_steps_lower_the_loss_and_the_averages_follow(tf_session):
   tf.set_random_seed(1)
@@ -115,6 +116,7 @@ def test_a_few_steps_lower_the_loss_and_the_averages_follow(tf_session):
   assert tf_session.run(evaluated) < 0.7 * losses[0]
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_run_on_a_ps_saves_the_averages_and_evaluates_them(
   tasks, make_real_cluster, tmp_path

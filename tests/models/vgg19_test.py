@@ -87,6 +87,7 @@ def test_the_first_weights_are_those_of_he(tf_session, set_flags):
     assert found == pytest.approx(np.sqrt(2 / fan_in), rel=0.02)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_few_steps_lower_the_loss(tf_session, set_flags):
   set_flags('--dropout_rate=0')

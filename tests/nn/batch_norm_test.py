@@ -152,6 +152,7 @@ def build_with_batch_norm(name, member):
   return rule, x, train_op
 
 
+@pytest.mark.daily(but=['ad_psgd', 'async_sgd', 'easgd', 'sync_sgd'])
 @pytest.mark.parametrize(
   'name',
   [
@@ -231,6 +232,7 @@ def read_moving(session, graph):
     )
 
 
+@pytest.mark.daily(but=['ad_psgd', 'async_sgd', 'easgd'])
 @pytest.mark.parametrize(
   'name',
   [

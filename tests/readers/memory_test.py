@@ -35,6 +35,7 @@ print(total, measure('VmHWM') - before)
 """
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_memory_is_that_of_a_window_not_of_the_file(tmp_path):
   text = b','.join([b'some words of a text that all lines have'] * 12)

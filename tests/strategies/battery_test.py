@@ -194,6 +194,8 @@ def be_slow_as(slow):
   return before_step
 
 
+# Of others that wait: test_several_steps_a_run_make_the_same_training.
+@pytest.mark.daily(but=['ad_psgd', 'async_sgd', 'bmuf', 'easgd', 'sync_sgd'])
 @pytest.mark.slow
 @each_strategy_in_time
 def test_two_workers_learn_the_toy_and_end(make_cluster, set_flags, name):
@@ -206,6 +208,7 @@ def test_two_workers_learn_the_toy_and_end(make_cluster, set_flags, name):
   assert sum(r['local_steps'] for r in results) >= 100
 
 
+@pytest.mark.daily(but=['ring_allreduce', 'ssp'])
 @pytest.mark.slow
 @each_strategy
 def test_several_steps_a_run_make_the_same_training(
@@ -256,6 +259,7 @@ def test_one_process_learns_the_toy(set_flags, name):
 WITH_EXCHANGES = [name for name in RULES if find_class(name).has_local_steps]
 
 
+@pytest.mark.daily(but=['ad_psgd', 'bmuf', 'downpour', 'easgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', WITH_EXCHANGES)
 def test_steps_without_their_exchange_make_the_same_training(set_flags, name):
@@ -310,6 +314,7 @@ def test_who_computes_with_a_copy_is_warmed_up_unless_all_wait():
   assert not {'async_sgd', 'sync_sgd', 'sagn', 'bmuf'} & {*WARMED_UP}
 
 
+@pytest.mark.daily(but=['ad_psgd', 'dc_asgd', 'easgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', WARMED_UP)
 def test_a_warmup_leaves_no_trace_and_the_pull_comes_after_it(
@@ -369,6 +374,17 @@ def test_every_center_variable_and_slot_sits_on_a_ps(set_flags, name):
   assert found[0] == found[1]
 
 
+@pytest.mark.daily(
+  but=[
+    'ad_psgd',
+    'async_sgd',
+    'dc_asgd',
+    'easgd',
+    'ring_allreduce',
+    'sagn',
+    'sync_sgd',
+  ]
+)
 @each_strategy_in_time
 def test_what_the_loss_does_not_reach_stays_and_rows_move(
   make_cluster, set_flags, name
@@ -438,6 +454,9 @@ def test_each_variable_is_where_the_rule_declares_it(name, case):
     assert worker.variables() == place(case, index)
 
 
+@pytest.mark.daily(
+  but=['ad_psgd-1', 'async_sgd-0', 'downpour-0', 'easgd-1', 'sagn-0']
+)
 @pytest.mark.slow
 @each_case('traffic')
 def test_a_step_moves_the_bytes_that_the_rule_declares(

@@ -63,6 +63,7 @@ def read(path):
   }
 
 
+@pytest.mark.daily(but=['agn', 'bmuf', 'dc_asgd', 'easgd', 'sync_sgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', RULES)
 def test_a_checkpoint_of_any_number_of_ps_loads_on_any_other(

@@ -43,6 +43,17 @@ def make(make_stepper, set_flags):
   return make_flagged
 
 
+@pytest.mark.daily(
+  but=[
+    'ad_psgd-1',
+    'async_sgd-1',
+    'downpour-0',
+    'downpour-2',
+    'downpour-4',
+    'easgd-0',
+    'easgd-1',
+  ]
+)
 @pytest.mark.slow
 @each_case('random_steps')
 def test_random_steps_agree_with_the_oracle(make_stepper, name, case):
@@ -52,6 +63,9 @@ def test_random_steps_agree_with_the_oracle(make_stepper, name, case):
   assert {staleness for *_, staleness in steps} >= case.staleness
 
 
+@pytest.mark.daily(
+  but=['ad_psgd', 'async_sgd', 'bmuf', 'downpour', 'easgd', 'ssp', 'sync_sgd']
+)
 @pytest.mark.slow
 @each_with_ps
 def test_all_that_flags_add_agrees_with_the_oracle(make, name):
@@ -84,6 +98,9 @@ def lose_one(stepper, oracle, rng):
   oracles.check(stepper, oracle)
 
 
+@pytest.mark.daily(
+  but=['async_sgd', 'bmuf', 'dc_asgd', 'downpour', 'easgd', 'sync_sgd']
+)
 @pytest.mark.slow
 @each_with_ps
 def test_two_steps_of_a_run_agree_with_the_oracle(make, name):

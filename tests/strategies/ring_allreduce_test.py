@@ -504,6 +504,7 @@ def test_all_tasks_leave_by_themselves(tasks, make_real_cluster, tmp_path):
   assert tasks.wait(*workers) == [0] * 2
 
 
+@pytest.mark.daily(but=['0'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'victim, num_workers, how',
@@ -553,6 +554,7 @@ def test_if_nobody_comes_back_the_others_end_and_the_next_start_resumes(
   assert [life['local_steps'] for life in lives] == [20] * num_workers
 
 
+@pytest.mark.daily(but=['1', 'all'])
 @pytest.mark.slow
 @pytest.mark.parametrize('asked', [[0], [1], [0, 1]], ids=['0', '1', 'all'])
 def test_a_signal_stops_all_tasks_with_a_checkpoint(
@@ -590,6 +592,7 @@ def test_divergence_ends_all(tasks, make_real_cluster):
     assert 'Traceback' not in worker.output
 
 
+@pytest.mark.daily(but=['--model=mlp'])
 @pytest.mark.slow
 @pytest.mark.parametrize('odd', ['--model=mlp', '--bucket_mib=0.01'])
 def test_a_worker_that_was_started_differently_is_named(
@@ -606,6 +609,7 @@ def test_a_worker_that_was_started_differently_is_named(
   assert 'Traceback' not in chief.output + other.output
 
 
+@pytest.mark.daily(but=['0'])
 @pytest.mark.slow
 @pytest.mark.parametrize('missing', [0, 1])
 def test_a_worker_that_never_starts_is_named(tasks, make_real_cluster, missing):

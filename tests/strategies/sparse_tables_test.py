@@ -37,6 +37,7 @@ TWO, THREE = (2, 2, (3, 1)), (3, 3, (3, 3))
 
 # An optimizer updates the rows of a shard, whatever rows those are: each
 # optimizer meets one shape.
+@pytest.mark.daily(but=['keys-ftrl-2-2-widths9'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('kind', 'optimizer', 'num_ps', 'num_workers', 'widths'),
@@ -64,6 +65,7 @@ def test_lock_step_is_one_process_on_the_whole_batch(
   assert_alike(kind, found, train_alone(kind, optimizer, widths))
 
 
+@pytest.mark.daily(but=['adam-0-1', 'ftrl-2-2', 'momentum-0-1'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('optimizer', 'num_ps', 'num_workers'),
@@ -99,6 +101,7 @@ def test_a_row_that_is_made_learns_as_one_that_was_always_there(
     np.testing.assert_allclose(found[f'{table}/rows'], rows, atol=1e-5)
 
 
+@pytest.mark.daily(but=['distmnist.strategies.drop_stale-keys'])
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('rule', tables.ASYNCHRONOUS)

@@ -7,6 +7,7 @@ import pytest
 from tests.support import programs
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_dlrm_comes_near_the_best_auc(tmp_path):
   programs.run(

@@ -116,6 +116,9 @@ def check_report(logdir, not_heard_of=()):
   return report
 
 
+@pytest.mark.daily(
+  but=['member0-evaluation', 'member1-report', 'member2-after the end']
+)
 @pytest.mark.slow
 @pytest.mark.parametrize('phase', ['evaluation', 'report', 'after the end'])
 @pytest.mark.parametrize('member', [CHIEF, WORKER, PS])

@@ -125,6 +125,8 @@ def plan_epochs(set_flags, flags, shape):
   return (plan.last_step - 4) * plan.images_per_update // NUM_IMAGES
 
 
+# The ring after kills has the bits of a run without: ring_losses_test.py.
+@pytest.mark.daily(but=['sync_sgd by shards with a backup'])
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize('rule', NUM_STEPS)

@@ -61,6 +61,7 @@ def test_a_page_shows_the_example_as_it_is(page, name):
 
 # A loop, an embedding and a mask; rules that warm their graphs up run them with
 # a dead batch first. Under the other rules keras_test.py trains such a net.
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('rule', sorted({*RULES} - {*keras_test.RULES}))
 def test_text_is_learnt_under_every_other_rule(tmp_path, rule):
@@ -69,6 +70,7 @@ def test_text_is_learnt_under_every_other_rule(tmp_path, rule):
   assert report['test_accuracy'] == report['test_metrics']['accuracy'] > 0.7
 
 
+@pytest.mark.daily(but=['recommender'])
 @pytest.mark.slow
 @pytest.mark.parametrize('problem', ['sentiment', 'recommender'])
 def test_workers_in_lock_step_reach_the_loss_of_one_process(tmp_path, problem):
@@ -87,6 +89,7 @@ def test_workers_in_lock_step_reach_the_loss_of_one_process(tmp_path, problem):
 
 
 # Without penalties ftrl is adagrad, also for rows that are made.
+@pytest.mark.daily
 @pytest.mark.slow
 def test_the_ranking_example_learns_with_ftrl_as_with_adagrad(tmp_path):
   words = '--problem=examples/ranking.py', f'--files={tmp_path}/ads'
@@ -105,6 +108,7 @@ def test_the_ranking_example_learns_with_ftrl_as_with_adagrad(tmp_path):
 
 
 # The loss is well below that of a guess; under a rule with copies, too.
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'problem, rule, epochs, largest_loss',
@@ -189,6 +193,7 @@ def export(folder, problem, *flags):
   return y, report['test_metrics']
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_what_is_exported_serves_as_it_was_evaluated(tmp_path):
   curve, text = tmp_path / 'curve', tmp_path / 'text'
@@ -211,6 +216,7 @@ def test_what_is_exported_serves_as_it_was_evaluated(tmp_path):
   assert accuracy == pytest.approx(of_text['accuracy'])
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_its_own_flags_are_swept_and_judged_by_its_own_metric(tmp_path):
   words = (

@@ -63,6 +63,7 @@ def wait_for_save(chief, step):
   wait_for_step(chief, steps_of(chief)[-1] + 1)
 
 
+@pytest.mark.daily(but=['rule1-1'])
 @pytest.mark.slow
 @pytest.mark.parametrize('rule, index', [((), 0), ((SYNC,), 1)])
 def test_a_ps_that_was_killed_is_back_and_all_go_on_from_the_checkpoint(
@@ -97,6 +98,7 @@ def test_a_ps_that_was_killed_is_back_and_all_go_on_from_the_checkpoint(
     assert report['global_step'] == last_step
 
 
+@pytest.mark.daily(but=['sync'])
 @pytest.mark.slow
 @RULES
 def test_a_chief_that_was_killed_takes_over_what_lives_on_the_ps(
@@ -396,6 +398,7 @@ def connect(hosts):
     host.call('ip', 'link', 'set', 'net0', 'up')
 
 
+@pytest.mark.daily(but=['async_sgd'])
 @pytest.mark.slow
 @needs_namespaces
 @pytest.mark.parametrize('rule', ['async_sgd', 'sync_sgd'])
@@ -463,6 +466,7 @@ def test_a_cut_network_is_named_on_both_sides_and_a_mended_one_goes_on(
   assert steps_of(chief)[-1] == 200
 
 
+@pytest.mark.daily(but=['while it trains'])
 @pytest.mark.slow
 @needs_namespaces
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ def train(name, folder, *words):
   return out
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_logs_of_criteo(tmp_path):
   rng = np.random.default_rng(0)
@@ -38,6 +39,7 @@ def test_logs_of_criteo(tmp_path):
   assert float(re.search(r'^test auc +(\S+)', out, re.M)[1]) > 0.75
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_ratings_of_movielens(tmp_path):
   rng = np.random.default_rng(0)

@@ -41,6 +41,7 @@ COMPARED = {
 }
 
 
+@pytest.mark.daily(but=['text'])
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize('compared', COMPARED.values(), ids=COMPARED)
@@ -69,6 +70,7 @@ def test_workers_in_lock_step_compute_what_fit_does(tmp_path, compared):
 
 
 # A net with an embedding, a mask, dropout within a loop, and batch norm.
+@pytest.mark.daily(but=['easgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('rule', RULES)
 def test_each_rule_trains_it_and_it_can_be_evaluated(tmp_path, rule):

@@ -115,6 +115,7 @@ def test_a_launch_ends_with_the_accuracy_and_nothing_else(tmp_path):
   assert not find_tasks(tmp_path)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_launches_in_a_row_end_at_once(tmp_path):

@@ -62,6 +62,7 @@ def find_difference(make_cluster, num_ps, num_workers, words, set_flags):
   return max(np.abs(first[name] - again[name]).max() for name in first)
 
 
+@pytest.mark.daily(but=['async_sgd'])
 @pytest.mark.parametrize('words', [*LOCK_STEP, *OTHERS])
 def test_one_worker_repeats_all_bits_under_every_rule(
   make_cluster, set_flags, words
@@ -70,6 +71,7 @@ def test_one_worker_repeats_all_bits_under_every_rule(
   assert find_difference(make_cluster, num_ps, 1, words, set_flags) == 0
 
 
+@pytest.mark.daily(but=['ring_allreduce-3', 'sync_sgd-2', 'sync_sgd-3'])
 @pytest.mark.parametrize('num_workers', [2, 3])
 @pytest.mark.parametrize('words', LOCK_STEP)
 def test_workers_in_lock_step_repeat_a_training(

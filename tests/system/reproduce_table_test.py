@@ -258,6 +258,7 @@ def run(checkout, *words):
   return process.returncode, output
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_rules_make_a_table_and_a_failure_a_marked_row(checkout, tmp_path):
@@ -303,6 +304,7 @@ def test_two_rules_make_a_table_and_a_failure_a_marked_row(checkout, tmp_path):
   assert [row['status'] for row in rows] == ['ok', 'failed', 'ok']
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_an_interrupted_run_is_ended_and_run_again(checkout, tmp_path):

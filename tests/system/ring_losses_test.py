@@ -101,6 +101,8 @@ def assert_no_traceback(run):
     assert 'Traceback' not in '\n'.join(log.texts)
 
 
+# Of one alone: test_in_the_end_all_have_the_bits_of_a_run_without_a_fault.
+@pytest.mark.daily(but=['two workers'])
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
@@ -143,6 +145,7 @@ def test_a_worker_may_be_lost_while_all_wait_for_another(tmp_path, expected):
   assert starts == [1, 0, 1]
 
 
+@pytest.mark.daily(but=['worker 0'])
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize('name', ['worker 0', 'worker 1'])

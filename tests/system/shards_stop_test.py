@@ -63,6 +63,7 @@ def train(folder, stop_at=None):
   return read_checkpoint(run.logdir)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_that_is_stopped_ends_with_the_same_bits(tmp_path):

@@ -39,6 +39,7 @@ def put_images(url):
     paths.write(f'{url}/{name}.gz', gzip.compress(content, 1))
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_the_commands_of_the_page_train_and_export_from_a_bucket(
   tasks, store, tmp_path

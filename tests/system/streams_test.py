@@ -68,6 +68,7 @@ def train(tmp_path, name, problem, *words, num_ps=2, num_workers=2, code=0):
   return output, json.loads(report.read_text()) if report.exists() else None
 
 
+@pytest.mark.daily(but=['--gradient_accumulation=3'])
 @pytest.mark.parametrize(
   'how', ['--steps_per_run=4', '--gradient_accumulation=3']
 )
@@ -84,6 +85,7 @@ def test_a_stream_trains_as_the_arrays_do(tmp_path, how):
 
 
 # Rules with leases, a warm-up, lock-step, and rounds of their own.
+@pytest.mark.daily
 @pytest.mark.parametrize('rule', ['async_sgd', 'easgd', 'bmuf', 'sync_sgd'])
 def test_the_example_learns_from_its_files(tmp_path, rule):
   problem = 'examples/streamed.py'
@@ -137,6 +139,7 @@ def loss(y, outputs):
 """
 
 
+@pytest.mark.daily(but=['sync_sgd-2'])
 @pytest.mark.parametrize(
   'rule, num_workers', [('async_sgd', 2), ('sync_sgd', 2), ('async_sgd', 3)]
 )
@@ -205,6 +208,7 @@ def test_a_table_that_changes_in_a_training_is_what_it_was(tmp_path):
 
 
 # One process builds graphs so large once; the other tests have clusters.
+@pytest.mark.daily
 @pytest.mark.timeout(600)
 def test_the_nets_of_imagenet_take_jpegs_in_records(tmp_path):
   rng = np.random.default_rng(0)

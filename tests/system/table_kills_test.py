@@ -59,6 +59,7 @@ def start(folder, rule, steps, words):
   return Run(folder, flags, 1, 2)
 
 
+@pytest.mark.daily(but=['async_sgd-3000-victims0-words0'])
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from distmnist.tables import key_map, new_rows
 MADE = layers.NewRows(100)
 
 
+@pytest.mark.daily(but=['1', '7'])
 @pytest.mark.slow
 @pytest.mark.parametrize('num_ps', [1, 7, 61])
 def test_each_ps_has_whole_buckets(tf_session, num_ps):

@@ -69,6 +69,7 @@ def work(cluster, name, index, ended):
     return (*session.run([table, w]), moved)
 
 
+@pytest.mark.daily(but=['easgd', 'sync_sgd', 'ad_psgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', WITH_PS)
 def test_each_gradient_of_a_row_is_applied_once_under_each_rule(
@@ -77,6 +78,9 @@ def test_each_gradient_of_a_row_is_applied_once_under_each_rule(
   check(make_cluster, set_flags, name)
 
 
+@pytest.mark.daily(
+  but=['async_sgd---pull_ahead=1', 'sync_sgd---replicas_to_aggregate=1']
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'word'),

@@ -84,6 +84,7 @@ def check_steps(cluster, index):
   return last
 
 
+@pytest.mark.daily(but=['ring_allreduce', 'sagn'])
 @pytest.mark.slow
 @each_strategy
 def test_each_update_of_the_center_moves_them_once(

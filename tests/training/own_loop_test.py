@@ -62,6 +62,7 @@ def run_script(tmp_path):
   return run
 
 
+@pytest.mark.daily(but=['easgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('rule', STEPS)
 def test_the_example_learns_under_each_rule(tmp_path, rule):
@@ -452,6 +453,7 @@ _LEAVES = {
 }
 
 
+@pytest.mark.daily(but=['0-exit-sync_sgd-1', '1-data-ring_allreduce-0'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'rule, num_ps', [('sync_sgd', 1), ('ring_allreduce', 0)]
@@ -474,6 +476,7 @@ def test_in_lock_step_all_end_with_the_first_that_leaves(
 _APART = 'async_sgd', 'easgd', 'ssp'
 
 
+@pytest.mark.daily(but=['exit-async_sgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('rule', _APART)
 @pytest.mark.parametrize('how', ['return', 'exit'])
@@ -497,6 +500,7 @@ def test_where_none_waits_all_end_with_the_chief(
   assert _count_steps(log) > 0
 
 
+@pytest.mark.daily(but=['async_sgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('rule', _APART)
 def test_a_chief_whose_input_ends_waits_for_the_steps_of_the_others(
@@ -565,6 +569,7 @@ def _count_steps(log):
   return int(re.search(r'begun (\d+) steps', log)[1])
 
 
+@pytest.mark.daily(but=['ring_allreduce-0', 'sync_sgd --sync_barrier=shard-1'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'rule, num_ps',
@@ -720,6 +725,7 @@ def read_after_loss(log):
   return log.read_text().partition(LOST)[2]
 
 
+@pytest.mark.daily(but=['async_sgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('rule', ['async_sgd', 'sync_sgd'])
 def test_what_a_worker_has_of_its_own_outlives_a_lost_ps(

@@ -37,6 +37,7 @@ def test_what_is_not_finite_becomes_zeros_and_is_said(tf_session, bad, logged):
 WITH_PS = [n for n in battery_test.RULES if battery_test.needs_ps(n)]
 
 
+@pytest.mark.daily(but=['async_sgd', 'sync_sgd', 'easgd', 'dc_asgd', 'ad_psgd'])
 @pytest.mark.parametrize(
   'name',
   [

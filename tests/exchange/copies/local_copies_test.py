@@ -214,6 +214,7 @@ RULES = {
 }
 
 
+@pytest.mark.daily(but=['ad_psgd', 'async_sgd', 'bmuf', 'easgd', 'sync_sgd'])
 @pytest.mark.parametrize(
   'name',
   [

@@ -155,6 +155,14 @@ def test_a_sum_that_is_not_finite_is_dropped_on_all_workers(
   assert cluster.run_workers(work) == [(expected, int(is_dropped))] * 2
 
 
+@pytest.mark.daily(
+  but=[
+    'False-0-float32',
+    'False-1-bfloat16',
+    'True-0-bfloat16',
+    'True-1-float32',
+  ]
+)
 @pytest.mark.slow
 @pytest.mark.parametrize('wire_dtype', ['float32', 'bfloat16'])
 @pytest.mark.parametrize('bucket_bytes', [0, 1])

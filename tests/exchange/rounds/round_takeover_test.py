@@ -58,6 +58,7 @@ def test_who_comes_while_the_update_is_applied_is_told_so(make):
   assert told.count(0) in (40, 41)  # One may be in a round that is not over.
 
 
+@pytest.mark.daily(but=['2-2-one', '3-1-all'])
 @pytest.mark.parametrize(
   'num_contributions, num_ps, stops_at',
   [(2, 2, 'one'), (3, 1, 'all'), (3, 2, 'one'), (4, 1, 'all')],

@@ -50,6 +50,7 @@ def train(
   return steps
 
 
+@pytest.mark.daily(but=['2-adam', '1-lamb'])
 @pytest.mark.slow
 # Optimizers that keep something for all variables (powers, a step) or beside
 # each, or take a norm; the others are of the same kinds.
@@ -80,6 +81,7 @@ def check_many_parts(cluster, monkeypatch, expected):
   assert train(cluster, 'shard', 'momentum') == expected
 
 
+@pytest.mark.daily(but=['momentum'])
 @pytest.mark.slow
 @pytest.mark.parametrize('optimizer', ['momentum', 'lamb'])
 def test_more_small_units_than_may_be_ahead_are_updated(
@@ -158,6 +160,7 @@ def train_with_a_backup(cluster, barrier, size):
   return steps
 
 
+@pytest.mark.daily(but=['1-9'])
 @pytest.mark.slow
 # With 9 shards of one ps, a worker that is late has not pushed all of them.
 @pytest.mark.parametrize(('num_ps', 'size'), [(2, 5), (1, 9)])

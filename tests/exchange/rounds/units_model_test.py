@@ -272,6 +272,7 @@ class Model:
     )
 
 
+@pytest.mark.daily(but=['1-2-3', '2-1-1'])
 @pytest.mark.parametrize(
   'num_workers, num_units, num_deaths',
   [
