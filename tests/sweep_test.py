@@ -202,6 +202,7 @@ def test_halving_continues_each_training_from_its_checkpoint(tmp_path):
   assert 'run/model.ckpt-40' in text and 'step 80/80' in text
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_trials_may_be_judged_by_their_speed_for_a_while(tmp_path):
   words = ['batch_size=1,100', '--judge=examples_per_sec']

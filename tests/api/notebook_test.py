@@ -76,6 +76,7 @@ def test_a_cell_has_one_picture_that_grows(monkeypatch, capsys, tmp_path):
   ]
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore')  # Jupyter's own.
 def test_the_code_of_the_page_shows_a_curve_in_a_real_kernel(tmp_path):

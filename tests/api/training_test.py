@@ -126,6 +126,7 @@ def test_a_training_gives_its_report_and_its_lines(monkeypatch, tmp_path):
   assert report.history['loss'][0] > report.history['loss'][-1]
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_training_like_another_is_kept_beside_it(tmp_path):
   small = {**SMALL, 'num_ps': 0, 'num_workers': 1, 'train_steps': 20}
@@ -288,7 +289,7 @@ _PAGE = (REPO / 'docs' / 'python.md').read_text()
 
 
 # The first one is run by tests/house/packaging_test.py.
-@pytest.mark.daily(but=['3'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('number', range(1, 4))
 def test_the_code_of_the_page_runs(number):

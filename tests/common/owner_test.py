@@ -113,12 +113,14 @@ def test_a_launcher_has_the_folder_as_long_as_its_run(tmp_path, monkeypatch):
   with hold(folder):
     assert owner.has_launcher(str(folder))
   assert not owner.has_launcher(str(folder))
-  before = threading.active_count()
+  before = set(threading.enumerate())
   with hold(folder):
+    made = set(threading.enumerate()) - before
     folder.rename(tmp_path / 'elsewhere')
     wait_until(folder.exists, lambda: 'not made again')
   shutil.rmtree(folder)
-  wait_until(lambda: threading.active_count() <= before, lambda: 'a thread')
+  assert made
+  wait_until(lambda: not any(x.is_alive() for x in made), lambda: made)
   assert not folder.exists()
 
 
@@ -511,7 +513,7 @@ def test_a_touch_shows_by_the_clock_of_the_store(folder):
   file = owner.NumberedFile(layout.own_path(folder, 'owner.json'))
   file.read()
   _, silent_secs = file.see_touch()
-  assert -1 < silent_secs < 5
+  assert -1 < silent_secs < 60
   assert paths.list_names(f'{folder}/{layout.OWN}') == ['owner.json.00000001']
 
 

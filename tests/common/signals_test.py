@@ -216,7 +216,7 @@ def test_after_nohup_a_closed_terminal_is_not_heeded(earlier):
 def test_a_signal_wakes_who_waits(earlier):
   received = []
   with signals.waking(received) as wake:
-    wake.settimeout(10)
+    wake.settimeout(60)
     signal.raise_signal(signal.SIGTERM)
     assert wake.recv(1) == bytes([signal.SIGTERM])
   assert received == [signal.SIGTERM]

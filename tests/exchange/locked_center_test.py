@@ -105,6 +105,7 @@ def push_together(cluster, max_staleness, size=SMALL_SIZE):
   return [pushes for pushes, _ in results], results[0][1]
 
 
+@pytest.mark.daily(but=['6'])
 @pytest.mark.parametrize('size', [SMALL_SIZE, LARGE_SIZE])
 def test_pushes_without_a_gate_are_one_after_the_other(make_cluster, size):
   each, (step, w) = push_together(make_cluster(2, 3), None, size)

@@ -81,7 +81,7 @@ def test_it_imports_what_a_rule_may(tree):
   check_imports(tree)
 
 
-@pytest.mark.daily(but=['some'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(

@@ -154,6 +154,7 @@ def test_the_readme_is_read_in_one_sitting():
   assert len((REPO / 'README.md').read_text().splitlines()) <= 150
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_site_builds_without_a_warning(tmp_path):

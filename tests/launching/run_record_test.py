@@ -90,7 +90,7 @@ def test_a_wish_to_stop_comes_as_ctrl_c(tmp_path, monkeypatch):
   with signals.waking(received) as wakeup, open_record(tmp_path) as mine:
     mine.begin(TASKS, 'logs')
     stop_file.write(str(tmp_path))
-    wakeup.settimeout(20)
+    wakeup.settimeout(60)
     wakeup.recv(1)
     assert stop_file.read(str(tmp_path))['is_taken']
     # A second one while the tasks save does not kill them.
@@ -118,7 +118,7 @@ def test_a_launcher_that_loses_the_folder_says_so_and_ends_the_run(
     mine.begin(TASKS, 'logs')
     other = json.dumps(owner_file.describe_self())
     (tmp_path / 'distmnist-files' / 'launcher.json.00000002').write_text(other)
-    wakeup.settimeout(20)
+    wakeup.settimeout(60)
     wakeup.recv(1)
   assert received == [signal.SIGINT]
   assert logged[0].endswith(': stopping the tasks of this launch')

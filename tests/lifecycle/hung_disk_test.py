@@ -43,6 +43,7 @@ def hang():
     os.close(fd)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_wait_for_a_ps_ends_though_no_metrics_can_be_written(
   tasks, make_real_cluster, tmp_path, hang
@@ -111,7 +112,7 @@ def loss(y, outputs):
 """
 
 
-@pytest.mark.daily(but=['1'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('num_ps', [0, 1])
 def test_what_hangs_after_the_last_step_is_named_and_ends(

@@ -61,7 +61,7 @@ def test_all_tasks_leave_by_themselves(tasks, make_real_cluster, tmp_path):
   assert report['local_steps'] == report['global_step']
   last_worker = max(worker.end_time for worker in workers)
   # Where no worker says that it is done, a ps waits for a minute.
-  assert all(task.end_time - last_worker < 30 for task in ps)
+  assert all(task.end_time - last_worker < 55 for task in ps)
   for i, task in enumerate(ps):
     assert task.output.startswith(f'ps {i} serves on ')
     assert {'worker 0 is done', 'worker 1 is done'} <= set(
@@ -72,7 +72,7 @@ def test_all_tasks_leave_by_themselves(tasks, make_real_cluster, tmp_path):
   assert 'ps 0' in line and 'ps 1' in line
 
 
-@pytest.mark.daily(but=['rule1'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('rule', [(), (SYNC,)])
 def test_half_the_bytes_cross_and_the_sockets_agree_with_the_plan(
@@ -113,6 +113,7 @@ def test_half_the_bytes_cross_and_the_sockets_agree_with_the_plan(
   assert sum(n.op == 'SparseSoftmaxCrossEntropyWithLogits' for n in nodes) == 1
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_worker_is_ready_soon_after_the_chief(tasks, make_real_cluster):
   cluster = make_real_cluster(1, 2)
@@ -391,6 +392,7 @@ def test_a_chief_that_restores_for_long_is_waited_for_as_long_as_it_beats(
   assert time.monotonic() - end > 0.9
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_chief_that_is_back_makes_what_is_lost_without_who_is_done(
   tasks, make_real_cluster, tmp_path

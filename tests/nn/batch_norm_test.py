@@ -267,6 +267,7 @@ def test_every_worker_moves_the_averages_of_the_center(
     session.close()
 
 
+@pytest.mark.daily(but=['1-shard'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('num_ps', 'barrier'), [(1, 'step'), (2, 'step'), (1, 'shard')]

@@ -141,6 +141,13 @@ RULES = {
 }
 
 
+@pytest.mark.daily(
+  but=[
+    'sync_sgd-2-2',
+    'easgd --easgd_sync --moving_rate=0.2-1-3',
+    'dc_asgd --dc_lambda=0.5-2-2',
+  ]
+)
 @pytest.mark.slow
 @pytest.mark.parametrize('num_ps, num_workers', [(1, 1), (2, 2), (1, 3)])
 @pytest.mark.parametrize('words', RULES)

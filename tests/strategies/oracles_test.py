@@ -63,9 +63,7 @@ def test_random_steps_agree_with_the_oracle(make_stepper, name, case):
   assert {staleness for *_, staleness in steps} >= case.staleness
 
 
-@pytest.mark.daily(
-  but=['ad_psgd', 'async_sgd', 'bmuf', 'downpour', 'easgd', 'ssp', 'sync_sgd']
-)
+@pytest.mark.daily(but=['async_sgd', 'downpour', 'sync_sgd'])
 @pytest.mark.slow
 @each_with_ps
 def test_all_that_flags_add_agrees_with_the_oracle(make, name):
@@ -98,9 +96,7 @@ def lose_one(stepper, oracle, rng):
   oracles.check(stepper, oracle)
 
 
-@pytest.mark.daily(
-  but=['async_sgd', 'bmuf', 'dc_asgd', 'downpour', 'easgd', 'sync_sgd']
-)
+@pytest.mark.daily(but=['async_sgd', 'sync_sgd'])
 @pytest.mark.slow
 @each_with_ps
 def test_two_steps_of_a_run_agree_with_the_oracle(make, name):

@@ -293,6 +293,7 @@ class BreakOnce(tf.train.SessionRunHook):
       raise tf.errors.UnavailableError(None, None, 'cut off')
 
 
+@pytest.mark.daily(but=['(0,)'])
 @pytest.mark.slow
 @pytest.mark.parametrize('breaks', [(0,), (2,), (1, 2)], ids=str)
 def test_who_loses_its_session_meets_the_others_again(make_ring, breaks):

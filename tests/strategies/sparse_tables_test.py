@@ -65,7 +65,7 @@ def test_lock_step_is_one_process_on_the_whole_batch(
   assert_alike(kind, found, train_alone(kind, optimizer, widths))
 
 
-@pytest.mark.daily(but=['adam-0-1', 'ftrl-2-2', 'momentum-0-1'])
+@pytest.mark.daily(but=['momentum-0-1'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('optimizer', 'num_ps', 'num_workers'),

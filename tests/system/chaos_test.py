@@ -28,7 +28,7 @@ training = import_benchmark('fault_training')
 runs = import_benchmark('runs')
 
 
-@pytest.mark.daily(but=['dynsgd'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize('rule', RUNS)

@@ -116,9 +116,7 @@ def check_report(logdir, not_heard_of=()):
   return report
 
 
-@pytest.mark.daily(
-  but=['member0-evaluation', 'member1-report', 'member2-after the end']
-)
+@pytest.mark.daily(but=['member0-evaluation'])
 @pytest.mark.slow
 @pytest.mark.parametrize('phase', ['evaluation', 'report', 'after the end'])
 @pytest.mark.parametrize('member', [CHIEF, WORKER, PS])
@@ -143,6 +141,7 @@ def test_what_is_killed_at_the_end_is_begun_again(run, phase, member):
   check_report(run.logdir, not_heard_of=None if is_idle else [])
 
 
+@pytest.mark.daily(but=['member0'])
 @pytest.mark.slow
 @pytest.mark.parametrize('member', [CHIEF, WORKER])
 def test_one_killed_while_a_table_is_evaluated_is_begun_again(run, member):
@@ -156,6 +155,7 @@ def test_one_killed_while_a_table_is_evaluated_is_begun_again(run, member):
   check_report(run.logdir, not_heard_of=[1] if member == CHIEF else [])
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_table_is_evaluated_anew_once_its_ps_is_lost(run):
   run.start(PS, CHIEF, WORKER, flags=['--sparse'])
@@ -194,6 +194,7 @@ def test_a_report_of_a_chief_alone_is_that_of_one_with_its_ps(run):
         assert new[name] == old[name]
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_run_that_has_stopped_early_has_ended_as_well(run):
   flags = [

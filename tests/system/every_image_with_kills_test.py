@@ -126,7 +126,7 @@ def plan_epochs(set_flags, flags, shape):
 
 
 # The ring after kills has the bits of a run without: ring_losses_test.py.
-@pytest.mark.daily(but=['sync_sgd by shards with a backup'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize('rule', NUM_STEPS)

@@ -70,7 +70,7 @@ def test_text_is_learnt_under_every_other_rule(tmp_path, rule):
   assert report['test_accuracy'] == report['test_metrics']['accuracy'] > 0.7
 
 
-@pytest.mark.daily(but=['recommender'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('problem', ['sentiment', 'recommender'])
 def test_workers_in_lock_step_reach_the_loss_of_one_process(tmp_path, problem):

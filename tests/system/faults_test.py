@@ -299,6 +299,7 @@ def test_a_worker_with_other_flags_is_named_and_the_others_go_on(
   assert tasks.wait(*workers, right, ps) == [0] * 4
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_workers_with_folders_of_their_own_train_and_are_told_so(
   tasks, make_real_cluster, tmp_path
@@ -398,7 +399,7 @@ def connect(hosts):
     host.call('ip', 'link', 'set', 'net0', 'up')
 
 
-@pytest.mark.daily(but=['async_sgd'])
+@pytest.mark.daily
 @pytest.mark.slow
 @needs_namespaces
 @pytest.mark.parametrize('rule', ['async_sgd', 'sync_sgd'])
@@ -508,6 +509,7 @@ def test_a_full_disk_is_named_and_what_was_saved_is_kept(
   assert 'Traceback' not in output
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_who_waits_on_one_ps_finds_out_that_another_is_lost_twice(
   tasks, make_real_cluster, tmp_path

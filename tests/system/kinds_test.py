@@ -43,7 +43,7 @@ def train(make_cluster, set_flags):
   return run
 
 
-@pytest.mark.daily(but=['async_sgd-1'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('rule, num_ps', CLUSTERS)
 def test_each_rule_trains_all_kinds(train, rule, num_ps):
@@ -93,7 +93,7 @@ def test_workers_in_lock_step_train_as_one_process(train, alone, rule, num_ps):
 
 
 # What stands beside a kind may hide that it does not train alone.
-@pytest.mark.daily(but=['while_loop-sagn-2'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'kind, rule, num_ps',

@@ -70,6 +70,7 @@ def check_metrics(logdir):
   assert tasks['worker 0'][-2]['step'] >= 60
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_workers_start_one_after_the_other(tmp_path):
   programs.run_forked(

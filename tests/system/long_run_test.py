@@ -33,6 +33,7 @@ def write(folder):
     os.link(path, folder / 'metrics' / f'worker_{i}' / 'metrics.jsonl')
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_of_ten_million_lines_a_part_is_read(tmp_path, set_flags, capsys):
   write(tmp_path)

@@ -61,6 +61,7 @@ def test_a_start_with_nothing_to_do_says_so(first, tasks, tmp_path):
   assert line.startswith('step 50  test accuracy')
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_chief_that_is_killed_knows_where_its_run_ends(
   first, make_real_cluster, tasks, tmp_path

@@ -58,6 +58,7 @@ def run(tmp_path):
   return run_program
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_net_and_a_rule_of_another_package_are_trained(run):
   output = run(

@@ -206,6 +206,7 @@ def test_hosts_of_a_file_by_ssh(start, tmp_path, ssh_settings):
   assert len(read_report(logdir)['workers']) == 2
 
 
+@pytest.mark.daily
 def test_what_runs_by_ssh_ends_with_its_script(start, tmp_path, ssh_settings):
   logdir = tmp_path / 'run'
   words = 'hosts', *train_words(logdir, 10**6)

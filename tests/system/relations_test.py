@@ -37,7 +37,7 @@ from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
 from tests.support import in_process, kinds, problems
 
-SECS = float(os.environ.get('RELATIONS_SECS', '15'))
+SECS = float(os.environ.get('RELATIONS_SECS', '5'))
 FIRST_SEED = int(os.environ.get('RELATIONS_SEED', '0'))
 FLAGS = '--batch_size=4', '--train_steps=7'
 IMAGES = (

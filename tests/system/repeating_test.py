@@ -71,7 +71,7 @@ def test_one_worker_repeats_all_bits_under_every_rule(
   assert find_difference(make_cluster, num_ps, 1, words, set_flags) == 0
 
 
-@pytest.mark.daily(but=['ring_allreduce-3', 'sync_sgd-2', 'sync_sgd-3'])
+@pytest.mark.daily(but=['ring_allreduce-3', 'sync_sgd-2'])
 @pytest.mark.parametrize('num_workers', [2, 3])
 @pytest.mark.parametrize('words', LOCK_STEP)
 def test_workers_in_lock_step_repeat_a_training(
@@ -85,6 +85,7 @@ def test_workers_in_lock_step_repeat_a_training(
   assert found == 0 if is_exact else found < 2e-5
 
 
+@pytest.mark.daily
 def test_a_launch_like_another_has_its_bits_and_its_numbers(tmp_path):
   then, again = tmp_path / 'run', tmp_path / 'run_2'
   launch = sys.executable, '-m', 'distmnist.launch'

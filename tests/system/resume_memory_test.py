@@ -85,7 +85,7 @@ def train(folder, steps):
   return peak
 
 
-@pytest.mark.daily(but=['4000000'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize('rows', [f'{ROWS}', f'layers.NewRows({ROWS})'])

@@ -102,7 +102,7 @@ def assert_no_traceback(run):
 
 
 # Of one alone: test_in_the_end_all_have_the_bits_of_a_run_without_a_fault.
-@pytest.mark.daily(but=['two workers'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_worker_may_be_lost_while_all_wait_for_another(tmp_path, expected):
   assert starts == [1, 0, 1]
 
 
-@pytest.mark.daily(but=['worker 0'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize('name', ['worker 0', 'worker 1'])

@@ -58,7 +58,7 @@ def get_flags(rule, num_workers):
   return flags
 
 
-@pytest.mark.daily(but=['drop_stale', 'ring_allreduce', 'sync_sgd with backup'])
+@pytest.mark.daily(but=['drop_stale'])
 @pytest.mark.parametrize('rule', RULES)
 def test_workers_learn_end_cleanly_and_tell_what_they_did(
   tasks, make_real_cluster, tmp_path, rule

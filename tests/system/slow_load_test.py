@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 def load(split):
   if split == 'train':
-    time.sleep(25)
+    time.sleep(13)
   return np.ones([200, 2]), np.ones([200])
 
 def build(x, is_training):
@@ -26,6 +26,6 @@ def test_a_ps_waits_for_a_worker_that_loads_its_data(
 ):
   (tmp_path / 'net.py').write_text(PROBLEM)
   ps, workers = make_real_cluster(1, 1).start_all(
-    f'--problem={tmp_path}/net.py', '--start_timeout_secs=12', '--epochs=1'
+    f'--problem={tmp_path}/net.py', '--start_timeout_secs=6', '--epochs=1'
   )
   assert tasks.wait(*workers, *ps) == [0, 0]

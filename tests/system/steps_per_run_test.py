@@ -100,7 +100,7 @@ def test_workers_of_a_ring_make_the_same_runs_whatever_each_has_due(
   assert saved == [0, *range(131, STEPS, 131), STEPS]
 
 
-@pytest.mark.daily(but=['dc_asgd-600'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'rule, steps',

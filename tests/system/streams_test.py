@@ -139,7 +139,7 @@ def loss(y, outputs):
 """
 
 
-@pytest.mark.daily(but=['sync_sgd-2'])
+@pytest.mark.daily
 @pytest.mark.parametrize(
   'rule, num_workers', [('async_sgd', 2), ('sync_sgd', 2), ('async_sgd', 3)]
 )
@@ -192,6 +192,7 @@ def test_records_that_change_in_a_training_are_named(tmp_path):
   assert said in output.splitlines()[-1]
 
 
+@pytest.mark.daily
 def test_a_table_that_changes_in_a_training_is_what_it_was(tmp_path):
   (tmp_path / 'rows').write_text('x,y\n' + '0,1\n' * 600)
   text = _COUNTED.replace('rows.csv', 'rows').replace(_KILL, _TRUNCATE)

@@ -92,6 +92,7 @@ def test_a_kill_amid_a_save_breaks_nothing(
   )
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_run_comes_back_from_rows_that_were_touched(tmp_path):

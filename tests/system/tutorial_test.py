@@ -62,7 +62,7 @@ SOME = '03', '05', '08'
 REST = tuple(page.name[:2] for page in PAGES if page.name[:2] not in SOME)
 
 
-@pytest.mark.daily(but=['some'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize('numbers', [SOME, REST], ids=['some', 'rest'])

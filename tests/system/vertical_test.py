@@ -89,7 +89,7 @@ def train(name, cluster, optimizer, model=dnn):
   return wholes
 
 
-@pytest.mark.daily(but=['adam-sync_sgd', 'sgd-dc_asgd'])
+@pytest.mark.daily(but=['sgd-dc_asgd'])
 @each_rule
 @pytest.mark.parametrize(
   'optimizer', ['sgd', pytest.param('adam', marks=pytest.mark.slow)]

@@ -354,6 +354,7 @@ def test_no_key_takes_a_row_that_was_free_a_moment_before(tf_session):
   assert counts[7].tolist() == [room + new_rows.NUM_RESERVED, 0, 1]
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_no_save_has_a_key_with_the_row_of_another(make_cluster, tmp_path):
   cluster, num_steps = make_cluster(2, 3), 300

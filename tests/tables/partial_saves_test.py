@@ -117,6 +117,7 @@ def test_it_has_the_touched_rows_of_tables_and_nothing_more(tmp_path):
 
 
 # Of tables whose rows have numbers: table_saver_test.py.
+@pytest.mark.daily
 @pytest.mark.slow
 def test_what_two_ps_have_saved_is_restored_on_three(make_cluster, tmp_path):
   found, path = [], None

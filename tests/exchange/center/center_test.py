@@ -199,6 +199,7 @@ def test_the_step_is_read_before_what_its_ps_holds():
   assert waiting == {'rows/part_0', 'scalar'}
 
 
+@pytest.mark.slow
 def test_what_is_pulled_has_all_updates_that_its_step_counts(make_cluster):
   """Three workers at once, each of whose updates adds 1 to all variables."""
   cluster, num_steps = make_cluster(1, 3), 150

@@ -154,7 +154,8 @@ def test_a_dead_peer_is_passed_over_and_found_when_it_is_back(far_pair, tasks):
   begun = time.monotonic()
   for _ in range(100):
     assert not found.meet()
-  assert time.monotonic() - begun < 5
+  # A wait for each would be 200 s.
+  assert time.monotonic() - begun < 60
   assert here.read() == ([2, 5], 0)
   _, there = start()
   there.begin([4, 5])
@@ -172,11 +173,11 @@ def test_a_suspended_peer_is_waited_for_once_and_not_for_long(far_pair, tasks):
   tasks.suspend(task)
   begun = time.monotonic()
   assert not found.meet()
-  assert 1 < time.monotonic() - begun < 10
+  assert 1 < time.monotonic() - begun < 60
   begun = time.monotonic()
   for _ in range(100):
     assert not found.meet()
-  assert time.monotonic() - begun < 1
+  assert time.monotonic() - begun < 60
   tasks.signal(task, signal.SIGCONT)
   wait_until_met(found)
   (mine, _), (theirs, _) = here.read(), there.read()

@@ -58,7 +58,7 @@ def test_who_comes_while_the_update_is_applied_is_told_so(make):
   assert told.count(0) in (40, 41)  # One may be in a round that is not over.
 
 
-@pytest.mark.daily(but=['2-2-one', '3-1-all'])
+@pytest.mark.daily(but=['3-1-all'])
 @pytest.mark.parametrize(
   'num_contributions, num_ps, stops_at',
   [(2, 2, 'one'), (3, 1, 'all'), (3, 2, 'one'), (4, 1, 'all')],
@@ -89,6 +89,7 @@ def test_a_chief_that_is_replaced_amid_an_update_begins_the_round_again(
     assert results == [[(1, 0), (2, 0), (3, 0)]] * 3
 
 
+@pytest.mark.daily(but=['2-True'])
 @pytest.mark.parametrize('num_contributions, is_first', [(2, True), (3, False)])
 def test_who_gives_while_a_chief_takes_over_gives_once(
   make, monkeypatch, num_contributions, is_first

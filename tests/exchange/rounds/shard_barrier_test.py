@@ -50,7 +50,7 @@ def train(
   return steps
 
 
-@pytest.mark.daily(but=['2-adam', '1-lamb'])
+@pytest.mark.daily(but=['2-adam'])
 @pytest.mark.slow
 # Optimizers that keep something for all variables (powers, a step) or beside
 # each, or take a norm; the others are of the same kinds.
@@ -81,7 +81,7 @@ def check_many_parts(cluster, monkeypatch, expected):
   assert train(cluster, 'shard', 'momentum') == expected
 
 
-@pytest.mark.daily(but=['momentum'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('optimizer', ['momentum', 'lamb'])
 def test_more_small_units_than_may_be_ahead_are_updated(
@@ -160,7 +160,7 @@ def train_with_a_backup(cluster, barrier, size):
   return steps
 
 
-@pytest.mark.daily(but=['1-9'])
+@pytest.mark.daily
 @pytest.mark.slow
 # With 9 shards of one ps, a worker that is late has not pushed all of them.
 @pytest.mark.parametrize(('num_ps', 'size'), [(2, 5), (1, 9)])
@@ -282,6 +282,7 @@ def go_to(stepper, center):
   return found[0].global_step
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_of_two_each_may_be_lost_anywhere_and_no_shard_has_a_part_twice(make):
   stepper = make()
@@ -390,6 +391,7 @@ def step_together(stepper, workers, x):
   return found[0]
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_with_a_backup_one_may_be_late_or_lost_without_a_place(make):
   stepper = make(3)
@@ -528,6 +530,7 @@ def test_a_chief_that_comes_back_gives_all_places_anew(make):
   assert hand.ask_for_place(0) == 1
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_places_go_with_two_steps_in_a_run(make_stepper):
   stepper = make_stepper(

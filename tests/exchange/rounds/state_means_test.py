@@ -191,7 +191,7 @@ def check(run, batches):
     assert copies[2:4] == [count, is_odd]
 
 
-@pytest.mark.daily(but=['2-sync_sgd, by shard', '2-bmuf', '1-easgd, T = 3'])
+@pytest.mark.daily(but=['2-sync_sgd, by shard'])
 @pytest.mark.slow
 @each_rule
 @pytest.mark.parametrize('num_ps', [1, 2])
@@ -204,7 +204,7 @@ def test_it_is_the_average_of_the_mean_of_the_batches(make_run, rule, num_ps):
   check(run, batches)
 
 
-@pytest.mark.daily(but=['sync_sgd', 'easgd, T = 3'])
+@pytest.mark.daily(but=['sync_sgd'])
 @pytest.mark.slow
 @each_rule
 def test_one_that_begins_late_changes_nothing(make_run, rule):
@@ -219,6 +219,7 @@ def test_one_that_begins_late_changes_nothing(make_run, rule):
   check(run, batches)
 
 
+@pytest.mark.daily(but=['sync_sgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('rule', ['sync_sgd', 'sync_sgd, by shard'])
 def test_it_moves_with_the_weights_or_not_at_all(make_run, rule):
@@ -238,9 +239,7 @@ def test_it_moves_with_the_weights_or_not_at_all(make_run, rule):
 
 
 # What it had not contributed is lost, or some of it counts twice: for a while.
-@pytest.mark.daily(
-  but=['False-sync_sgd', 'True-bmuf', 'True-sync_sgd, by shard']
-)
+@pytest.mark.daily(but=['False-sync_sgd'])
 @pytest.mark.slow
 @each_rule
 @pytest.mark.parametrize('waits', [False, True])

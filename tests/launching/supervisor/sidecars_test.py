@@ -127,7 +127,7 @@ def test_prometheus_finds_its_port(set_flags, tmp_path, logged):
   before = os.listdir('/proc/self/fd')
   with make(str(tmp_path), str(tmp_path)) as process:
     # What connects to it uses up none of the launcher's descriptors.
-    assert len(os.listdir('/proc/self/fd')) == len(before)
+    assert len(os.listdir('/proc/self/fd')) <= len(before)
     address = logged[-1].partition(': ')[2]
     with urllib.request.urlopen(address, timeout=60) as page:
       assert page.status == 200
