@@ -33,7 +33,7 @@ def test_a_flag_by_the_name_of_one_of_ours_is_one_line(tmp_path):
     env={**os.environ, 'PYTHONPATH': PYTHONPATH},
     capture_output=True,
     text=True,
-    timeout=60,
+    timeout=200,
   )
   assert (done.returncode, done.stdout) == (2, '')
   [line] = done.stderr.splitlines()

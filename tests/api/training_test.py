@@ -32,7 +32,7 @@ FOREVER = {**SMALL, 'num_workers': 1, 'train_steps': 10**8, 'log_secs': 0.1}
 
 
 def wait_until_gone(processes):
-  _, alive = psutil.wait_procs(processes, timeout=60)
+  _, alive = psutil.wait_procs(processes, timeout=200)
   assert not alive
 
 

@@ -102,7 +102,7 @@ def calls(tmp_path):
       env={**os.environ, **found.env},
       stdout=subprocess.PIPE,
       text=True,
-      timeout=60,
+      timeout=200,
       check=True,
     ).stdout.splitlines()
 

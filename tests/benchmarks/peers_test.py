@@ -315,7 +315,7 @@ def test_a_signal_leaves_nobody_behind(mnist_dir, peer):
     assert len(pids) >= 3
     # Not SIGINT, which is ignored in the background.
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=90)
+    process.communicate(timeout=200)
   assert process.returncode == 128 + signal.SIGTERM
   # A slow init may take its time over orphans.
   for _ in range(200):

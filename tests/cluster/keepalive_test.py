@@ -59,4 +59,4 @@ def test_a_process_without_a_descriptor_looks_again_later(monkeypatch):
   monkeypatch.setattr(keepalive, 'set_on_own', look)
   keepalive.look_after_own(['a:1', 'b:2'])
   for _ in range(2):
-    assert looks.get(timeout=60) == {1, 2}
+    assert looks.get(timeout=200) == {1, 2}

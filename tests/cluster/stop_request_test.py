@@ -284,7 +284,7 @@ def test_what_a_scheduler_sends_before_it_kills_asks_to_save(start, signum):
   read_until(process, str(128 + signum))
   tell(process, 'l')
   read_until(process, 'a second signal: stopping at once')
-  assert process.wait(30) == 128 + signum
+  assert process.wait(60) == 128 + signum
 
 
 def test_a_signal_that_the_user_s_code_handles_is_his(start):

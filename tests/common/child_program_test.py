@@ -83,7 +83,7 @@ def test_the_end_of_the_pipe_is_a_sigterm():
     assert program.poll() is None
     os.close(writer)
     assert program.stdout.read() == 'told\n'
-    assert program.wait(30) == 5
+    assert program.wait(60) == 5
 
 
 def test_without_one_nothing_is_followed():

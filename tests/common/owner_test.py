@@ -134,7 +134,7 @@ def test_a_launcher_learns_at_once_that_it_has_lost_the_folder(
     other = owner_file.describe_self() | {'host': 'b'}
     text = json.dumps(other)
     (tmp_path / 'distmnist-files' / 'launcher.json.00000002').write_text(text)
-    said = str(lost.get(timeout=20))
+    said = str(lost.get(timeout=60))
   assert said == (
     f'--logdir={tmp_path} was taken over by process {os.getpid()} of host b '
     f'since {other["since"]}: stopping the tasks of this launch'
@@ -161,16 +161,16 @@ def test_a_touch_under_way_does_not_undo_the_end(
   def touch_slowly(found):
     found = dict(found)
     begun.set()
-    goes_on.wait(20)
+    goes_on.wait(60)
     touch(found)
 
   monkeypatch.setattr(owner_._file, 'touch', touch_slowly)
   owner_.keep(on_loss=None, on_removed=None)
-  assert begun.wait(20)
+  assert begun.wait(60)
   ending = threading.Thread(target=owner_.release)
   ending.start()
   goes_on.set()
-  ending.join(20)
+  ending.join(60)
   [path] = (tmp_path / 'distmnist-files').iterdir()
   assert json.loads(path.read_text())['has_ended']
 

@@ -288,6 +288,6 @@ def test_a_ctrl_c_amid_an_import_ends_a_launched_script_at_once(
     | dict.fromkeys(names_set, '2'),
     capture_output=True,
     text=True,
-    timeout=60,
+    timeout=200,
   )
   assert (done.returncode, 'Traceback' in done.stderr) == (code, not names_set)

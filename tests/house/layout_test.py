@@ -115,7 +115,7 @@ def test_a_launch_imports_no_tensorflow():
     [sys.executable, '-c', program],
     capture_output=True,
     text=True,
-    timeout=60,
+    timeout=200,
     cwd=REPO,
   )
   assert (found.returncode, found.stderr) == (0, '')

@@ -266,7 +266,7 @@ def test_a_job_that_another_one_cancels_is_an_error(here):
   with here.start('all:leave', max_restarts=3) as running:
     running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
     subprocess.run(
-      ['scancel', '--name=distmnist'], env=here.env, check=True, timeout=60
+      ['scancel', '--name=distmnist'], env=here.env, check=True, timeout=200
     )
     assert running.process.wait(DEADLINE_SECS) == 143
   said = strip_number(running.stderr.read_text())
@@ -383,13 +383,13 @@ def test_a_job_that_is_preempted_saves_and_comes_again(here):
   with here.start(do, slurm_requeue='true') as running:
     running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
     urgent = ['sbatch', '--partition=urgent', '--exclusive', '--wrap=true']
-    subprocess.run(urgent, env=here.env, check=True, timeout=60)
+    subprocess.run(urgent, env=here.env, check=True, timeout=200)
     wait_until(lambda: here.find_jobs() == ['PENDING'], here.find_jobs)
     # Slurm itself would wait a minute, and cannot start it in the second in
     # which it was told to end.
     number = re.search(r'as job (\d+)', running.stderr.read_text())[1]
     now = ['scontrol', 'update', f'JobId={number}', 'StartTime=now+2']
-    subprocess.run(now, env=here.env, check=True, timeout=60)
+    subprocess.run(now, env=here.env, check=True, timeout=200)
     assert running.process.wait(DEADLINE_SECS) == 0
   said = strip_number(running.stderr.read_text())
   assert '[slurm] job N: cancelled due to preemption: the tasks were' in said

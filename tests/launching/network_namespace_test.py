@@ -56,7 +56,7 @@ def run(code):
     cwd=REPO,
     capture_output=True,
     text=True,
-    timeout=60,
+    timeout=200,
   )
   error = done.stderr.strip().splitlines()[-1:]
   if error and 'cannot create a network namespace' in error[0]:

@@ -162,7 +162,7 @@ def test_a_signal_at_the_end_kills_what_runs_beside_and_nothing_else(
     interrupt = threading.Timer(0.3, os.kill, (os.getpid(), signum))
     interrupt.start()
   assert [process.returncode for process in processes] == [-signal.SIGKILL] * 2
-  assert time.monotonic() < start + 15
+  assert time.monotonic() < start + 45
   assert mine.code == read(tmp_path)[-1]['code'] == 3
 
 

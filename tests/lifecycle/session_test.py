@@ -141,7 +141,7 @@ def test_a_missing_ps_is_named_in_a_bounded_time(tasks, make_real_cluster):
   start = time.monotonic()
   assert tasks.wait(worker, ps) == [1, 1]
   # By default it is a minute.
-  assert time.monotonic() - start < 40
+  assert time.monotonic() - start < 55
   address = cluster.hosts['ps'][1]
   assert f'waiting for ps 1 at {address}\n' in worker.output
   assert f'no answer within 2 s from ps 1 at {address}' in worker.output

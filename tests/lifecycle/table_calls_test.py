@@ -58,6 +58,6 @@ def test_a_stranger_on_the_port_of_a_ps_is_named(set_flags, is_silent):
     dog.check_in()
   # It wakes the thread, which may hold one connection more.
   stranger.shutdown(socket.SHUT_RDWR)
-  thread.join(10)
+  thread.join(60)
   for each in (stranger, *accepted):
     each.close()

@@ -89,7 +89,7 @@ def test_a_maker_that_is_killed_leaves_nothing_half_made(folder):
   ) as maker:
     assert maker.stdout.readline() == b'half\n'
     maker.send_signal(signal.SIGKILL)
-    maker.wait(10)
+    maker.wait(60)
   assert fetch('a') == b'content'
   assert len(list_files(folder)) == 1
 
@@ -125,7 +125,7 @@ def test_who_waits_for_a_lock_that_is_removed_takes_the_new_one(folder):
     fetched = pool.submit(fetch, 'b')
     for path in there:
       path.unlink()
-    assert fetched.result(10) == b'content'
+    assert fetched.result(60) == b'content'
   assert len(list_files(folder)) == 1
 
 
@@ -271,6 +271,6 @@ def test_on_a_full_disk_the_oldest_make_room(tmp_path):
   out = subprocess.check_output(
     [*space, f'{mount} --data_cache="$1"', '', cache, sys.executable, _FILLED],
     text=True,
-    timeout=60,
+    timeout=200,
   )
   assert out.startswith('PassingError --data_cache=')

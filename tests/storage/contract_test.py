@@ -150,5 +150,5 @@ def test_a_path_of_this_machine_needs_no_library(tmp_path):
   )
   (tmp_path / 'run').mkdir()
   argv = [sys.executable, '-c', code, str(tmp_path / 'run')]
-  found = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+  found = subprocess.run(argv, capture_output=True, text=True, timeout=200)
   assert (found.stdout, found.stderr) == ('x\n', '')

@@ -531,7 +531,7 @@ def test_if_nobody_comes_back_the_others_end_and_the_next_start_resumes(
   wait_for_line(workers[0], 'step 12/')
   tasks.signal(workers[victim], signal.SIGKILL)
   left = [task for task in workers if task is not workers[victim]]
-  assert tasks.wait(*left, timeout_secs=30) == [3] * len(left)
+  assert tasks.wait(*left) == [3] * len(left)
   lost = f'worker {victim} at {cluster.hosts["worker"][victim]}'
   for task in left:
     assert 'Traceback' not in task.output

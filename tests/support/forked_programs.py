@@ -30,7 +30,7 @@ import traceback
 from tests.support import forked_servers
 from tests.support.paths import REPO
 
-_DEADLINE_SECS = 60
+_DEADLINE_SECS = 200
 # What a program has started may take this long to follow it.
 _GRACE_SECS = 5
 _PR_SET_CHILD_SUBREAPER = 36

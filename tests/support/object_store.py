@@ -62,7 +62,7 @@ class Store:
         handler.wfile.write(text)
       return
     with contextlib.closing(
-      http.client.HTTPConnection('127.0.0.1', self._port, timeout=60)
+      http.client.HTTPConnection('127.0.0.1', self._port, timeout=200)
     ) as store:
       headers = dict(handler.headers)
       store.request(handler.command, handler.path, body, headers)

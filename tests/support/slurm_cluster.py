@@ -138,7 +138,7 @@ def _daemon(folder, env, program, *words):
   finally:
     daemon.terminate()
     try:
-      daemon.wait(20)
+      daemon.wait(60)
     except subprocess.TimeoutExpired:
       daemon.kill()
       daemon.wait()
@@ -150,7 +150,7 @@ def _are_idle(env, num_nodes):
     env=env,
     capture_output=True,
     text=True,
-    timeout=60,
+    timeout=200,
   )
   return done.stdout.split() == ['idle'] * num_nodes
 

@@ -22,7 +22,7 @@ from distmnist.nn import optimizers
 from distmnist.transport import sharding
 from tests.support import in_process
 
-DEADLINE_SECS = 60
+DEADLINE_SECS = 120
 
 
 class Step(typing.NamedTuple):

@@ -68,11 +68,17 @@ def test_there_are_as_many_inputs_as_the_review_had_and_a_hundred_more():
   assert len({text for text, _ in CASES}) == len(CASES)
 
 
-# Every eighth is enough for a quick look.
+def _mark(i):
+  """Every eighth is enough for a quick look, and every fourth for a run."""
+  if i % 4:
+    return [pytest.mark.slow, pytest.mark.daily]
+  return [pytest.mark.slow] if i % 8 else []
+
+
 @pytest.mark.parametrize(
   'text, said',
   [
-    pytest.param(*case, id=case[0], marks=[pytest.mark.slow] * (i % 8 > 0))
+    pytest.param(*case, id=case[0], marks=_mark(i))
     for i, case in enumerate(CASES)
   ],
 )

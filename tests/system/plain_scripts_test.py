@@ -94,7 +94,7 @@ def stop_amid(script, signum, logdir):
     os.killpg(script.pid, signum)
   else:
     script.send_signal(signum)
-  script.communicate(timeout=60)
+  script.communicate(timeout=200)
   assert_gone(tasks)
   assert read_step(logdir) >= step
   return script.returncode
@@ -135,7 +135,7 @@ def test_a_task_that_fails_ends_the_cluster(start, tmp_path, settings):
   _, tasks = wait_for_steps(script)
   worker = next(task for task in tasks if '--task_index=1' in task.cmdline())
   worker.kill()
-  script.communicate(timeout=40)
+  script.communicate(timeout=200)
   assert script.returncode == 128 + signal.SIGKILL
   assert_gone(tasks)
 
@@ -152,7 +152,7 @@ def test_a_task_that_fails_ends_the_cluster(start, tmp_path, settings):
 )
 def test_a_mistake_is_told(start, name, words):
   script = start(name, *words, env=dict(os.environ))
-  output, _ = script.communicate(timeout=20)
+  output, _ = script.communicate(timeout=60)
   assert script.returncode == 2
   assert output.startswith('usage: ')
 
@@ -168,7 +168,7 @@ def test_a_mistake_is_told(start, name, words):
 def test_a_file_of_hosts_is_checked_before_a_task_starts(start, tmp_path, text):
   (tmp_path / 'hosts').write_text(text, newline='')
   script = start('run_ssh.sh', 'hosts', '--', env=dict(os.environ))
-  output, _ = script.communicate(timeout=20)
+  output, _ = script.communicate(timeout=60)
   assert script.returncode == 2
   assert 'run_ssh.sh: hosts: expected' in output
 

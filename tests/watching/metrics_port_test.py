@@ -27,7 +27,7 @@ def serving(logdir):
 
 def get(server, path):
   address = f'http://127.0.0.1:{server.socket.getsockname()[1]}{path}'
-  with urllib.request.urlopen(address, timeout=20) as page:
+  with urllib.request.urlopen(address, timeout=60) as page:
     return page.headers['Content-Type'], page.read().decode()
 
 

@@ -90,7 +90,7 @@ def test_samples_come_by_themselves(make, monkeypatch):
   mine = make(every_secs=0.001)
   mine.sinks.append(lines.put)
   mine.start()
-  kinds = [lines.get(timeout=20)['kind'] for _ in range(3)]
+  kinds = [lines.get(timeout=60)['kind'] for _ in range(3)]
   assert kinds == ['sample'] * 3
 
 
@@ -100,17 +100,17 @@ def test_the_samples_of_a_worker_come_as_it_asks(tmp_path, monkeypatch):
   metrics = own_metrics.OwnMetrics()
   with metrics.kept(str(tmp_path), 'worker 0', 'a', 3600.0, sinks=[seen.put]):
     metrics.collect_by(lambda: {'state': 'training', 'step': clock.now})
-    seen.get(timeout=20)
+    seen.get(timeout=60)
     clock.monotonic = lambda: 1e9 + 3600 * clock.now
     clock.time, clock.process_time = time.time, time.process_time
     monkeypatch.setattr(own_metrics, 'time', clock)
     for clock.now in 1, 1.2, 1.7, 2, 2.4, 2.8, 3.1:
       metrics.sample_if_due()
       if clock.now in (1, 2, 3.1):
-        assert seen.get(timeout=20)['step'] == clock.now
+        assert seen.get(timeout=60)['step'] == clock.now
     assert seen.empty()  # There was one lately.
     metrics.sample()
-    assert seen.get(timeout=20)['step'] == 3.1
+    assert seen.get(timeout=60)['step'] == 3.1
 
 
 def test_each_plain_line_comes_with_a_sample(make):
@@ -144,7 +144,7 @@ def test_what_changes_amid_a_sample_is_left_to_the_next(make, tmp_path):
   first = threading.Event()
   mine.sinks.append(lambda line: first.set())
   mine.start()
-  assert first.wait(20)
+  assert first.wait(60)
 
   def collect():
     raise RuntimeError('dictionary changed size during iteration')
@@ -202,7 +202,7 @@ def test_bytes_are_counted_since_the_first_look():
     env={**os.environ, 'PYTHONPATH': PYTHONPATH},
     stdout=subprocess.PIPE,
     check=True,
-    timeout=60,
+    timeout=200,
   )
   found = json.loads(program.stdout)
   assert found['sent_bytes'] == found['received_bytes'] == 1000

@@ -33,7 +33,7 @@ def wait_for_look(looks):
   while not looks.empty():
     looks.get()
   for _ in range(2):
-    looks.get(timeout=60)
+    looks.get(timeout=200)
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ def test_no_thread_is_left_when_nobody_counts(sockets, monkeypatch):
   process_bytes._shared.clear()  # The real one refers to it weakly.
   del meter
   gc.collect()
-  thread.join(timeout=60)
+  thread.join(timeout=200)
   assert not thread.is_alive()
 
 

@@ -40,7 +40,7 @@ def test_a_new_request_is_heeded_once_with_who_it_is(watch, tmp_path):
     with pytest.raises(queue.Empty):  # The old one.
       asked.get(timeout=0.05)
     stop_file.write(str(tmp_path))
-    who, is_taken = asked.get(timeout=20)
+    who, is_taken = asked.get(timeout=60)
     assert f'process {os.getpid()} of host' in who
     assert not is_taken
     with pytest.raises(queue.Empty):
@@ -53,9 +53,9 @@ def test_one_that_is_not_obeyed_comes_again_until_a_launcher_takes_it(
   watching, asked = watch(*[False] * 1000)
   with watching:
     stop_file.write(str(tmp_path))
-    assert [asked.get(timeout=20)[1] for _ in range(3)] == [False] * 3
+    assert [asked.get(timeout=60)[1] for _ in range(3)] == [False] * 3
     stop_file.confirm(str(tmp_path))
-    while not asked.get(timeout=20)[1]:
+    while not asked.get(timeout=60)[1]:
       pass
 
 
@@ -64,7 +64,7 @@ def test_a_second_request_is_heeded_as_well(watch, tmp_path):
   with watching:
     for _ in range(2):
       stop_file.write(str(tmp_path))
-      assert asked.get(timeout=20)[1] is False
+      assert asked.get(timeout=60)[1] is False
 
 
 def test_a_file_that_says_nothing_is_no_request(watch, tmp_path):

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_hook
 
-DEADLINE_SECS = 30
+DEADLINE_SECS = 60
 
 
 def wait_until(is_true):

@@ -104,7 +104,7 @@ def test_an_isolated_task_gets_its_signals_and_goes_with_a_killed_server(
   # request to go with the parent.
   task = start_and_wait(nobodys_server, 'b', True)
   nobodys_server.process.kill()
-  psutil.wait_procs([task], timeout=60)
+  psutil.wait_procs([task], timeout=200)
   assert not task.is_running() or task.status() == psutil.STATUS_ZOMBIE
 
 

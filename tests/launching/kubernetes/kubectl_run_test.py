@@ -234,7 +234,7 @@ def test_a_run_that_somebody_deletes_is_an_error(cluster):
 def test_a_dry_run_applies_nothing(cluster, tmp_path):
   env = {**os.environ, 'PYTHONPATH': PYTHONPATH}
   done = subprocess.run(
-    command('--dry_run'), env=env, capture_output=True, text=True, timeout=60
+    command('--dry_run'), env=env, capture_output=True, text=True, timeout=200
   )
   assert done.returncode == 0
   assert 'kind: Job' in done.stdout

@@ -59,7 +59,7 @@ def test_kubectl_reads_what_we_have_written(kind):
     input=yaml_text.dump(documents),
     capture_output=True,
     text=True,
-    timeout=60,
+    timeout=200,
   )
   assert (done.returncode, done.stderr) == (0, '')
   # JSON, as PyYAML does not read all of kubectl's own YAML.

@@ -22,7 +22,7 @@ def start(folder, name):
     stdin=subprocess.DEVNULL,
     capture_output=True,
     text=True,
-    timeout=60,
+    timeout=200,
   )
 
 

@@ -57,7 +57,7 @@ def run(tmp_path):
         },
         stdout=log,
         stderr=log,
-        timeout=90,
+        timeout=200,
       )
     said = (folder / 'slurm.log').read_text().splitlines()
     return Done(folder, done.returncode, said)

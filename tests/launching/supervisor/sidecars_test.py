@@ -96,7 +96,7 @@ def test_one_that_fails_is_named_at_once_and_ends_no_run(
   told = queue.Queue()
   monkeypatch.setattr(sidecars, '_log', types.SimpleNamespace(info=told.put))
   with sidecars.running('x', ['-c', end], str(tmp_path)):
-    line = told.get(timeout=60)
+    line = told.get(timeout=200)
   assert line == f'x has failed: {cause}; log: {tmp_path}/x.log'
 
 
@@ -129,7 +129,7 @@ def test_prometheus_finds_its_port(set_flags, tmp_path, logged):
     # What connects to it uses up none of the launcher's descriptors.
     assert len(os.listdir('/proc/self/fd')) <= len(before)
     address = logged[-1].partition(': ')[2]
-    with urllib.request.urlopen(address, timeout=60) as page:
+    with urllib.request.urlopen(address, timeout=200) as page:
       assert page.status == 200
   assert process.returncode == -signal.SIGTERM
 

@@ -257,7 +257,7 @@ def begin(monkeypatch):
   yield make
   for hook in hooks:
     hook.end(None)
-    hook._watch.join(10)
+    hook._watch.join(60)
     assert not hook._watch.is_alive()
 
 
@@ -266,7 +266,7 @@ def test_a_step_that_waits_for_one_that_has_left_is_ended(begin):
   others = _Left(0, lost, 1)
   hook, clock, woken = begin(others)
   clock.step_begins()
-  assert woken.wait(10)
+  assert woken.wait(60)
   assert others.stops == 1
 
 
@@ -274,7 +274,7 @@ def test_backup_workers_may_leave(begin):
   others = _Left(0, 1, 2)
   hook, clock, woken = begin(others, num_spare=1)
   clock.step_begins()
-  assert woken.wait(10)
+  assert woken.wait(60)
   assert others._answers == [2]
 
 
@@ -284,7 +284,7 @@ def test_a_step_that_enough_make_is_not(begin, num_left, num_spare):
   hook, clock, woken = begin(others, num_spare)
   clock.step_begins()
   for _ in range(3):
-    assert others.looks.acquire(timeout=10)
+    assert others.looks.acquire(timeout=60)
   assert not woken.is_set() and others.stops == 0
 
 
@@ -294,7 +294,7 @@ def test_between_two_steps_nobody_is_asked(begin):
   clock.step_begins()
   clock.step_ends()
   hook._is_over.set()
-  hook._watch.join(10)
+  hook._watch.join(60)
   assert not hook._watch.is_alive()
 
 

@@ -123,11 +123,11 @@ def test_a_request_to_stop_is_kept_until_its_launcher_is_known_to_be_gone(
   with task_metrics.kept(task):
     stop_file.write(str(tmp_path))
     for _ in range(3):
-      assert looks.acquire(timeout=20)
+      assert looks.acquire(timeout=60)
     assert requests.empty()
     # Nobody has touched the launcher's file for a minute.
     os.utime(launcher, (time.time() - 60,) * 2)
-    assert requests.get(timeout=20) == (signal.SIGINT,)
+    assert requests.get(timeout=60) == (signal.SIGINT,)
     # Asked once more.
     stop_file.write(str(tmp_path))
-    assert requests.get(timeout=20) == (signal.SIGINT,)
+    assert requests.get(timeout=60) == (signal.SIGINT,)
