@@ -40,6 +40,11 @@ RULES = {
   'dynsgd': ['--communication_period=3', '--train_steps=1500'],
   'sagn': ['--communication_period=3', '--train_steps=500'],
   'bmuf': ['--communication_period=5', '--train_steps=400'],
+  'bmuf with delayed Nesterov': [
+    '--delayed_nesterov=3',
+    '--communication_period=5',
+    '--train_steps=1200',
+  ],
   'ssp': ['--ssp_bound=3', '--train_steps=3000'],
   'dc_asgd': ['--dc_lambda=0.04', '--train_steps=4000'],
   'ring_allreduce': ['--seed=1', '--train_steps=1000'],

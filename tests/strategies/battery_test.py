@@ -495,7 +495,7 @@ def test_several_workers_need_a_ps(set_flags, name):
   'word',
   [
     *('--block_momentum=-0.1', '--block_momentum=1.1', '--block_momentum=x'),
-    *('--block_learning_rate=-1', '--dc_lambda=-1'),
+    *('--block_learning_rate=-1', '--dc_lambda=-1', '--delayed_nesterov=-1'),
     *('--dc_decay=-0.1', '--dc_decay=1.1', '--n_fetch=0', '--n_push=0'),
     *('--max_staleness=-1', '--moving_rate=-0.1', '--moving_rate=1.1'),
     *('--easgd_momentum=-0.1', '--easgd_momentum=1.1'),

@@ -41,6 +41,7 @@ WAITING = {
 NUM_STEPS = dict.fromkeys(registry.names(STRATEGIES), 1000) | {
   **WAITING,
   'agn': 600,
+  'bmuf with delayed Nesterov': 400,
   'downpour': 600,
   'dynsgd': 600,
   'easgd': 300,

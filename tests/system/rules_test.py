@@ -32,6 +32,11 @@ RULES = {
   'drop_stale': ['--max_staleness=20'],
   'ssp': ['--ssp_bound=2'],
   'bmuf': ['--communication_period=3', *SGD],
+  'bmuf with delayed Nesterov': [
+    *SGD,
+    '--delayed_nesterov=3',
+    '--communication_period=3',
+  ],
 }
 RULES |= {name: [] for name in registry.names(STRATEGIES) if name not in RULES}
 # One that waits for all and one that does not.
