@@ -94,12 +94,12 @@ def fit(
 
   Raises:
     process.Error: the training has failed, or another run has the logdir.
-    ValueError: the model is not compiled, looks words up, or there are no flags
-      for its optimizer; best has no direction; an argument is for Keras's own
-      fit; the examples have missing values or do not fit each other or the
-      loss; `logdir` is in a store, belongs to another user, has the training of
-      another model or of other examples, or is missing and the launcher is for
-      other hosts.
+    ValueError: it is no compiled Keras model, or one that no update rule can
+      train, looks words up, or there are no flags for its optimizer; best has
+      no direction; an argument is for Keras's own fit; the examples have
+      missing values or do not fit each other or the loss; `logdir` is in a
+      store, belongs to another user, has the training of another model or of
+      other examples, or is missing and the launcher is for other hosts.
   """
   settings = {name: x for name, x in settings.items() if x is not None}
   given = process.read_flags(process.make_words(None, settings))
@@ -162,10 +162,17 @@ def fit(
 
 
 def _check_layers(model: 'keras.Model') -> None:
-  """Raises ValueError if a layer of the model looks words up."""
+  """Raises ValueError if it is no model, or if a layer looks words up."""
+  import keras  # noqa: PLC0415  Keeps `import distmnist` cheap.
+
   from distmnist import tf_internals  # noqa: PLC0415  With a model, it is there.
 
-  for layer in tf_internals.list_layers(model) if model else ():
+  if not isinstance(model, keras.Model):
+    raise ValueError(
+      f'the model is of type {type(model).__name__}: expected a keras.Model '
+      'of Keras 3, compiled'
+    )
+  for layer in tf_internals.list_layers(model):
     names = {base.__name__ for base in type(layer).__mro__}
     if names & {'TextVectorization', 'IndexLookup'}:
       raise ValueError(
@@ -263,6 +270,7 @@ def _train(
 
   from distmnist import tf_internals  # noqa: PLC0415  With a model, it is there.
   from distmnist.data import fit_data  # noqa: PLC0415  It needs NumPy.
+  from distmnist.training.problems import keras_checks  # noqa: PLC0415  Keras.
 
   if not model.built:
     model(
@@ -271,6 +279,7 @@ def _train(
         splits['train'][0],
       )
     )
+  keras_checks.check(model)
   loss = tf_internals.get_compile_arguments(model).get('loss')
   fit_data.check_labels(model, loss, splits)
   folder = layout.own_path(logdir, 'fitted')

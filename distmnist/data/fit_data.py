@@ -133,11 +133,15 @@ def take(
     )
   if not sizes[0][1]:
     raise ValueError(f'{called} has no example')
-  if (number := len(array_folder.flatten(nests[1])[1])) > 1:
+  arrays, outputs = array_folder.flatten(nests[1])[1], _count_outputs(model)
+  if len(arrays) > 1 or outputs > 1:
+    found = f'y{of} has {len(arrays)} arrays'
+    if outputs > 1:
+      found = f'the model has {outputs} outputs'
     raise ValueError(
-      f'y{of} has {number} arrays, and fit trains models of one output: for '
-      'several write a file with make_model(), loss(y, outputs) and '
-      'metrics(y, outputs) for distmnist.run, see docs/keras.md'
+      f'{found}, and fit trains models of one output: for several write a file '
+      'with make_model(), loss(y, outputs) and metrics(y, outputs) for '
+      'distmnist.run, see docs/keras.md'
     )
   if w is not None:
     nests[2] = _make_weights(f'sample_weight{of}', nests[2])
@@ -254,9 +258,9 @@ def weigh_classes(
 
 
 def check_labels(model: 'keras.Model', loss: Any, splits: Splits) -> None:
-  """Checks that y has what the loss of a built model takes.
+  """Checks the loss of a built model, and that y has what it takes.
 
-  Only of losses of Keras whose labels are classes.
+  y only of losses of Keras whose labels are classes.
 
   Args:
     model: built.
@@ -264,11 +268,21 @@ def check_labels(model: 'keras.Model', loss: Any, splits: Splits) -> None:
     splits: as from make_splits.
 
   Raises:
-    ValueError: it has text, or labels outside the classes.
+    ValueError: there is none, or it is a sum over a batch; y has text, or
+      labels outside the classes.
   """
+  if loss is None:
+    raise ValueError(
+      "the model is compiled without a loss: expected loss='mse' or the like"
+    )
   loss = _find_loss(loss)
   if loss is None:
     return
+  if getattr(loss, 'reduction', None) == 'sum':
+    raise ValueError(
+      "the model is compiled with a loss of reduction='sum', which depends on "
+      'how large a batch is: expected a mean, and a larger learning rate'
+    )
   name = getattr(loss, 'name', None) or loss.__name__
   shape = getattr(model, 'output_shape', None)
   is_one = isinstance(shape, tuple) and shape and isinstance(shape[-1], int)
@@ -462,6 +476,11 @@ def _name_columns(model: 'keras.Model', called: str, x: Any) -> Any:
     'one array: encode them (pandas.get_dummies), or give a model with an '
     'input for each column, named as it is'
   )
+
+
+def _count_outputs(model: 'keras.Model') -> int:
+  """Returns how many outputs a model has, 1 if only its code says that."""
+  return len(getattr(model, 'outputs', None) or [0])
 
 
 def _find_inputs(model: 'keras.Model') -> list[str] | None:

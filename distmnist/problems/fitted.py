@@ -24,6 +24,11 @@ from absl import flags
 from distmnist.common import cli, command_line, files
 from distmnist.data import array_folder
 
+# Whatever the caller's backend is, the tasks train by TensorFlow's. The caller
+# himself, who fills the folder, has imported Keras before.
+if 'keras' not in sys.modules:
+  os.environ['KERAS_BACKEND'] = 'tensorflow'
+
 _FITTED_DIR = flags.DEFINE_string(
   'fitted_dir', None, 'The folder that distmnist.fit has written.'
 )
@@ -151,6 +156,7 @@ def _check_loads(folder):
     _load_model(folder)
   except Exception as error:  # Keras and a layer may raise anything.
     reason = str(error).rpartition('Exception encountered: ')[2]
+    reason = reason.rpartition('Example error message for object ')[2]
     reason = ' '.join(reason.split()).partition('. ')[0]
     raise _refuse(reason) from error
 

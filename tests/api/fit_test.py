@@ -17,17 +17,24 @@ from distmnist.common import owner
 from tests.support.paths import REPO
 
 X = np.ones([3, 1], np.float32)
+with runtime.eagerly():
+  MODEL = keras.Sequential()
 FIT_ARGUMENTS_X, Y = np.arange(10.0), np.arange(10)
+
+
+class Stepping(keras.Sequential):
+  def train_step(self, data):
+    raise NotImplementedError
 
 
 def test_a_judge_has_a_direction():
   with pytest.raises(ValueError, match=r"^best='auc': expected .*'\+auc'"):
-    fit.fit(None, X, X, optimizer='sgd', best='auc')
+    fit.fit(MODEL, X, X, optimizer='sgd', best='auc')
 
 
 def test_a_judge_has_the_name_of_the_metric():
   with pytest.raises(ValueError, match=r"^best='\+val_auc': expected '\+auc'"):
-    fit.fit(None, X, X, optimizer='sgd', best='+val_auc')
+    fit.fit(MODEL, X, X, optimizer='sgd', best='+val_auc')
 
 
 @pytest.mark.parametrize(
@@ -41,7 +48,7 @@ def test_a_judge_has_the_name_of_the_metric():
 def test_the_splits_have_the_names_of_the_arguments(monkeypatch, given, names):
   found = []
   monkeypatch.setattr(fit, '_train', lambda *args: found.extend(args[2:4]))
-  fit.fit(None, X, X, optimizer='sgd', best='+auc', **given)
+  fit.fit(MODEL, X, X, optimizer='sgd', best='+auc', **given)
   splits, settings = found
   assert splits.keys() == names | {'train'}
   assert settings['best'] == '+auc'
@@ -141,7 +148,7 @@ def test_of_a_temporary_folder_the_logs_that_an_error_names_stay(
 
   monkeypatch.setattr(fit, '_train', fail)
   with pytest.raises(type(error) if left else error):
-    fit.fit(None, X, X, optimizer='sgd')
+    fit.fit(MODEL, X, X, optimizer='sgd')
   assert [os.listdir(f) for f in tmp_path.iterdir()] == ([left] if left else [])
 
 
@@ -179,7 +186,7 @@ def test_what_a_killed_process_has_left_is_removed(monkeypatch, tmp_path):
 
 def test_other_hosts_need_a_logdir_that_they_share():
   with pytest.raises(ValueError, match="launcher='ssh' without logdir: expec"):
-    fit.fit(None, X, X, optimizer='sgd', launcher='ssh')
+    fit.fit(MODEL, X, X, optimizer='sgd', launcher='ssh')
 
 
 @pytest.mark.parametrize(
@@ -199,7 +206,7 @@ def test_a_setting_that_is_given_is_not_cut_short(
   monkeypatch.setattr(
     fit, '_train', lambda *args: found.update(args[3], logdir=args[1])
   )
-  fit.fit(None, X, X, optimizer='sgd', **given)
+  fit.fit(MODEL, X, X, optimizer='sgd', **given)
   names = 'train_steps', 'batch_size', 'epochs'
   assert {n: x for n, x in found.items() if n in names} == words
   assert (found['logdir'] == 'run') == ('flagfile' in given)
@@ -244,6 +251,49 @@ def test_a_layer_that_looks_words_up_comes_before_fit(name):
       fit.fit(model, np.array(['a']), X[:1])
 
 
+@pytest.mark.parametrize(
+  'make, message',
+  [
+    (lambda: 3, r'the model is of type int: expected a keras\.Model'),
+    (
+      lambda: keras.Sequential(
+        [keras.layers.Dense(1, kernel_constraint='non_neg')]
+      ),
+      r"'\S*dense\S*/kernel' has a constraint",
+    ),
+    (
+      lambda: keras.Sequential(
+        [
+          keras.Input(batch_shape=[3, 1]),
+          keras.layers.Reshape([1, 1]),
+          keras.layers.LSTM(1, stateful=True, name='mine'),
+        ]
+      ),
+      "'mine' is stateful",
+    ),
+    (
+      lambda: keras.Sequential([keras.layers.Dense(1, dtype='mixed_float16')]),
+      'computes in float16',
+    ),
+    (
+      lambda: Stepping([keras.layers.Dense(1)]),
+      'Stepping has a train_step',
+    ),
+  ],
+)
+def test_what_no_rule_can_train_is_refused_before_anything_is_written(
+  tmp_path, make, message
+):
+  with runtime.eagerly():
+    model = make()
+    if isinstance(model, keras.Model):
+      model.compile('sgd', 'mse', auto_scale_loss=False)
+    with pytest.raises(ValueError, match=message) as why:
+      fit.fit(model, X, X, logdir=str(tmp_path))
+  assert '\n' not in str(why.value)
+  assert not [*tmp_path.iterdir()]
+
+
 def test_early_stopping_needs_what_to_judge_by(small_model):
   with pytest.raises(ValueError, match='needs validation_data or validation_'):
     fit.fit(small_model, X, X, early_stopping_patience=2)
@@ -286,7 +336,7 @@ def test_a_setting_has_the_name_that_the_caller_gave(said, is_off, expected):
 def test_what_is_false_is_named_without_its_no(monkeypatch):
   found = []
   monkeypatch.setattr(fit, '_train', lambda *args: found.append(args[3]))
-  fit.fit(None, X, X, optimizer='sgd', normalize=True, shuffle_files=False)
+  fit.fit(MODEL, X, X, optimizer='sgd', normalize=True, shuffle_files=False)
   assert found[0]['reword']('a: error: --noshuffle_files, --nonormalize') == (
     'a: error: shuffle_files, nonormalize'
   )
@@ -304,7 +354,7 @@ def test_a_data_set_is_read_once_for_its_batch_size_too(
       lambda: batches, output_signature=spec
     ).apply(tf.data.experimental.assert_cardinality(2))
     monkeypatch.setattr(fit, '_train', lambda *args: found.extend(args[2:4]))
-    fit.fit(None, dataset, optimizer='sgd', **given)
+    fit.fit(MODEL, dataset, optimizer='sgd', **given)
   splits, settings = found
   assert splits['train'][1].tolist() == x.tolist()
   assert settings['batch_size'] == size

@@ -211,6 +211,14 @@ def test_examples_without_a_value_are_named(x, y, said):
   assert '\n' not in str(why.value)
 
 
+def test_a_model_of_two_outputs_is_refused():
+  given = keras.Input([1])
+  outputs = [keras.layers.Dense(1)(given) for _ in range(2)]
+  model = keras.Model(given, outputs)
+  with pytest.raises(ValueError, match='has 2 outputs, .* write a file with'):
+    fit_data.make_splits(model, X, Y)
+
+
 def make_model(*names):
   if not names:
     return keras.Sequential([keras.layers.Dense(1)])
@@ -315,6 +323,11 @@ def test_a_data_set_that_has_no_numbered_examples_is_refused(change, said):
       keras.losses.SparseCategoricalCrossentropy(ignore_class=-1),
       *(3, [2, -1, 1], None),
     ),
+    (
+      keras.losses.MeanSquaredError(reduction='sum'),
+      *(1, [0, 1, 2], "reduction='sum', .* expected a mean"),
+    ),
+    (None, 1, [0, 1, 2], 'compiled without a loss: expected'),
     ('mse', 1, [5, -1, 0.5], None),
     ('bce', 1, [True, False, True], None),
   ],

@@ -1,6 +1,8 @@
 """fitted: what a call of fit hands over, which split is which, what resumes."""
 
 import os
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -21,6 +23,21 @@ A, B = np.arange(6).reshape(3, 2), np.array(['x', 'yy', ''])
 def folder(tmp_path, set_flags):
   set_flags(f'--fitted_dir={tmp_path}')
   return str(tmp_path)
+
+
+def test_the_tasks_train_by_tensorflow_whatever_the_caller_s_backend_is():
+  code = (
+    'from distmnist.problems import fitted; import keras;'
+    'print(keras.backend.backend())'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', code],
+    env=os.environ | {'KERAS_BACKEND': 'jax'},
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+  assert done.stdout == 'tensorflow\n', done.stderr
 
 
 def test_a_split_is_what_the_call_has_called_so(folder):

@@ -21,10 +21,14 @@ from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import runtime, tf_internals
+from distmnist import runtime
 from distmnist.common import files
 from distmnist.data import seeds
-from distmnist.training.problems import keras_errors, keras_tables
+from distmnist.training.problems import (
+  keras_checks,
+  keras_errors,
+  keras_tables,
+)
 from distmnist.transport import fed_initial_values, model_state
 
 
@@ -128,7 +132,6 @@ class KerasModel:
     import keras  # noqa: PLC0415  Only for Keras models.
 
     model = self._model
-    _check_begins_anew(model)
     with runtime.eagerly(), keras_errors.quiet():
       if not model.built:
         model(
@@ -137,7 +140,7 @@ class KerasModel:
             x,
           )
         )
-      _check_needs_no_scaling(model)
+      keras_checks.check(model)
       state = {id(v) for v in self._find_state()}
       mode = self._make_mode(is_training=True)
       self._num_draws = _count_draws(model, state, x, mode)
@@ -149,7 +152,6 @@ class KerasModel:
         name = f'{name}_{number}'
       names.add(name)
       self._weights.append(_Weight(variable, name, number < len(trained)))
-      _check_is_free(variable)
     found = keras_tables.find(model, x, **mode)
     if keras_tables.are_wanted():
       self._tables = found
@@ -226,34 +228,6 @@ def _count_draws(model, state, x, mode):
     for old, value in zip(others, new, strict=True)
     if id(old) not in state
   }
-
-
-def _check_begins_anew(model):
-  for layer in tf_internals.list_layers(model):
-    if getattr(layer, 'stateful', False):
-      raise ValueError(
-        f'the layer {layer.name!r} is stateful: what one batch leaves to the '
-        'next would depend on which worker has them, and an evaluation has '
-        'batches of its own size: leave stateful=True out, and the batch size'
-      )
-
-
-def _check_needs_no_scaling(model):
-  for layer in tf_internals.list_layers(model):
-    if layer.compute_dtype == 'float16':
-      raise ValueError(
-        f'the layer {layer.name!r} computes in float16, in which small '
-        'gradients become 0 unless the loss is scaled, as `model.fit` does '
-        "and no update rule here: expected 'mixed_bfloat16', or float32"
-      )
-
-
-def _check_is_free(variable):
-  if variable.constraint is not None:
-    raise ValueError(
-      f'the weight {variable.path!r} has a constraint, which no update rule '
-      'keeps: leave it out'
-    )
 
 
 def _fetch(variable):

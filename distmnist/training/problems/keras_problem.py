@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 from distmnist import runtime, tf_internals
 from distmnist.common import cli
 from distmnist.training.problems import (
+  keras_checks,
   keras_losses,
   keras_metrics,
   keras_model,
@@ -37,7 +38,7 @@ def adapt(named, module, seed):
 
   Raises:
     cli.UsageError: make_model() fails, or does not return a keras.Model that
-      is trained by Keras's own step.
+      an update rule can train.
   """
   if module not in _adapted:
     import keras  # noqa: PLC0415  Only for Keras models.
@@ -56,21 +57,12 @@ def adapt(named, module, seed):
         f'--problem={named}: make_model() gave {problem_module.shorten(model)}:'
         ' expected a keras.Model'
       )
-    _check_trains_as_keras_does(named, model)
+    try:
+      keras_checks.check(model)
+    except ValueError as error:
+      raise cli.UsageError(f'--problem={named}: {error}') from error
     _adapted[module] = KerasModule(module, model)
   return _adapted[module]
-
-
-def _check_trains_as_keras_does(named, model):
-  import keras  # noqa: PLC0415  Only for Keras models.
-
-  for name in 'train_step', 'test_step', 'compute_loss', 'compute_metrics':
-    if getattr(type(model), name) is not getattr(keras.Model, name):
-      raise cli.UsageError(
-        f'--problem={named}: {type(model).__name__} has a {name}() of its own, '
-        'which no strategy calls: leave it out, and write loss(y, outputs) and '
-        'metrics(y, outputs) in the file, or add_loss in a layer'
-      )
 
 
 class KerasModule:
