@@ -127,7 +127,7 @@ def plan_epochs(set_flags, flags, shape):
 
 
 # The ring after kills has the bits of a run without: ring_losses_test.py.
-@pytest.mark.daily
+@pytest.mark.daily(but=['async_sgd'])
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize('rule', NUM_STEPS)
