@@ -41,6 +41,7 @@ class GraphRecord:
     messages: list of (name, device) of the queues that count messages which
       were not finite; transport/nonfinite.py.
     averages: list of transport/weight_averages.WeightAverages.
+    plateau: nn/plateau.Plateau, or None.
     row_counts: {name: int64 scalar tensor}; tables/row_counts.py.
     gradients_apart: list of (table_rows.Rows, gradients);
       tables/tables_apart.py.
@@ -69,6 +70,7 @@ class GraphRecord:
   not_pulled: list = dataclasses.field(default_factory=list)
   messages: list = dataclasses.field(default_factory=list)
   averages: list = dataclasses.field(default_factory=list)
+  plateau: Any = None
   row_counts: dict = dataclasses.field(default_factory=dict)
   gradients_apart: list = dataclasses.field(default_factory=list)
   row_holds: list = dataclasses.field(default_factory=list)

@@ -28,6 +28,7 @@ def find(set_flags):
     ['--learning_rate=0.1', '--strategy=easgd'],
     ['--trace_steps=3', '--logdir=/nowhere'],
     ['--lr_schedule=step', '--lr_boundaries=10,20'],
+    ['--lr_schedule=plateau', '--validation_steps=5'],
   ],
 )
 def test_what_can_work_has_no_mistake(find, words):
@@ -42,6 +43,8 @@ def test_what_can_work_has_no_mistake(find, words):
     (['--batch_size=201'], '--batch_size=201 is larger than the 200 training'),
     (['--lr_schedule=step'], '--lr_schedule=step needs --lr_boundaries'),
     (['--early_stopping_patience=2'], 'needs --logdir'),
+    (['--lr_schedule=plateau'], '--lr_schedule=plateau goes by evaluations'),
+    (['--lr_patience=0'], '--lr_patience=0'),
     (['--validation_images=300'], 'leaves nothing to train on'),
     (['--num_gpus=64'], '--num_gpus=64, but TensorFlow sees'),
     (['word'], "'word' is not a flag of train"),

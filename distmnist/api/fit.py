@@ -26,8 +26,8 @@ _PREFIX = 'distmnist_fit_'  # Of a temporary folder.
 _LOGS = 'logs'
 _INSTEAD = {
   'callbacks': (
-    'early_stopping_patience, lr_schedule and logdir stand for the most usual '
-    'ones, and on_line gets each line'
+    "early_stopping_patience, lr_schedule ('plateau' is one) and logdir stand "
+    'for the most usual ones, and on_line gets each line'
   ),
   'initial_epoch': 'with a logdir, the same call goes on where it ended',
   'shuffle': 'each epoch is shuffled, by seed',
@@ -122,10 +122,10 @@ def fit(
   defaults = {'batch_size': batch_size or 32}
   if 'validation' in splits:
     defaults['validation_steps'] = -1  # Once an epoch.
-  elif given.get('early_stopping_patience', '0') != '0':
+  elif needs := _find_judged(given):
     raise ValueError(
-      'early_stopping_patience needs validation_data or validation_split: what '
-      'to judge the model by'
+      f'{needs} needs validation_data or validation_split: what to judge the '
+      'model by'
     )
   schedule = None
   if 'optimizer' not in given:
@@ -159,6 +159,13 @@ def fit(
     settings |= {'on_line': on_line, 'reword': reword}
     report = _train(model, folder, splits, settings, schedule)
   return model, report
+
+
+def _find_judged(given: Mapping[str, str]) -> str:
+  """Returns the flag that needs validation data, '' if none does."""
+  if given.get('early_stopping_patience', '0') != '0':
+    return 'early_stopping_patience'
+  return 'lr_schedule=plateau' * (given.get('lr_schedule') == 'plateau')
 
 
 def _check_layers(model: 'keras.Model') -> None:

@@ -33,6 +33,7 @@ class Best:
       the first evaluation.
     path: str, its checkpoint, or None without a folder.
     num_worse: int, evaluations after it that were not better.
+    worse_step: int, the global_step of the last of these, -1 without any.
   """
 
   def __init__(
@@ -65,6 +66,10 @@ class Best:
   @property
   def num_worse(self):
     return len(self._worse_steps)
+
+  @property
+  def worse_step(self):
+    return self._worse_steps[-1] if self._worse_steps else -1
 
   def _is_better(self, value):
     return self.value is None or self._sign * (value - self.value) > 0

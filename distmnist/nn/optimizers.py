@@ -9,6 +9,7 @@ from absl import flags
 from distmnist.nn import formulas, schedules
 from distmnist.nn import groups as groups_lib
 from distmnist.nn import optimizer as optimizer_lib
+from distmnist.nn import plateau as plateau_lib
 from distmnist.nn import weight_decay as weight_decay_lib
 from distmnist.tables import shard_slices, sparse_table, tables_apart
 from distmnist.transport.strategy import Strategy
@@ -204,6 +205,9 @@ def from_flags(
   schedule = schedules.from_flags(
     batches_per_gradient, epochs_per_update, last_step
   )
+  plateau = None
+  if schedule.name == 'plateau':
+    plateau = plateau_lib.Plateau(global_step, schedule.decay_rate)
 
   def build(rate):
     if build_rate is not None:
@@ -212,7 +216,7 @@ def from_flags(
       own = build_rate(step, epoch)
       if own is not None:
         return own
-    return schedule.build(global_step, rate)
+    return schedule.build(global_step, rate, plateau)
 
   # The center's rate is computed on its ps: an update that holds the center's
   # lock must not wait for a number from the worker.

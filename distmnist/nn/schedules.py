@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
+from distmnist.nn import plateau as plateau_lib
 
 SCHEDULES = (
   'constant',
@@ -21,10 +22,11 @@ SCHEDULES = (
   'linear_scaling',
   'cosine',
   'polynomial',
+  'plateau',
 )
 # What --lr_decay_steps, --lr_decay_rate and --lr_warmup_steps are by default.
 _DECAY_STEPS = {'exponential': 1000.0}
-_DECAY_RATES = {'exponential': 0.96, 'step': 0.96}
+_DECAY_RATES = {'exponential': 0.96, 'step': 0.96, 'plateau': 0.1}
 _WARMUP_STEPS = {'linear_scaling': 500.0}
 _TO_THE_END = 'cosine', 'polynomial'
 
@@ -54,9 +56,10 @@ _LR_DECAY_STEPS = flags.DEFINE_float(
 _LR_DECAY_RATE = flags.DEFINE_float(
   'lr_decay_rate',
   None,
-  'exponential, step, cosine, polynomial: what the rate is multiplied by every '
-  '--lr_decay_steps, at each of --lr_boundaries, or in all. By default 0.96 '
-  'for exponential and step, and 0 for cosine and polynomial.',
+  'exponential, step, cosine, polynomial, plateau: what the rate is multiplied '
+  'by every --lr_decay_steps, at each of --lr_boundaries, in all, or whenever '
+  '--lr_patience is over. By default 0.96 for exponential and step, 0 for '
+  'cosine and polynomial, and 0.1 for plateau.',
   lower_bound=0,
 )
 _LR_BOUNDARIES = flags.DEFINE_list(
@@ -113,6 +116,8 @@ class Schedule(NamedTuple):
         restarts.
       polynomial: eta * (decay_rate + (1 - decay_rate) * left ** power), as
         tf.train.polynomial_decay.
+      plateau: eta * decay_rate ** (the number of cuts before t); see
+        plateau.py.
     decay_steps: float above 0, in global steps.
     decay_rate, power, scale: floats.
     boundaries: ascending ints, in global steps.
@@ -127,19 +132,27 @@ class Schedule(NamedTuple):
   scale: float = 1.0
   power: float = 1.0
 
-  def build(self, step: tf.Tensor, learning_rate: float) -> tf.Tensor:
+  def build(
+    self,
+    step: tf.Tensor,
+    learning_rate: float,
+    plateau: plateau_lib.Plateau | None = None,
+  ) -> tf.Tensor:
     """Returns the learning rate at `step`, a float32 scalar tensor.
 
     Args:
       step: int64 scalar tensor, the updates of the center so far.
       learning_rate: the rate eta.
+      plateau: only for the schedule of that name, which needs it.
     """
     with tf.name_scope('learning_rate'):
       rate = tf.constant(learning_rate, tf.float32)
-      factor = self._build_factor(step)
+      factor = self._build_factor(step, plateau)
       return rate if factor is None else rate * factor
 
-  def _build_factor(self, step: tf.Tensor) -> tf.Tensor | None:
+  def _build_factor(
+    self, step: tf.Tensor, plateau: plateau_lib.Plateau | None
+  ) -> tf.Tensor | None:
     """Returns rate / eta, a float32 scalar, or None if it is always 1."""
     t = tf.cast(step, tf.float32)
     warm = None
@@ -147,7 +160,11 @@ class Schedule(NamedTuple):
       warm = tf.minimum(1.0, t / self.warmup_steps)
     if self.name == 'linear_scaling':
       return self.scale if warm is None else 1 + (self.scale - 1) * warm
-    fallen = self._build_decay(step, t)
+    fallen = (
+      self.decay_rate ** plateau.build_cuts()
+      if plateau
+      else self._build_decay(step, t)
+    )
     return warm if fallen is None else fallen if warm is None else warm * fallen
 
   def _build_decay(self, step: tf.Tensor, t: tf.Tensor) -> tf.Tensor | None:
@@ -241,7 +258,7 @@ def _find_decay_steps(
 def counts_epochs() -> bool:
   """Whether the rate depends on how many epochs have passed."""
   return _LR_SCHEDULE_UNIT.value == 'epochs' and (
-    _LR_SCHEDULE.value != 'constant' or _find_warmup() > 0
+    _LR_SCHEDULE.value not in ('constant', 'plateau') or _find_warmup() > 0
   )
 
 
@@ -266,6 +283,12 @@ def check_flags():
       )
     if not 0 < flag.value < math.inf:
       raise cli.UsageError(f'{given}: expected a number of epochs above 0')
+  rate = _LR_DECAY_RATE.value
+  if _LR_SCHEDULE.value == 'plateau' and rate is not None and not 0 < rate < 1:
+    raise cli.UsageError(
+      f'--lr_decay_rate={rate:g}: expected a factor above 0 and below 1, by '
+      'which --lr_schedule=plateau cuts the rate'
+    )
 
 
 def parse_boundaries(words, schedule, unit='steps'):

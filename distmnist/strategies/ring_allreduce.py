@@ -45,6 +45,7 @@ from distmnist import tf_internals
 from distmnist.common import cli
 from distmnist.exchange.ring import buckets, ring_hook, votes
 from distmnist.exchange.steps import graph_warmup
+from distmnist.nn import plateau as plateau_lib
 from distmnist.transport import gradients as gradients_lib
 from distmnist.transport import strategy
 
@@ -92,12 +93,17 @@ class RingAllreduce(strategy.Strategy):
         loss, colocate_gradients_with_ops=has_towers
       )
       gradients, variables = zip(*gradients_lib.find_moved(pairs), strict=True)
-      num_bytes = 0
+      num_bytes, followed = 0, []
       if self.cluster.num_workers > 1:
         num_bytes = buckets.count_sent(
           self.cluster, variables, self._bucket_bytes
         )
-        gradients = self._votes.build_means(gradients, variables)
+        plateau = plateau_lib.find()
+        is_untold = plateau.build_is_untold() if plateau else False
+        gradients = self._votes.build_means(gradients, variables, is_untold)
+        if plateau:
+          told = is_untold, self._votes.is_any_cut
+          followed = [plateau.build_follow(*told)]
         # For `hold_back`, without which a change waits for its own mean alone.
         arrived = [*gradients, self._votes.mean]
         with (
@@ -106,7 +112,7 @@ class RingAllreduce(strategy.Strategy):
         ):
           self._arrival = tf.no_op('arrival')
       apply = optimizer.apply_gradients(zip(gradients, variables, strict=True))
-      with tf.control_dependencies([apply]):
+      with tf.control_dependencies([apply, *followed]):
         count = global_step.assign_add(1, read_value=False)
       train_op = strategy.read_after(global_step, self.mark_done([count]))
       return strategy.Update(train_op, staleness, num_bytes, num_bytes)

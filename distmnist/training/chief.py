@@ -10,6 +10,7 @@ from absl import flags
 from distmnist.common import layout
 from distmnist.common.names import CHIEF, SPLITS
 from distmnist.logdir import best, checkpoints, logdirs
+from distmnist.nn import plateau
 from distmnist.training import (
   evaluation,
   final_model,
@@ -200,6 +201,7 @@ class Chief(strategy.CenterHook):
       self._saves.save_early,
       self._task.history,
       self._task.metrics,
+      plateau.find(),
     )
 
   def report(self, stats, workers, progress, start):

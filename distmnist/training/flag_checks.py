@@ -88,6 +88,16 @@ _OF_LOOP = (
     "load('validation') of a --problem gives",
   ),
   Refusal(
+    'lr_schedule',
+    lambda f: (
+      FLAGS.lr_schedule == 'plateau'
+      and f.cluster.is_chief
+      and not chief.validates()
+    ),
+    ' goes by evaluations on the validation split, and there are none: give '
+    '--validation_steps, such as -1 for one an epoch',
+  ),
+  Refusal(
     'early_stopping_patience',
     lambda f: FLAGS.early_stopping_patience and not f.logdir,
     ' needs --logdir: the best checkpoint is kept there',

@@ -29,6 +29,7 @@ import sys
 import time
 
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import server as server_lib
@@ -70,6 +71,12 @@ _log = logging.getLogger(__name__)
 
 # The last step where the script's loop decides.
 _ENDLESS = sys.maxsize
+_OF_SCRIPT = refusals.Refusal(
+  'lr_schedule',
+  lambda f: flags.FLAGS.lr_schedule == 'plateau',
+  ' goes by evaluations on the validation split, and a loop of its own has '
+  'none: take another schedule',
+)
 
 
 class WorkerTask:
@@ -96,7 +103,7 @@ class WorkerTask:
     cluster = task.cluster
     self._rule, self._strategy = flag_checks.make_strategy(cluster)
     refusals.refuse(
-      flag_checks.OF_RULE,
+      (*flag_checks.OF_RULE, _OF_SCRIPT),
       rule=self._rule,
       strategy=self._strategy,
       groups=(),

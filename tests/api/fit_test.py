@@ -297,6 +297,8 @@ def test_what_no_rule_can_train_is_refused_before_anything_is_written(
 def test_early_stopping_needs_what_to_judge_by(small_model):
   with pytest.raises(ValueError, match='needs validation_data or validation_'):
     fit.fit(small_model, X, X, early_stopping_patience=2)
+  with pytest.raises(ValueError, match='^lr_schedule=plateau needs valid'):
+    fit.fit(small_model, X, X, lr_schedule='plateau')
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Learning-rate schedules: each against its equation, wrong ones refused."""
 
+import types
+
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -59,13 +61,23 @@ from distmnist.nn import schedules
       {'boundaries': [10], 'decay_rate': 0.1, 'warmup_steps': 4},
       {2: 0.1, 9: 0.2, 10: 0.02},
     ),
+    # With a cut every ten steps.
+    (
+      'plateau',
+      {'decay_rate': 0.5, 'warmup_steps': 4},
+      {0: 0, 2: 0.1, 9: 0.2, 10: 0.1, 25: 0.05},
+    ),
   ],
 )
 def test_a_schedule_follows_its_equation(
   tf_session, schedule, settings, expected
 ):
   step = tf.placeholder(tf.int64, [])
-  rate = schedules.Schedule(schedule, **settings).build(step, 0.2)
+  plateau = None
+  if schedule == 'plateau':
+    cuts = tf.cast(step // 10, tf.float32)
+    plateau = types.SimpleNamespace(build_cuts=lambda: cuts)
+  rate = schedules.Schedule(schedule, **settings).build(step, 0.2, plateau)
   assert (rate.dtype, rate.shape) == (tf.float32, [])
   found = {t: tf_session.run(rate, {step: t}) for t in expected}
   assert found == pytest.approx(expected, rel=1e-6)
@@ -103,9 +115,16 @@ def test_epochs_that_do_not_ascend_are_refused(words):
       ['--lr_schedule_unit=epochs', '--lr_decay_steps=0'],
       '--lr_decay_steps=0: expected a number of epochs above 0',
     ),
+    *(
+      (
+        ['--lr_schedule=plateau', f'--lr_decay_rate={factor}'],
+        f'--lr_decay_rate={factor}: expected a factor above 0 and below 1',
+      )
+      for factor in ('0', '1', '1.5')
+    ),
   ],
 )
-def test_a_schedule_of_no_length_is_refused(set_flags, words, message):
+def test_a_schedule_that_is_none_is_refused(set_flags, words, message):
   set_flags(*words)
   with pytest.raises(cli.UsageError, match=f'^{message}'):
     schedules.check_flags()

@@ -78,7 +78,7 @@ def find(num_workers=2, logdir='run', num_validation_images=None, **settings):
     (*flag_checks.OF_RULE, *flag_checks._OF_LOOP),
     rule='rule',
     strategy=types.SimpleNamespace(**waits | periods | uses | settings),
-    cluster=types.SimpleNamespace(num_workers=num_workers),
+    cluster=types.SimpleNamespace(num_workers=num_workers, is_chief=True),
     groups=(),
     logdir=logdir,
     min_workers=None,
@@ -106,6 +106,7 @@ def test_workers_that_wait_for_each_other_start_together(set_flags):
   [
     (['--epochs=0'], {}, '--epochs=0: expected more than 0'),
     (['--history'], {'logdir': None}, '--history needs a --logdir'),
+    (['--lr_schedule=plateau'], {}, '--lr_schedule=plateau goes by evalu'),
     (
       ['--validation_steps=5'],
       {'num_validation_images': 0},

@@ -387,6 +387,9 @@ def test_what_is_wrong_is_told_before_anything_is_built(set_flags):
   task = in_process.make_task(cluster_lib.Cluster())
   with pytest.raises(cli.UsageError, match='--optimizer=ftrl'):
     own_loop.WorkerTask(task)
+  set_flags('--optimizer=sgd', '--lr_schedule=plateau')
+  with pytest.raises(cli.UsageError, match='^--lr_schedule=plateau goes by'):
+    own_loop.WorkerTask(task)
 
 
 @pytest.mark.slow

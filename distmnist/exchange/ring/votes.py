@@ -2,7 +2,8 @@
 
 All must stop after the same step: one that wants to stop says so in its next
 step. Also all must make as many steps at a time: each says how long its steps
-take, and whether its next run may be a long one. The vote travels with the last
+take, and whether its next run may be a long one. And all must cut the rate at
+the same step: the chief says that it has. The vote travels with the last
 bucket, so that it costs no message.
 """
 
@@ -14,8 +15,9 @@ from distmnist.transport import strategy
 
 # The largest number of float16 is 65,504. Who takes longer makes single steps.
 _MOST_MS = 60_000
-_WANTS_STOP, _IS_PREEMPTED, _HAS_LEFT, _IS_SHORT, _MS = np.eye(
-  5, dtype=np.float32
+_NUM_VOTES = 6
+_WANTS_STOP, _IS_PREEMPTED, _HAS_LEFT, _IS_SHORT, _MS, _HAS_CUT = np.eye(
+  _NUM_VOTES, dtype=np.float32
 )
 
 
@@ -23,9 +25,11 @@ class Votes(strategy.RunAgreement):
   """This worker's vote, and the mean of all.
 
   Attributes:
-    mean: float32 [5] tensor: the fractions of the workers that want to stop,
+    mean: float32 [6] tensor: the fractions of the workers that want to stop,
       that were asked to by a signal, that have left a loop of their own, and
-      whose next run must be a single step; the milliseconds of a step.
+      whose next run must be a single step; the milliseconds of a step; the
+      fraction that has cut the rate.
+    is_any_cut: bool scalar tensor, whether one has.
     wants_stop: bool, whether this worker wants to stop.
     stop: stop_request.StopRequest, or None as long as there is none.
   """
@@ -36,22 +40,31 @@ class Votes(strategy.RunAgreement):
       cluster: cluster.Cluster.
       bucket_bytes: int, see buckets.fill.
     """
-    self.mean, self.wants_stop, self.stop = None, False, None
+    self.mean = self.is_any_cut = self.stop = None
+    self.wants_stop = False
     self._cluster = cluster
     self._bucket_bytes = bucket_bytes
     self._variables = ()
     self.forget()
 
-  def build_means(self, gradients, variables):
-    """Returns the workers' mean gradients; also sets `mean`."""
+  def build_means(self, gradients, variables, is_cut=False):
+    """Returns the workers' mean gradients; sets `mean` and `is_any_cut`.
+
+    Args:
+      gradients, variables: see buckets.build_means.
+      is_cut: bool scalar tensor, whether this worker has cut the rate, of which
+        the others are to hear in this step.
+    """
     self._variables = variables
     with tf.device(self._cluster.cpu_device):
       own = tf.py_func(self._vote, [], tf.float32, name='votes')
       # If the votes are lost, a worker that wants to stop votes again.
-      own = tf.ensure_shape(own, [5])
+      own = tf.ensure_shape(own, [_NUM_VOTES])
+      own += tf.cast(is_cut, tf.float32) * _HAS_CUT
       means, self.mean = buckets.build_means(
         self._cluster, gradients, variables, own, self._bucket_bytes
       )
+      self.is_any_cut = self.mean[-1] > 0
     return means
 
   def forget(self):
@@ -67,7 +80,7 @@ class Votes(strategy.RunAgreement):
     Returns:
       (wants_stop, is_preempted, has_left), bools: whether any worker is so.
     """
-    *are, is_short, ms = mean
+    *are, is_short, ms, _ = mean  # The graph itself has heard of a cut.
     self.secs, self.is_long = float(ms) / 1000, is_short == 0
     return [share > 0 for share in are]
 

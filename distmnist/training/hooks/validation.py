@@ -1,4 +1,4 @@
-"""When the chief evaluates, and when it ends the training early."""
+"""When the chief evaluates, cuts the rate, and ends the training early."""
 
 import logging
 
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class Validation:
-  """The chief's early stopping: keeps the best checkpoint, ends the training.
+  """Keeps the best checkpoint; cuts the rate and stops where none is better.
 
   At multiples of `every_steps` global steps it fetches the center, with all
   that a checkpoint holds, and computes the validation metrics from that while
@@ -40,6 +40,7 @@ class Validation:
     save=lambda session: None,
     history=None,
     metrics=None,
+    plateau=None,
   ):
     """
     Args:
@@ -57,6 +58,8 @@ class Validation:
         which may fail or take long.
       history: history.History, or None.
       metrics: own_metrics.OwnMetrics, or None.
+      plateau: plateau.Plateau of the default graph, for --lr_schedule=plateau,
+        or None.
     """
     self._steps = steps
     self._evaluate_now = evaluate
@@ -67,6 +70,8 @@ class Validation:
     self._save = save
     self._history = history or history_lib.History()
     self._metrics = metrics or own_metrics.OwnMetrics()
+    self._plateau = plateau
+    self._cut = self._cut_step = None
     self._next_step = None
     self._has_stopped = False
     self._is_new_center = False
@@ -77,6 +82,8 @@ class Validation:
     self._writer = None
     if self._summary_dir:
       self._writer = summaries.Writer(self._summary_dir)
+    if self._plateau:
+      self._cut = self._plateau.build_cut()
 
   def on_new_center(self, session):
     self._is_new_center = True
@@ -90,6 +97,8 @@ class Validation:
     step = int(session.run(self._global_step))
     if self._writer:
       self._writer.begin_session(step)
+    if self._plateau:
+      self._cut_step = int(session.run(self._plateau.variable)[1])
     if self._has_stopped:
       self._say_why(step)
       coord.request_stop()
@@ -107,22 +116,44 @@ class Validation:
       if run_context.stop_requested:
         self._save(run_context.session)
       self._evaluate(run_context.session)
+      # Others may have gone on during the evaluation.
+      step = max(step, self.last[0])
     # Not only after an evaluation: an earlier life may have made the last one.
     if self._is_over and not self._has_stopped:
       self._has_stopped = True
-      # Others may have gone on during the evaluation.
-      self._say_why(max(step, self.last[0] if self.last else 0))
+      self._say_why(step)
       self._end_run(run_context)
+    elif self._plateau and self._is_cut_due(step):
+      self._cut_rate(run_context.session)
+
+  def _is_cut_due(self, step):
+    """Whether the last evaluation up to `step` asks for a cut not yet made.
+
+    Those beyond it, from before the training was set back, are made again.
+    """
+    num_worse = self.best.num_worse
+    is_over = num_worse and num_worse % self._plateau.patience == 0
+    return is_over and self._cut_step < self.best.worse_step <= step
+
+  def _cut_rate(self, session):
+    num_cuts, self._cut_step = map(int, session.run(self._cut))
+    _log.info(
+      f'step {self._cut_step}: the learning rate is {self._plateau.factor:g} '
+      f'times what it was from the next step on (cut {num_cuts}): '
+      f'{self._describe_worse()}'
+    )
 
   def _say_why(self, step):
     self.stop_step = step
+    _log.info(f'early stopping at step {step}: {self._describe_worse()}')
+
+  def _describe_worse(self):
     than = 'none of which gave a number'
     if self.best.step is not None:
       value = format_metric(self.best.value)
       than = f'without a better one than {value} at step {self.best.step}'
-    _log.info(
-      f'early stopping at step {step}: {self.best.num_worse} evaluations {than}'
-    )
+    many = 's' if self.best.num_worse > 1 else ''
+    return f'{self.best.num_worse} evaluation{many} {than}'
 
   def _evaluate(self, session):
     self._history.write('validating')

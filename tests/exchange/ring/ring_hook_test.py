@@ -56,7 +56,7 @@ def hook(stop):
       return tf.no_op('leave_failed' if has_failed else 'leave')
 
     votes = votes_lib.Votes(CLUSTER, 0)
-    votes.mean, votes.build_leave = tf.zeros([5]), build_leave
+    votes.mean, votes.build_leave = tf.zeros([6]), build_leave
     hook = ring_hook.RingHook(CLUSTER, votes, stop)
     hook.begin()
     yield hook
@@ -119,7 +119,7 @@ def test_all_stop_after_the_step_in_which_one_votes_for_it(
 
 def hear(hook, context, votes):
   """Has a step end with these `votes`, and steps of 2 ms in short runs."""
-  results = np.array([*votes, 1.0, 2.0])
+  results = np.array([*votes, 1.0, 2.0, 0.0])
   hook.after_run(context, types.SimpleNamespace(results=results))
 
 

@@ -14,10 +14,10 @@ ASKED = types.SimpleNamespace(is_requested=True)
 @pytest.mark.parametrize(
   ('wants_stop', 'stop', 'expected'),
   [
-    (False, None, [0, 0, 0, 1, 0]),
-    (True, None, [1, 0, 0, 1, 0]),
-    (False, ASKED, [0, 1, 0, 1, 0]),
-    (True, ASKED, [1, 1, 0, 1, 0]),
+    (False, None, [0, 0, 0, 1, 0, 0]),
+    (True, None, [1, 0, 0, 1, 0, 0]),
+    (False, ASKED, [0, 1, 0, 1, 0, 0]),
+    (True, ASKED, [1, 1, 0, 1, 0, 0]),
   ],
 )
 def test_a_worker_votes_as_it_was_asked(wants_stop, stop, expected):
@@ -62,12 +62,15 @@ def test_all_hear_of_one_that_has_left(make_cluster):
       variables = [tf.get_variable('w', [2])]
     own = votes.Votes(member, 0)
     own.wants_stop = True
-    [mean] = own.build_means([tf.constant([2.0, 4.0])], variables)
+    gradient = tf.constant([2.0, 4.0])
+    [mean] = own.build_means([gradient], variables, tf.constant(True))
     leave = own.build_leave(has_failed=False)
     config = cluster.session_config(index)
     with tf.Session(cluster.servers[index].target, config=config) as session:
       if index:
         return session.run(leave)
-      return [x.tolist() for x in session.run([mean, own.mean])]
+      found = session.run([mean, own.mean, own.is_any_cut])
+      return [x.tolist() for x in found]
 
-  assert cluster.run_workers(work) == [[[1, 2], [1, 0, 0.5, 0.5, 0]], None]
+  heard = [1, 0, 0.5, 0.5, 0, 0.5]  # One cuts the rate as the other leaves.
+  assert cluster.run_workers(work) == [[[1, 2], heard, True], None]

@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.common import console
 from distmnist.lifecycle import restoring
 from distmnist.logdir import best, checkpoints, saving
+from distmnist.nn import plateau
 from distmnist.training.hooks import validation
 
 
@@ -20,11 +21,15 @@ def chief(tf_session, tmp_path):
 class Chief:
   """A center of [w] whose accuracy is w, and a hook that evaluates it."""
 
-  def __init__(self, session, folder, patience=2):
+  def __init__(self, session, folder, patience=2, factor=None):
     self.session, self.folder, self.patience = session, folder, patience
+    self.plateau = self.cuts = None
     self.global_step = tf.train.get_or_create_global_step()
     self.w = tf.get_variable('w', [1])
     self.slot = tf.get_variable('w/Momentum', [1])
+    if factor:
+      self.plateau = plateau.Plateau(self.global_step, factor)
+      self.cuts = self.plateau.build_cuts()
     session.run(tf.global_variables_initializer())
     self.steps = types.SimpleNamespace(last={'global_step': 0})
     self.meanwhile = lambda: None
@@ -42,6 +47,7 @@ class Chief:
       best.Best(str(self.folder)),
       None,
       lambda run_context: self.stops.append(self.steps.last['global_step']),
+      plateau=self.plateau,
     )
     self.hook.begin()
     self.begin_session()
@@ -66,6 +72,13 @@ class Chief:
     self.steps.last['global_step'] = step
     context = types.SimpleNamespace(session=self.session, stop_requested=False)
     self.hook.after_run(context, None)
+
+  def read_cuts(self):
+    """Returns the cuts that hold in the next step, the steps of all so far."""
+    self.session.run(self.global_step.assign_add(1))
+    lines = [line for line in self.lines if 'learning rate' in line]
+    steps = [int(line.split(':')[0].removeprefix('step ')) for line in lines]
+    return int(self.session.run(self.cuts)), steps
 
   def read_best(self):
     reader = tf.train.load_checkpoint(self.hook.best.path)
@@ -161,3 +174,82 @@ def test_what_is_never_a_number_ends_the_training_as_well(chief):
     'step 20: validation accuracy nan, loss 2.0000',
     'early stopping at step 20: 2 evaluations none of which gave a number',
   ]
+
+
+@pytest.fixture
+def cutting(tf_session, tmp_path, set_flags):
+  set_flags('--lr_patience=2')
+  return Chief(tf_session, tmp_path / 'best', patience=0, factor=0.5)
+
+
+def test_the_rate_is_cut_after_each_patience(cutting):
+  path = [(5, 0), (10, 0.5), (20, 0.25), (30, 0.5), (40, 0.25), (50, 0.25)]
+  path += [(60, 0.25), (70, 0.75), (80, 0.25), (90, float('nan'))]
+  for step, w in path:
+    cutting.run_to(step, w)
+  assert cutting.read_cuts() == (3, [30, 50, 90])
+  assert cutting.lines[2:4] == [
+    'step 30: validation accuracy 0.5000, loss 2.0000',
+    'step 30: the learning rate is 0.5 times what it was from the next step on '
+    '(cut 1): 2 evaluations without a better one than 0.5000 at step 10',
+  ]
+
+
+def test_a_cut_holds_for_those_who_have_gone_on_meanwhile(cutting):
+  for step, w in [(5, 0), (10, 0.5), (20, 0.25)]:
+    cutting.run_to(step, w)
+  # Others, which wait for nobody, are at step 37 when the chief has judged.
+  cutting.meanwhile = lambda: cutting.set(37, 0.25)
+  cutting.run_to(30, 0.25)
+  assert cutting.read_cuts() == (1, [37])
+  cutting.meanwhile = lambda: None
+  cutting.run_to(40, 0.25)
+  assert cutting.read_cuts() == (1, [37])
+
+
+def test_rate_best_and_patience_outlive_a_chief_and_its_center(
+  cutting, tmp_path
+):
+  for step, w in [(5, 0), (10, 0.5), (20, 0.25), (30, 0.25), (40, 0.25)]:
+    cutting.run_to(step, w)
+  saver = tf.train.Saver()
+  path = saver.save(cutting.session, str(tmp_path / 'model.ckpt'))
+  with tf.Session() as session:
+    saver.restore(session, path)
+    cutting.session = session
+    cutting.begin()
+    assert cutting.hook.best.step == 10
+    cutting.run_to(42, 0.25)  # Its first step judges nothing.
+    assert cutting.read_cuts() == (1, [30])
+    cutting.run_to(50, 0.25)  # The fourth that is not better.
+    assert cutting.read_cuts() == (2, [30, 50])
+
+
+def test_a_chief_makes_the_cut_that_an_earlier_one_had_only_noted(
+  cutting, monkeypatch
+):
+  for step, w in [(5, 0), (10, 0.5), (20, 0.25)]:
+    cutting.run_to(step, w)
+  with monkeypatch.context() as patch:
+    patch.setattr(cutting.hook, '_cut_rate', lambda session: None)
+    cutting.run_to(30, 0.25)  # It was killed by now.
+  cutting.begin()
+  cutting.run_to(31, 0.25)
+  cutting.run_to(32, 0.25)
+  assert cutting.read_cuts() == (1, [31])
+
+
+def test_a_training_that_is_set_back_is_cut_where_it_was(cutting):
+  for step, w in [(5, 0), (10, 0.5), (20, 0.25)]:
+    cutting.run_to(step, w)
+  before = cutting.session.run(cutting.plateau.variable)
+  cutting.run_to(30, 0.25)
+  # The ps was lost, and comes back with the checkpoint of step 20.
+  cutting.session.run(cutting.plateau.variable.assign(before))
+  cutting.begin_session()
+  for step in 22, 29:
+    cutting.run_to(step, 0.25)
+    cutting.hook._next_step = 30
+  assert cutting.read_cuts() == (0, [30])
+  cutting.run_to(30, 0.25)
+  assert cutting.read_cuts() == (1, [30, 30])
