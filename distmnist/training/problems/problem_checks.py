@@ -15,6 +15,8 @@ from distmnist.training.problems import (
 from distmnist.training.problems import problem as problem_lib
 
 FLAGS = flags.FLAGS
+# At about as many steps of a training a problem's own rate is tried.
+_NUM_TRIED = 100
 # What a problem's own rate takes the place of.
 _RATE_FLAGS = (
   'learning_rate',
@@ -147,6 +149,7 @@ def check_rate(problem, last_step, epochs_per_update):
         )
     last = last_step or 1
     steps = {0, *(10**i for i in range(19) if 10**i < last), last}
+    steps |= {last * i // _NUM_TRIED for i in range(_NUM_TRIED)}
     with tf.Session(config=server.make_server_config()) as session:
       session.run(tf.global_variables_initializer())
       for t in sorted(steps):

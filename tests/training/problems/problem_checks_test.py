@@ -205,8 +205,10 @@ def learning_rate(step, epoch):
     ('4.5 - epoch', 'learning_rate() gives -0.5 at step 10: expected a number'),
     (
       'tf.gather([0.1] * 9, tf.cast(epoch, tf.int32))',
-      'fails at step 20: indices = 10 is',
+      'fails at step 18: indices = 9 is',
     ),
+    # Only for some steps.
+    ('tf.where(tf.abs(epoch - 3) < 1, -1.0, 0.1)', 'gives -1.0 at step 5'),
     ('tf.log(epoch - 1)', 'learning_rate() gives nan at step 0'),
     ('"fast"', 'learning_rate() gave '),
     ('[0.1, 0.2]', 'learning_rate() gave '),
