@@ -225,14 +225,14 @@ def test_rate_best_and_patience_outlive_a_chief_and_its_center(
     assert cutting.read_cuts() == (2, [30, 50])
 
 
-def test_a_chief_makes_the_cut_that_an_earlier_one_had_only_noted(
-  cutting, monkeypatch
-):
+def test_a_chief_makes_the_cut_that_an_earlier_one_had_only_noted(cutting):
   for step, w in [(5, 0), (10, 0.5), (20, 0.25)]:
     cutting.run_to(step, w)
-  with monkeypatch.context() as patch:
-    patch.setattr(cutting.hook, '_cut_rate', lambda session: None)
-    cutting.run_to(30, 0.25)  # It was killed by now.
+  before = cutting.session.run(cutting.plateau.variable)
+  cutting.run_to(30, 0.25)
+  # It was killed once the evaluation was noted.
+  cutting.session.run(cutting.plateau.variable.assign(before))
+  cutting.lines.clear()
   cutting.begin()
   cutting.run_to(31, 0.25)
   cutting.run_to(32, 0.25)
@@ -249,7 +249,6 @@ def test_a_training_that_is_set_back_is_cut_where_it_was(cutting):
   cutting.begin_session()
   for step in 22, 29:
     cutting.run_to(step, 0.25)
-    cutting.hook._next_step = 30
   assert cutting.read_cuts() == (0, [30])
   cutting.run_to(30, 0.25)
   assert cutting.read_cuts() == (1, [30, 30])
