@@ -228,6 +228,7 @@ def command(module, *flags):
   return [sys.executable, '-m', f'distmnist.{module}', *map(str, flags)]
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_the_reader_of_the_lines_may_go(export_dir, tmp_path):
   (tmp_path / '3.png').write_bytes(encode_png(make_images([3])[0]))
@@ -254,6 +255,7 @@ def run_command(program, *flags):
   return programs.run_forked(program, *flags)[0].splitlines()
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_what_two_ps_have_trained_predicts_mnist_as_it_was_reported(

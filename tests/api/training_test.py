@@ -50,6 +50,7 @@ def test_other_hosts_need_a_logdir(tmp_path):
       distmnist.start(**settings)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_report_that_lies_in_a_store_is_read(store, tmp_path):
   (tmp_path / 'report.json').write_text('{"global_step": 3}')
@@ -142,6 +143,7 @@ def test_a_training_like_another_is_kept_beside_it(tmp_path):
   assert kept[0] == kept[1]
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_problem_may_be_a_module_and_a_logdir_is_kept(tmp_path):
   module = types.ModuleType('regression')

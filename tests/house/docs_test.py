@@ -40,8 +40,13 @@ def read_commands(text):
       yield program, shlex.split(words)
 
 
+# Of each page every run has the first.
 COMMANDS = [
-  pytest.param(program, words, id=f'{name} {program} {i}')
+  pytest.param(
+    *(program, words),
+    id=f'{name} {program} {i}',
+    marks=[pytest.mark.daily] * (i > 0),
+  )
   for name, page in zip(IDS, PAGES, strict=True)
   for i, (program, words) in enumerate(read_commands(page.read_text()))
 ]

@@ -116,6 +116,7 @@ def test_a_job_that_still_waits_for_its_turn_holds_up_no_ctrl_c(here):
     assert running.process.wait(DEADLINE_SECS) == 130
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_the_real_program_trains_as_jobs(here):
   done = here.run(

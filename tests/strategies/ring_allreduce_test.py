@@ -593,7 +593,7 @@ def test_divergence_ends_all(tasks, make_real_cluster):
     assert 'Traceback' not in worker.output
 
 
-@pytest.mark.daily(but=['--model=mlp'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('odd', ['--model=mlp', '--bucket_mib=0.01'])
 def test_a_worker_that_was_started_differently_is_named(

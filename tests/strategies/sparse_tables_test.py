@@ -37,7 +37,7 @@ TWO, THREE = (2, 2, (3, 1)), (3, 3, (3, 3))
 
 # An optimizer updates the rows of a shard, whatever rows those are: each
 # optimizer meets one shape.
-@pytest.mark.daily(but=['keys-ftrl-2-2-widths9'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('kind', 'optimizer', 'num_ps', 'num_workers', 'widths'),

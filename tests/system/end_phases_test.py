@@ -141,7 +141,7 @@ def test_what_is_killed_at_the_end_is_begun_again(run, phase, member):
   check_report(run.logdir, not_heard_of=None if is_idle else [])
 
 
-@pytest.mark.daily(but=['member0'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('member', [CHIEF, WORKER])
 def test_one_killed_while_a_table_is_evaluated_is_begun_again(run, member):
@@ -168,6 +168,7 @@ def test_a_table_is_evaluated_anew_once_its_ps_is_lost(run):
   check_report(run.logdir)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_report_of_a_chief_alone_is_that_of_one_with_its_ps(run):
   # In lock-step both workers make steps, however late one of them begins.

@@ -162,7 +162,7 @@ def count_reads(results):
   return collections.Counter(t for r in results for t in r['tickets'])
 
 
-@pytest.mark.daily(but=['async_sgd-2', 'sync_sgd-3', 'ring_allreduce-3'])
+@pytest.mark.daily(but=['async_sgd-2', 'ring_allreduce-3'])
 @pytest.mark.slow
 @each_rule
 def test_each_batch_of_two_epochs_is_read_once(
@@ -179,7 +179,7 @@ def test_each_batch_of_two_epochs_is_read_once(
   assert len({result['steps'] for result in results}) == 1
 
 
-@pytest.mark.daily(but=['drop_stale'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'name', [name for name in battery_test.RULES if battery_test.needs_ps(name)]

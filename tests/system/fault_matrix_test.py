@@ -21,7 +21,7 @@ CELLS = [
 ]
 
 
-# Tasks that are suspended: faults_test.py, suspended_ps_test.py.
+# Tasks that are suspended: faults_test.py.
 @pytest.mark.daily(but=['last step fork refused'])
 @pytest.mark.slow
 @pytest.mark.timeout(300)

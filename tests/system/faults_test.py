@@ -168,6 +168,7 @@ def test_sync_stays_in_lock_step_when_a_worker_is_killed_again_and_again(
   assert [row['gradients_dropped'] for row in rows] == [0, 0, 0]
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_all_are_killed_and_the_next_start_uses_the_last_whole_checkpoint(
   tasks, make_real_cluster, tmp_path

@@ -24,7 +24,7 @@ def problem(tmp_path):
   return path, [line.strip() for line in promised.splitlines()]
 
 
-@pytest.mark.daily(but=['sync_sgd'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('rule', ['sync_sgd', 'dc_asgd'])
 def test_the_page_s_example_trains_as_it_says(tmp_path, problem, rule):

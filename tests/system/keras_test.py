@@ -41,7 +41,7 @@ COMPARED = {
 }
 
 
-@pytest.mark.daily(but=['text'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize('compared', COMPARED.values(), ids=COMPARED)

@@ -67,7 +67,7 @@ def alone():
   return {}
 
 
-@pytest.mark.daily(but=['sync_sgd-2'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'rule, num_ps', [('sync_sgd', 1), ('sync_sgd', 2), ('ring_allreduce', 0)]

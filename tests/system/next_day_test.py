@@ -27,6 +27,7 @@ def first(tasks, tmp_path):
   return folder
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_epochs_are_those_of_the_new_run(first, tasks, tmp_path):
   logdir = tmp_path / 'second'

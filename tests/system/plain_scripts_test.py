@@ -196,6 +196,7 @@ def ssh_settings(tmp_path, settings):
     yield {**settings, 'PATH': path, 'DIR': str(REPO)}
 
 
+@pytest.mark.daily
 def test_hosts_of_a_file_by_ssh(start, tmp_path, ssh_settings):
   logdir = tmp_path / 'a run'
   words = 'hosts', *train_words(logdir, 300)

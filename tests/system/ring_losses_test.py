@@ -101,8 +101,7 @@ def assert_no_traceback(run):
     assert 'Traceback' not in '\n'.join(log.texts)
 
 
-# Of one alone: test_in_the_end_all_have_the_bits_of_a_run_without_a_fault.
-@pytest.mark.daily
+@pytest.mark.daily(but=['two workers'])
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
@@ -238,6 +237,7 @@ def run_script(folder, hits):
   ]
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_in_the_end_all_have_the_bits_of_a_run_without_a_fault(tmp_path):

@@ -77,6 +77,7 @@ def test_a_training_has_the_bits_of_one_with_single_steps_and_its_files(
     assert summaries == [1, *range(97, STEPS, 97)]
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_workers_of_a_ring_make_the_same_runs_whatever_each_has_due(
   tasks, make_real_cluster, tmp_path

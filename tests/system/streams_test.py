@@ -174,6 +174,7 @@ def parse(records):
 _TRUNCATE = "os.truncate(f'{HERE}/rows', 9)"
 
 
+@pytest.mark.daily
 def test_records_that_change_in_a_training_are_named(tmp_path):
   with tf.io.TFRecordWriter(f'{tmp_path}/rows') as writer:
     for _ in range(600):

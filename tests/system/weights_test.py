@@ -122,6 +122,7 @@ def write_churn(path, num, seed):
   path.write_text('\n'.join(lines))
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_csv_file_with_weights_gaps_and_text_is_learnt(tmp_path):
   pytest.importorskip('pyarrow', reason='pyarrow is not installed')

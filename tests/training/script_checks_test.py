@@ -37,6 +37,7 @@ def _choose_other(flag):
   return ['other'] if 'list' in kind else 'other'
 
 
+@pytest.mark.slow
 def test_each_flag_of_train_is_adopted_or_refused(tmp_path):
   script = str(tmp_path / 'none.py')
   assert len(_OF_TRAIN) > 100

@@ -156,6 +156,7 @@ def test_a_shape_that_a_pattern_names_has_to_fit(set_flags, source):
     begin(num_outputs=4)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_all_rules_begin_with_it_and_need_it_once(
   tasks, make_real_cluster, tmp_path

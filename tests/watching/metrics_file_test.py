@@ -143,6 +143,7 @@ def test_no_file_grows_for_ever(tmp_path, monkeypatch):
   assert len(kept) > 40 and max(gaps) < 4 * 2 * num_steps / len(kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'jump', [60 * 86400, -7200], ids=['a pause of 60 days', 'a clock set back']
 )
@@ -224,6 +225,7 @@ def test_a_line_that_is_cut_off_costs_that_line_alone(tmp_path, cut, is_last):
   assert find_last() == expected
 
 
+@pytest.mark.slow
 def test_of_a_large_file_an_evenly_spread_part_can_be_read(
   tmp_path, monkeypatch
 ):

@@ -121,6 +121,7 @@ def test_tasks_start_again_together_and_are_told_so(run):
   assert done.log('worker_1') == again
 
 
+@pytest.mark.slow
 def test_an_evaluator_starts_again_with_all_others(run):
   done = run(
     'worker0@1:wait=evaluator0.ready,wait=ps0.ready,exit=4;all@1:leave;'
@@ -193,6 +194,7 @@ def test_a_cancelled_job_whose_chief_could_not_save_says_so(run):
   assert done.said[-1] == 'distmnist.train: error: step 9 is not saved'
 
 
+@pytest.mark.slow
 def test_a_notice_of_the_time_limit_is_no_failure_to_restart_from(run):
   done = run(
     'all:leave', then=TELL.format('USR1'), num_workers=1, max_restarts=3
@@ -205,6 +207,7 @@ def test_a_notice_of_the_time_limit_is_no_failure_to_restart_from(run):
   assert 'failed after 1 restart: exit code 138;' in done.said[-1]
 
 
+@pytest.mark.slow
 def test_jobs_that_share_a_folder_mark_where_their_lines_begin(run):
   run('worker0:write=no_space_left')
   done = run('worker0:count=1')
