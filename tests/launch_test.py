@@ -196,6 +196,7 @@ def test_the_logs_that_nobody_asked_for_go_with_a_good_run(tmp_path):
     assert len(os.listdir(tmp_path / 'tmp')) == (1 if code else 0)
 
 
+@pytest.mark.daily(but=['--fork_tasks'])
 @pytest.mark.slow
 @BOTH
 def test_the_first_failure_is_last_on_the_screen_and_ends_the_others(
@@ -317,6 +318,9 @@ def test_a_terminal_that_closes_ends_no_run_by_itself(
     assert log.read_text() == f'{said}\n'
 
 
+@pytest.mark.daily(
+  but=['--fork_tasks---isolate=on-2-2', '--nofork_tasks---isolate=off-2-2']
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('mode', 'isolate', 'sent', 'passed_on'),
@@ -366,6 +370,9 @@ def test_a_second_signal_kills_at_once(tmp_path):
 DEAF = 'all:deaf,touch=deaf,forever'
 
 
+@pytest.mark.daily(
+  but=['--fork_tasks---isolate=on', '--nofork_tasks---isolate=on']
+)
 @pytest.mark.slow
 @BOTH_EACH_WAY
 def test_a_launcher_killed_by_9_leaves_nothing_behind(tmp_path, mode, isolate):
@@ -492,6 +499,7 @@ def test_what_may_go_well_the_next_time_is_tried_again(tmp_path):
   assert 'restart 1 of 1' in last_line(done.stderr)
 
 
+@pytest.mark.daily(but=['--fork_tasks'])
 @pytest.mark.slow
 @BOTH
 def test_what_would_fail_again_is_not_tried_again(tmp_path, mode):
@@ -547,6 +555,9 @@ def test_a_signal_ends_a_run_that_waits_to_restart(tmp_path):
   assert 'restart' not in (tmp_path / 'logs' / 'worker_1.log').read_text()
 
 
+@pytest.mark.daily(
+  but=['--fork_tasks---isolate=on', '--fork_tasks---isolate=off']
+)
 @pytest.mark.slow
 @BOTH_EACH_WAY
 def test_who_reaches_the_port_of_a_task(tmp_path, mode, isolate):

@@ -193,6 +193,7 @@ def test_what_is_wrong_is_the_sentence_of_the_task(
   assert len([*tmp_path.glob('distmnist_logs_*')]) == 1
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_two_run_beside_each_other_and_end_when_they_are_told_to(tmp_path):
   with_logdir = distmnist.start(

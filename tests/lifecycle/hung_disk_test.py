@@ -22,6 +22,7 @@ FLAGS = (
   '--log_secs=0.5',
   '--stall_warn_secs=1',
   '--stall_fail_secs=6',
+  '--stop_grace_secs=2',  # What hangs is not saved.
 )
 PIPE_BYTES = 4096
 

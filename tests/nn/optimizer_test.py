@@ -234,6 +234,21 @@ def test_another_ps_gets_both_in_one_message(tf_session, is_table):
   assert sent == {'Adam/stack:0'}
 
 
+@pytest.mark.daily(
+  but=[
+    'sgd-0-None',
+    'sgd-0-0.5',
+    'momentum-0.3-None',
+    'nesterov-0-None',
+    'adam-0-None',
+    'adamw-0.3-None',
+    'adagrad-0-0.5',
+    'rmsprop-0-None',
+    'ftrl-0.3-None',
+    'lars-0-None',
+    'lamb-0-None',
+  ]
+)
 @pytest.mark.parametrize(
   'decay, clip_norm',
   [

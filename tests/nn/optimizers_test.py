@@ -255,6 +255,7 @@ def test_a_local_step_has_the_rate_of_its_beginning(
     tf_session.run(gradient)
 
 
+@pytest.mark.daily(but=['sgd', 'adam', 'lamb', 'ftrl'])
 @pytest.mark.parametrize(
   'name',
   [

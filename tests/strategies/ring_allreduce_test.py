@@ -326,6 +326,7 @@ def build_net(x):
   return tf.reduce_mean((tf.linalg.matvec(h[:, 0, 0], w) - x[:, 0]) ** 2)
 
 
+@pytest.mark.daily(but=['1'])
 @pytest.mark.parametrize(
   'num_arrived',
   [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 2))],
@@ -555,7 +556,7 @@ def test_if_nobody_comes_back_the_others_end_and_the_next_start_resumes(
   assert [life['local_steps'] for life in lives] == [20] * num_workers
 
 
-@pytest.mark.daily(but=['1', 'all'])
+@pytest.mark.daily(but=['all'])
 @pytest.mark.slow
 @pytest.mark.parametrize('asked', [[0], [1], [0, 1]], ids=['0', '1', 'all'])
 def test_a_signal_stops_all_tasks_with_a_checkpoint(

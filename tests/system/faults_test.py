@@ -258,6 +258,8 @@ def test_a_suspended_task_is_named_and_then_given_up(
       '--train_steps=1000000',
       '--stall_warn_secs=1',
       '--stall_fail_secs=9',
+      # The one whose ps is suspended can save nothing.
+      *(['--stop_grace_secs=2'] if role == 'ps' else []),
       f'--logdir={tmp_path}/{role}',
     )
     wait_for_step(workers[0], 10)

@@ -79,6 +79,15 @@ def count(tf_session, set_flags):
   return run
 
 
+@pytest.mark.daily(
+  but=[
+    'False-1-async_sgd',
+    'False-1-sync_sgd',
+    'True-1-ssp',
+    'False-2-ssp',
+    'True-2-async_sgd',
+  ]
+)
 @pytest.mark.parametrize('name', ['async_sgd', 'sync_sgd', 'ssp'])
 @pytest.mark.parametrize('num_ps', [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize('has_table', [False, True])

@@ -140,6 +140,9 @@ def test_a_task_that_fails_ends_the_cluster(start, tmp_path, settings):
   assert_gone(tasks)
 
 
+@pytest.mark.daily(
+  but=['run_local.sh-words0', 'run_ssh.sh-words3', 'run_slurm.sh-words4']
+)
 @pytest.mark.parametrize(
   ('name', 'words'),
   [
@@ -157,6 +160,7 @@ def test_a_mistake_is_told(start, name, words):
   assert output.startswith('usage: ')
 
 
+@pytest.mark.daily(but=['# nothing', 'worker w0:2222 me@w0 more'])
 @pytest.mark.parametrize(
   'text',
   [

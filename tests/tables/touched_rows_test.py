@@ -66,6 +66,7 @@ def train(model, found, steps):
   return {name: rows.tolist() for name, (rows, _) in marked.items()}
 
 
+@pytest.mark.daily(but=['make-sgd0', 'make-ftrl', 'make_lock_step-adagrad'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('rule', 'optimizer'),

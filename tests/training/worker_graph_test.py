@@ -142,6 +142,7 @@ def test_the_epochs_of_a_schedule_are_those_of_the_training(
   assert schedule.boundaries == [plan.last_step / 2]
 
 
+@pytest.mark.daily(but=['words0-6', 'words1-3', 'words3-1', 'words7-8'])
 @pytest.mark.parametrize(
   ('words', 'scale'),
   [

@@ -65,6 +65,16 @@ def run_means(cluster, given, in_chunks):
   return np.array(cluster.run_workers(work))
 
 
+@pytest.mark.daily(
+  but=[
+    '2-1-float32-all',
+    '2-7-bfloat16-chunks',
+    '3-1001-float32-chunks',
+    '2-1001-float64-all',
+    '4-9-float64-chunks',
+    '4-1002-float16-all',
+  ]
+)
 @pytest.mark.parametrize('in_chunks', [False, True], ids=['all', 'chunks'])
 @pytest.mark.parametrize(
   'num_workers, size, dtype',

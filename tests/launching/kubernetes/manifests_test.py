@@ -25,6 +25,13 @@ each_kind = pytest.mark.parametrize('kind', manifests.KINDS)
 each_shape = pytest.mark.parametrize('shape', SHAPES, ids=IDS)
 
 
+@pytest.mark.daily(
+  but=[
+    "{'num_ps': 0}-job",
+    "{'num_ps': 1, 'gpus': 2}-jobset",
+    "{'num_ps': 2}-trainjob",
+  ]
+)
 @pytest.mark.slow
 @each_kind
 @each_shape
