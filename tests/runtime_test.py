@@ -89,6 +89,7 @@ def test_what_a_script_of_tensorflow_1_switches_off_is_on_again():
   assert not tf.executing_eagerly()
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_it_comes_without_the_standard_streams_too():
   program = (

@@ -110,6 +110,7 @@ def test_summaries_are_one_run_a_worker_with_plain_tags(observed):
     } == dict.fromkeys(['loss', 'accuracy'], steps)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_the_histogram_of_staleness_is_that_of_the_report(
   tasks, make_real_cluster, tmp_path

@@ -373,6 +373,7 @@ def test_a_host_that_lets_nobody_in_is_named_in_the_words_of_ssh(
   assert re.search(words, last_line(done.stderr))
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_host_that_turns_many_away_gets_them_one_after_the_other(
   tmp_path, tmp_path_factory

@@ -122,6 +122,7 @@ CASES = {
 }
 
 
+@pytest.mark.daily(but=['lamb'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', CASES)
 def test_two_workers_and_shards_equal_numpy(make_cluster, set_flags, name):

@@ -188,6 +188,7 @@ def compute_sync_easgd(batches, period, eta, momentum, delta):
   return found
 
 
+@pytest.mark.daily(but=['1-3-sgd-0-0.9'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'num_ps, period, optimizer, momentum, delta',

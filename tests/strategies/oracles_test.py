@@ -96,7 +96,7 @@ def lose_one(stepper, oracle, rng):
   oracles.check(stepper, oracle)
 
 
-@pytest.mark.daily(but=['async_sgd', 'sync_sgd'])
+@pytest.mark.daily(but=['async_sgd'])
 @pytest.mark.slow
 @each_with_ps
 def test_two_steps_of_a_run_agree_with_the_oracle(make, name):

@@ -629,6 +629,7 @@ def test_a_worker_that_never_starts_is_named(tasks, make_real_cluster, missing):
   assert 'Traceback' not in outputs
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_early_stopping_ends_all_workers(tasks, make_real_cluster, tmp_path):
   logdir = tmp_path / 'run'

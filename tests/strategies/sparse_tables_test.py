@@ -146,6 +146,7 @@ def compute():
   return {'a/rows': a, 'b/rows': b, 'w': w}
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_checkpoint_of_keys_on_two_ps_is_trained_on_with_three(
   make_cluster, set_flags, tmp_path

@@ -132,6 +132,7 @@ def test_nets_of_keras_are_learnt(
   assert (tmp_path / 'model.keras').exists()
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_curve_is_learnt_evaluated_and_gone_on_with(tmp_path):
   flags = ('--epochs=4', '--units=16', '--validation_steps=20')

@@ -66,7 +66,7 @@ def test_each_graph_of_a_problem_has_the_global_step(net, set_flags, tmp_path):
   assert divergence.CheckpointCheck(problem, train).find(path) is None
 
 
-@pytest.mark.daily(but=['cluster0-words0'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'cluster, words',

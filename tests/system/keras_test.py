@@ -90,6 +90,7 @@ ONE_WORKER = {'strategy': 'sync_sgd', 'num_workers': 1}
 
 
 # Rows that are in no batch decay, too.
+@pytest.mark.daily
 @pytest.mark.slow
 def test_fit_moves_all_rows_of_a_large_embedding_as_keras_does():
   x = np.arange(64)[:, np.newaxis]

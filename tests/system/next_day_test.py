@@ -91,6 +91,7 @@ def test_a_chief_that_is_killed_knows_where_its_run_ends(
   assert not list(logdir.glob('earlier_*'))
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_report_sums_what_the_last_lines_of_killed_lives_say(tasks, tmp_path):
   logdir = tmp_path / 'run'

@@ -33,7 +33,7 @@ def old_runs(tmp_path_factory):
   return folder
 
 
-@pytest.mark.daily(but=['ring_allreduce', 'sync_sgd_tables'])
+@pytest.mark.daily(but=['ring_allreduce'])
 @pytest.mark.slow
 @pytest.mark.parametrize('case', CASES)
 def test_it_is_restored_and_goes_on(case, old_runs):

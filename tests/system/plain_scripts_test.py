@@ -104,6 +104,7 @@ def read_step(logdir):
   return checkpoints.read_step(checkpoints.find_latest(str(logdir)))
 
 
+@pytest.mark.daily
 def test_a_cluster_here_ends_by_itself(start, tmp_path, settings):
   logdir = tmp_path / 'run'
   words = '1', '2', *train_words(logdir, 300)

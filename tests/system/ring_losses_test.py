@@ -130,6 +130,7 @@ def test_who_is_killed_comes_back_and_no_step_is_lost(
       assert ': 0 steps lost' in text
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_worker_may_be_lost_while_all_wait_for_another(tmp_path, expected):

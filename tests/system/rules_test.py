@@ -63,7 +63,7 @@ def get_flags(rule, num_workers):
   return flags
 
 
-@pytest.mark.daily(but=['drop_stale'])
+@pytest.mark.daily
 @pytest.mark.parametrize('rule', RULES)
 def test_workers_learn_end_cleanly_and_tell_what_they_did(
   tasks, make_real_cluster, tmp_path, rule

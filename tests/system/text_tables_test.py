@@ -24,6 +24,7 @@ def draw(num_examples, seed):
   return x, (users % 3 == ads % 3).astype(np.int32)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_fed_table_of_text_serves_what_was_trained(tmp_path):
   (tmp_path / 'fed').mkdir()

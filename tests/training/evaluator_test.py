@@ -398,6 +398,7 @@ def test_an_evaluator_leaves_on_sigterm(tasks, tfjob):
   assert tasks.wait(task) == [143]
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_flags_and_tf_config_make_one_cluster(tasks, tmp_path, hold_addresses):
   """Their tasks compare what they were told, and find it the same."""

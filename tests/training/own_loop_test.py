@@ -129,6 +129,7 @@ def run():
 """
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_workers_in_lock_step_are_one_process(run_script, tmp_path):
   found = {}
@@ -393,6 +394,7 @@ def test_what_is_wrong_is_told_before_anything_is_built(set_flags):
     own_loop.WorkerTask(task)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_what_is_wrong_is_one_line():
   for word, said in (

@@ -439,6 +439,7 @@ def test_with_a_backup_one_may_be_late_or_lost_without_a_place(make):
   assert stepper.join(2) == (8, 0, [2.75, 2.75])
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_with_a_backup_the_others_go_on_without_one_that_is_lost(make):
   stepper = make(3)
