@@ -5,14 +5,17 @@ import fcntl
 import gc
 import os
 import pathlib
+import sys
 
 import pytest
 
 _HERE = pathlib.Path(__file__).parent
 # By default GPUs round what they multiply to 10 bits (TF32).
 os.environ.setdefault('NVIDIA_TF32_OVERRIDE', '0')
-# Hundreds of processes import the package; only the first has to compile it.
+# Hundreds of processes import the package; only the first has to compile it,
+# and only the first run has to rewrite the asserts of all tests.
 os.environ.pop('PYTHONDONTWRITEBYTECODE', None)
+sys.dont_write_bytecode = False
 
 
 def pytest_addoption(parser):

@@ -67,7 +67,8 @@ def test_a_run_ends_though_no_metrics_can_be_written(tasks, tmp_path, hang):
   logdir = tmp_path / 'run'
   hang(logdir / 'metrics' / 'worker_0' / 'metrics.jsonl')
   flags = *FLAGS, '--train_steps=100', f'--logdir={logdir}'
-  task = tasks.run(tmp_path / 'log', *flags)
+  # Its last lines are waited for 10 s.
+  task = tasks.run(tmp_path / 'log', *flags, '--stall_fail_secs=100')
   assert task.code == 0, task.output
   assert read_report(logdir)['global_step'] == 100
   assert 'metrics.jsonl takes no lines, as its disk does not' in task.output
