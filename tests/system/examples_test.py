@@ -55,8 +55,8 @@ def test_an_example_fits_on_a_screen():
 )
 def test_a_page_shows_the_example_as_it_is(page, name):
   text = (REPO / 'docs' / f'{page}.md').read_text()
-  shown = text.split('```python\n')[1].split('```')[0]
-  assert (REPO / 'examples' / f'{name}.py').read_text().endswith(shown)
+  shown = [part.split('```')[0] for part in text.split('```python\n')[1:]]
+  assert (REPO / 'examples' / f'{name}.py').read_text().endswith(tuple(shown))
 
 
 # A loop, an embedding and a mask; rules that warm their graphs up run them with

@@ -1,6 +1,13 @@
 """Models of Keras: the weights that model.fit gives, under every rule."""
 
+import contextlib
 import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -9,6 +16,7 @@ import pytest
 import distmnist
 from distmnist import runtime
 from tests.support import programs
+from tests.support.paths import REPO
 
 NETS = (
   *('mlp', 'cnn', 'residual', 'text', 'masked_text', 'transformer'),
@@ -113,3 +121,79 @@ def test_fit_moves_all_rows_of_a_large_embedding_as_keras_does():
       found.append(model.get_weights())
   for ours, theirs in zip(*found, strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_page_s_example_runs(tmp_path):
+  page = (REPO / 'docs' / 'keras.md').read_text()
+  done = subprocess.run(
+    [sys.executable, '-c', page.split('```python\n')[1].split('```')[0]],
+    cwd=tmp_path,
+    env=os.environ | {'PYTHONPATH': str(REPO)},
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  auc, history = re.findall(r'^([\d.]+) \[(.*)\]$', done.stdout, re.M)[-1]
+  assert float(auc) == pytest.approx(max(map(float, history.split(','))))
+  assert float(auc) > 0.9
+  assert [path.name for path in tmp_path.iterdir()] == ['trained.keras']
+
+
+class Killer:
+  """Kills a task of a fit whenever a step is said, one after the other."""
+
+  def __init__(self, *tasks):
+    self.tasks, self.lines = [*tasks], []
+    self._pids = {}
+
+  def take(self, line):
+    """For on_line."""
+    self.lines.append(line)
+    if 'pid' in line:
+      found = re.findall(r'((?:ps|worker) \d)(?: is pid)? (\d+)', line)
+      self._pids |= {name: int(pid) for name, pid in found}
+    if line.startswith('step ') and self.tasks:
+      pid = self._pids[self.tasks.pop(0)]
+      with contextlib.suppress(FileNotFoundError):
+        title = pathlib.Path(f'/proc/{pid}/cmdline').read_bytes()
+        if title.startswith(b'distmnist'):
+          os.kill(pid, signal.SIGKILL)
+
+
+# All examples are in each worker's batch, whichever it takes over.
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_weights_are_those_of_keras_though_any_task_is_killed():
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=[32, 5]).astype('float32')
+  y, steps = np.abs(x).argmax(1), 200
+
+  def make_model():
+    keras.utils.set_random_seed(1)
+    hidden = keras.layers.Dense(16, 'relu')
+    model = keras.Sequential([keras.Input([5]), hidden, keras.layers.Dense(5)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    rate = keras.optimizers.schedules.CosineDecay(0.1, steps)
+    model.compile(keras.optimizers.SGD(rate), loss)
+    return model
+
+  killer = Killer('worker 1', 'ps 1', 'worker 0')
+  with runtime.eagerly():
+    theirs, ours = make_model(), make_model()
+    repeated = np.tile(x, [steps, 1]), np.tile(y, steps)
+    theirs.fit(*repeated, batch_size=32, shuffle=False, verbose=0)
+    distmnist.fit(
+      *(ours, x, y),
+      strategy='sync_sgd',
+      num_ps=2,
+      max_restarts=9,
+      train_steps=steps,
+      log_secs=0.1,
+      on_line=killer.take,
+    )
+    found = [model.get_weights() for model in (ours, theirs)]
+  assert not killer.tasks, killer.lines
+  for a, b in zip(*found, strict=True):
+    np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
