@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from distmnist.api import keras_optimizer, process, training
+from distmnist.api import keras_groups, keras_optimizer, process, training
 from distmnist.common import layout
 from distmnist.storage import paths, process_tag, urls
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
   import keras
 
   from distmnist.data import fit_data
+  from distmnist.nn import groups as groups_lib
 
 _PREFIX = 'distmnist_fit_'  # Of a temporary folder.
 _LOGS = 'logs'
@@ -49,6 +50,7 @@ def fit(
   class_weight: Mapping[int, float] | None = None,
   test_data: Any = None,
   best: str | None = None,
+  groups: Mapping[str, Mapping[str, Any]] | None = None,
   logdir: str | os.PathLike | None = None,
   on_line: Callable[[str], object] | None = None,
   **settings,
@@ -77,6 +79,10 @@ def fit(
       seen before the end: report.test_metrics.
     best: what early_stopping_patience goes by, a metric with + if more is
       better and - if less is, such as '+auc'; None for '-loss'.
+    groups: variables with a rate, an optimizer or a weight decay of their own,
+      by their Keras paths: {'dense/kernel': {'learning_rate': 10}}. A key is a
+      regular expression for a whole path, with or without the model's name; of
+      several that match, the first counts. See docs/your_own_model.md.
     logdir: where checkpoints and reports are kept, and from which the same call
       resumes; None keeps nothing. With another model, or other x and y, it is
       refused.
@@ -96,15 +102,17 @@ def fit(
     process.Error: the training has failed, or another run has the logdir.
     ValueError: it is no compiled Keras model, or one that no update rule can
       train, looks words up, or there are no flags for its optimizer; best has
-      no direction; an argument is for Keras's own fit; the examples have
-      missing values or do not fit each other or the loss; `logdir` is in a
-      store, belongs to another user, has the training of another model or of
-      other examples, or is missing and the launcher is for other hosts.
+      no direction; the groups are wrong, or one has no variable; an argument is
+      for Keras's own fit; the examples have missing values or do not fit each
+      other or the loss; `logdir` is in a store, belongs to another user, has
+      the training of another model or of other examples, or is missing and the
+      launcher is for other hosts.
   """
   settings = {name: x for name, x in settings.items() if x is not None}
   given = process.read_flags(process.make_words(None, settings))
   logdir = logdir or given.get('logdir')
   check_arguments(settings)
+  parsed = keras_groups.parse(groups)
   if logdir and urls.is_remote(os.fspath(logdir)):
     raise ValueError(
       f'logdir={logdir!r} is in a store, but fit passes the model and the '
@@ -157,7 +165,7 @@ def fit(
       reword_line, None if logdir else folder, is_off=is_off
     )
     settings |= {'on_line': on_line, 'reword': reword}
-    report = _train(model, folder, splits, settings, schedule)
+    report = _train(model, folder, splits, settings, schedule, parsed)
   return model, report
 
 
@@ -271,6 +279,7 @@ def _train(
   splits: 'fit_data.Splits',
   settings: dict[str, object],
   schedule: keras_optimizer.Schedule | None,
+  groups: 'tuple[groups_lib.Group, ...]',
 ) -> training.Report:
   """Trains the model in place."""
   import keras  # noqa: PLC0415  Keeps `import distmnist` cheap.
@@ -289,8 +298,13 @@ def _train(
   keras_checks.check(model)
   loss = tf_internals.get_compile_arguments(model).get('loss')
   fit_data.check_labels(model, loss, splits)
+  chosen = keras_groups.choose(groups, model)
+  tell = functools.partial(keras_groups.tell, groups, chosen)
   folder = layout.own_path(logdir, 'fitted')
-  _hand_over(model, folder, splits, logdir, settings.get('resume'), schedule)
+  _hand_over(
+    *(model, folder, splits, logdir, settings.get('resume'), schedule),
+    tell if groups else None,
+  )
   settings = settings | {'logdir': logdir, 'fitted_dir': folder}
   on_line, reword = settings.pop('on_line'), settings.pop('reword')
   words = process.make_words('fitted', settings)
@@ -308,6 +322,7 @@ def _hand_over(
   logdir: str,
   resume: str | None,
   schedule: keras_optimizer.Schedule | None,
+  tell_groups: 'Callable[[keras.Model], list[groups_lib.Group]] | None',
 ) -> None:
   """Writes what the tasks read, once no other run has the log directory.
 
@@ -320,6 +335,7 @@ def _hand_over(
     logdir: of the run.
     resume: the value of --resume.
     schedule: of the learning rate, if the model is compiled with one.
+    tell_groups: see fitted.fill.
 
   Raises:
     process.Error: another run has the log directory.
@@ -341,7 +357,7 @@ def _hand_over(
     with owner.owned('logdir', logdir):
       run = os.path.join(glob.escape(logdir), 'model.ckpt-*.index')
       is_resumed = resume != 'never' and bool(glob.glob(run))
-      fitted.fill(folder, model, splits, is_resumed, schedule)
+      fitted.fill(folder, model, splits, is_resumed, schedule, tell_groups)
   except cli.RunError as error:
     raise process.Error(str(error), error.exit_code, []) from error
 

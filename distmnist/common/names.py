@@ -4,6 +4,7 @@ If a module is moved or renamed, its name is text here and nowhere else.
 """
 
 import pathlib
+import re
 
 PACKAGE = 'distmnist'
 PACKAGE_DIR = pathlib.Path(__file__).resolve().parents[1]
@@ -99,3 +100,8 @@ FIRST_PORT = 2222
 MAX_TASKS = 10_000
 # A file for each GPU of this machine, as a glob pattern.
 GPU_FILES = '/dev/nvidia[0-9]*'
+
+
+def of_weight(path: str) -> str:
+  """Returns what the weight of a path in Keras is called in a graph."""
+  return re.sub(r'[^\w./-]', '_', path).lstrip('_/-')

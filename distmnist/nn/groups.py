@@ -1,6 +1,6 @@
 """Groups of variables with an optimizer, a rate or a decay of their own.
 
-A problem's module may have
+A problem's module may have, and task.minimize() and fit() take,
 
   groups = {
     'wide/.*': {'optimizer': 'ftrl'},
@@ -51,19 +51,20 @@ class Group(NamedTuple):
   weight_decay: float | None = None
 
 
-def parse(given: Any, named: str = '') -> tuple[Group, ...]:
-  """Returns the groups of a problem's module, in their order.
+def parse(given: Any, where: str = 'groups') -> tuple[Group, ...]:
+  """Returns the groups that a user gives, in their order.
 
   Args:
-    given: its `groups`; None for none.
-    named: how the user names the module in --problem.
+    given: a dict as above, or a tuple of Group as it is; None for none.
+    where: how an error calls it.
 
   Raises:
     cli.UsageError: they are not as described above.
   """
-  where = f'--problem={named}: groups'
   if given is None:
     return ()
+  if isinstance(given, tuple) and all(isinstance(x, Group) for x in given):
+    return given
   if not isinstance(given, dict):
     raise cli.UsageError(
       f'{where} is of type {type(given).__name__}: expected a dict, such as '

@@ -14,7 +14,7 @@ from distmnist.transport.strategy import Strategy
 
 FLAGS = flags.FLAGS
 # What only one optimizer can heed.
-_OF_ONE = {'ftrl_l1': 'ftrl', 'ftrl_l2': 'ftrl', 'trust_coefficient': 'lars'}
+_HEEDED_BY = {'ftrl_l1': 'ftrl', 'ftrl_l2': 'ftrl', 'trust_coefficient': 'lars'}
 # They compute in the dtype of the weights, and divide by numbers that become 0:
 # epsilon (1e-8) in float16, 1 - beta2 (0.001) in bfloat16.
 _NEED_32_BITS = 'adam', 'adamw'
@@ -44,8 +44,7 @@ _UNDOES = (
   ' computes weights from its own sums, and would undo each pull of a '
   "worker's copy: give a --local_optimizer such as adagrad"
 )
-# Facts: strategy, strategy.Strategy; it says which optimizers move something;
-# groups, tuple of groups.Group, of the model.
+# Facts: strategy, strategy.Strategy; it says which optimizers move something.
 REFUSALS = (
   Refusal(
     'local_optimizer',
@@ -71,8 +70,9 @@ REFUSALS = (
     ' needs all rows of a table in each step: expected one of '
     + ', '.join(sparse_updates.NUM_SLOTS),
   ),
-  *(_make_refusal(*pair) for pair in _OF_ONE.items()),
 )
+# Facts: also groups, tuple of groups.Group, of the model.
+OF_ONE = tuple(_make_refusal(*pair) for pair in _HEEDED_BY.items())
 
 
 def check_variables(

@@ -3,6 +3,7 @@
   model.keras    the model, with its compile arguments
   modules.json   the modules that register what it consists of with Keras
   rate.json      the schedule of the learning rate, if it is one of Keras's
+  groups.json    which variables are moved otherwise, if any are
 
 and the examples, see data/array_folder.py. This module is a problem as defined
 in training/problems/problem.py.
@@ -73,6 +74,17 @@ def learning_rate(step, epoch):
   return keras.optimizers.schedules.deserialize(serialized)(step)
 
 
+def groups():
+  """Returns the groups.Group of variables that `fit` was given, a tuple."""
+  from distmnist.nn import groups as groups_lib  # noqa: PLC0415  As below.
+
+  try:
+    with open(_groups_path(_FITTED_DIR.value), encoding='utf-8') as file:
+      return tuple(groups_lib.Group(**group) for group in json.load(file))
+  except FileNotFoundError:
+    return ()
+
+
 def find_other_owner(folder):
   """Returns (path, uid) of what is another user's, see files; None if none."""
   return files.find_other_owner(
@@ -105,7 +117,11 @@ def _rate_path(folder):
   return os.path.join(folder, 'rate.json')
 
 
-def fill(folder, model, splits, is_resumed, rate=None):
+def _groups_path(folder):
+  return os.path.join(folder, 'groups.json')
+
+
+def fill(folder, model, splits, is_resumed, rate=None, tell_groups=None):
   """Writes the folder; whoever reads it finds all that a call gave, or nothing.
 
   A run that is resumed keeps its own model file: Keras numbers layers as they
@@ -118,6 +134,8 @@ def fill(folder, model, splits, is_resumed, rate=None):
     is_resumed: bool, whether a training of what is there goes on.
     rate: dict, the schedule of the learning rate as Keras serializes it, or
       None.
+    tell_groups: callable(keras.Model of the tasks) -> list of groups.Group, or
+      None if all variables are moved alike.
 
   Raises:
     ValueError: that training is of another model or other examples, an array
@@ -140,8 +158,11 @@ def fill(folder, model, splits, is_resumed, rate=None):
     if rate:
       with open(_rate_path(new), 'w', encoding='utf-8') as file:
         json.dump(rate, file)
-    if not is_resumed:
-      _check_loads(new)
+    if tell_groups or not is_resumed:
+      loaded = _load_as_tasks(new)
+    if tell_groups:
+      with open(_groups_path(new), 'w', encoding='utf-8') as file:
+        json.dump([group._asdict() for group in tell_groups(loaded)], file)
     if os.path.exists(folder):
       os.rename(folder, f'{new}.old')
     os.rename(new, folder)
@@ -150,10 +171,10 @@ def fill(folder, model, splits, is_resumed, rate=None):
       shutil.rmtree(left, ignore_errors=True)
 
 
-def _check_loads(folder):
-  """Loads the model as the tasks will: code of the caller's does not travel."""
+def _load_as_tasks(folder):
+  """Returns the model as the tasks have it: the caller's code stays behind."""
   try:
-    _load_model(folder)
+    return _load_model(folder)
   except Exception as error:  # Keras and a layer may raise anything.
     reason = str(error).rpartition('Exception encountered: ')[2]
     reason = reason.rpartition('Example error message for object ')[2]

@@ -40,8 +40,7 @@ registry.load_all(STRATEGIES)
 FLAGS = flags.FLAGS
 
 # What no loop can do, a script's own neither. Facts: rule, str; strategy,
-# strategy.Strategy; groups, see optimizer_checks.py; min_workers, str or None,
-# what a launcher says is enough.
+# strategy.Strategy; min_workers, str or None, what a launcher says is enough.
 OF_RULE = (
   Refusal(
     lambda f: f'--min_workers={f.min_workers}',
@@ -168,7 +167,7 @@ def check_without_data(cluster, num_validation_images=None):
   rule, strategy = make_strategy(cluster)
   logdir, problem = logdirs.from_flags(), problem_lib.from_flags()
   refusals.refuse(
-    (*OF_RULE, *_OF_LOOP),
+    (*OF_RULE, *optimizer_checks.OF_ONE, *_OF_LOOP),
     cluster=cluster,
     rule=rule,
     strategy=strategy,

@@ -31,7 +31,7 @@ _LOCAL = 'local_optimizer', 'local_learning_rate'
 _OF_TABLES = 'table_optimizer', 'table_learning_rate'
 
 
-def describe(rule, strategy, has_model=True, problem=None):
+def describe(rule, strategy, has_model=True, problem=None, groups=()):
   """Returns a list of str, one line for each flag that is for something else.
 
   Args:
@@ -39,6 +39,7 @@ def describe(rule, strategy, has_model=True, problem=None):
     strategy: strategy.Strategy.
     has_model: bool, whether --model is trained.
     problem: problem.Problem that is trained in its place, or None.
+    groups: tuple of groups.Group, of the model.
   """
   given, lines = _find_given(), []
   for choice in _CHOICES:
@@ -47,7 +48,7 @@ def describe(rule, strategy, has_model=True, problem=None):
     if choice == 'strategy':
       chosen = {rule}
     elif choice == 'optimizer':
-      chosen = optimizers.find_used(strategy, problem.groups if problem else ())
+      chosen = optimizers.find_used(strategy, groups)
     for flag in given:
       found = _FOR.match(flag.help)
       names = found[1].split(', ') if found else []

@@ -42,7 +42,8 @@ from distmnist.lifecycle import late_start, ps, shutdown
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import checkpoints, logdirs, report, run_flags
-from distmnist.nn import schedules
+from distmnist.nn import groups as groups_lib
+from distmnist.nn import optimizer_checks, schedules
 from distmnist.training import (
   center_reader,
   final_report,
@@ -106,7 +107,6 @@ class WorkerTask:
       (*flag_checks.OF_RULE, _OF_SCRIPT),
       rule=self._rule,
       strategy=self._strategy,
-      groups=(),
       min_workers=os.environ.get(MIN_WORKERS),
     )
     schedules.check_flags()
@@ -121,7 +121,7 @@ class WorkerTask:
     self._placement = step.make_global_step(cluster)
     self.global_step = tf.train.get_global_step()
 
-  def minimize(self, build_loss):
+  def minimize(self, build_loss, groups=None):
     """Builds the loss, and one step of this worker, in the default graph.
 
     Args:
@@ -130,6 +130,9 @@ class WorkerTask:
         that it makes are on the ps. All workers make the same variables, and
         their losses use the same of them. Outputs that are single floats, such
         as an accuracy, are metrics of each step.
+      groups: {pattern: {...}}, variables with an optimizer, a rate or a weight
+        decay of their own by their whole names, see nn/groups.py; the same on
+        all workers.
 
     Returns:
       (train_op, loss): int64 scalar tensor that makes a step by --strategy and
@@ -138,9 +141,13 @@ class WorkerTask:
 
     Raises:
       cli.UsageError: --strategy cannot train one of the variables, the loss has
-        a gradient for none, or this is the second call.
+        a gradient for none, the groups are wrong, or this is the second call.
     """
     script_checks.check_builder(build_loss)
+    self._groups = groups_lib.parse(groups, 'minimize(): groups')
+    refusals.refuse(
+      optimizer_checks.OF_ONE, strategy=self._strategy, groups=self._groups
+    )
     before = tf.local_variables()
     if self._built is not None:
       raise cli.UsageError(
@@ -166,7 +173,9 @@ class WorkerTask:
       return loss, _find_metrics(loss, outputs or {})
 
     self._built = built = step.build_step_of(
-      self._task.cluster, self._strategy, build, placement=self._placement
+      *(self._task.cluster, self._strategy, build),
+      placement=self._placement,
+      groups=self._groups,
     )
     self._own_local = before + built.own_local
     self._all_local = tf.local_variables()
@@ -251,7 +260,12 @@ class WorkerTask:
         )
       )
       if cluster.is_chief:
-        for line in idle_flags.describe(self._rule, self._strategy, False):
+        for line in (
+          *worker_graph.describe_groups(self._built),
+          *idle_flags.describe(
+            self._rule, self._strategy, False, groups=self._groups
+          ),
+        ):
           _log.info(line)
       with (
         late_start.noticed(cluster, folder.restart, task.stop.wait) as end,

@@ -152,21 +152,22 @@ def _describe(task, choice, step):
     )
     _log.info(traffic.format())
   if cluster.is_chief:
-    for line in _describe_groups(step):
+    for line in describe_groups(step):
       _log.info(line)
     for line in table_checks.describe(choice.problem, strategy):
       _log.info(line)
     _describe_partial_loss(cluster, choice)
     caveat = batch_norm.describe_averages(choice.rule, strategy.has_local_steps)
     for line in idle_flags.describe(
-      choice.rule, strategy, not choice.problem.is_custom, choice.problem
+      *(choice.rule, strategy, not choice.problem.is_custom),
+      *(choice.problem, choice.problem.groups),
     ):
       _log.info(line)
     if caveat:
       _log.info(caveat)
 
 
-def _describe_groups(step):
+def describe_groups(step):
   """Returns the lines (list of str) on what moves which variables."""
   moved = {}
   for name, text in step.moved_by.items():

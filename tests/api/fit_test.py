@@ -116,6 +116,21 @@ def test_models_in_the_folder_of_another_user_are_refused(
     fit.fit(small_model, X, X, logdir=str(tmp_path))
 
 
+@pytest.mark.parametrize(
+  'given, named',
+  [
+    ({'body/.*': {'learning_rate': 2}}, r"^groups\['body/\.\*'\] matches"),
+    ({'.*': {'rate': 2}}, r"^groups\['\.\*'\] has 'rate'"),
+  ],
+)
+def test_wrong_groups_are_refused_before_anything_starts(
+  monkeypatch, small_model, given, named
+):
+  monkeypatch.setattr('distmnist.problems.fitted.fill', pytest.fail)
+  with pytest.raises(ValueError, match=named):
+    fit.fit(small_model, X, X, groups=given)
+
+
 def test_a_list_of_numbers_is_no_array():
   message = '0.5 is a single value: expected an array'
   with runtime.eagerly():
@@ -139,7 +154,7 @@ def test_of_a_temporary_folder_the_logs_that_an_error_names_stay(
 ):
   monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
 
-  def fail(model, logdir, splits, settings, schedule):
+  def fail(model, logdir, *others):
     for name in 'logs', 'fitted', 'metrics':
       os.makedirs(os.path.join(logdir, name))
     with open(os.path.join(logdir, 'train.flags'), 'w'):
@@ -213,7 +228,7 @@ def test_a_setting_that_is_given_is_not_cut_short(
 
 
 def test_a_model_without_a_shape_is_made_for_what_numpy_takes(monkeypatch):
-  def fill(folder, model, splits, is_resumed, rate):
+  def fill(folder, model, *others):
     raise InterruptedError(model.built)
 
   monkeypatch.setattr('distmnist.problems.fitted.fill', fill)
@@ -360,6 +375,30 @@ def test_a_data_set_is_read_once_for_its_batch_size_too(
   splits, settings = found
   assert splits['train'][1].tolist() == x.tolist()
   assert settings['batch_size'] == size
+
+
+@pytest.mark.slow
+def test_a_group_is_moved_as_it_says():
+  with runtime.eagerly():
+    layers = [keras.layers.Dense(2, name=name) for name in ('body', 'head')]
+    model = keras.Sequential([keras.Input([1]), *layers])
+    model.compile('sgd', 'mse')
+    before = [w.numpy() for w in model.weights]
+    said = []
+    fit.fit(
+      *(model, X, np.ones([3, 2], np.float32)),
+      groups={
+        'body/kernel': {'learning_rate': 0},
+        'head/.*': {'optimizer': 'adam'},
+      },
+      **{'batch_size': 3, 'num_ps': 1, 'num_workers': 1},
+      on_line=said.append,
+    )
+    after = [w.numpy() for w in model.weights]
+  same = [(x == y).all() for x, y in zip(before, after, strict=True)]
+  assert same == [True, False, False, False]
+  assert any('sgd, 0 times the rate: ' in line for line in said)
+  assert any('adam: ' in line for line in said)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from distmnist.training import flag_checks, step
 from tests.support import grouped
 
 HEAD = {'learning_rate': 2}
+WHERE = '--problem=file.py: groups'
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ HEAD = {'learning_rate': 2}
 )
 def test_what_is_no_group_is_refused(given, named):
   with pytest.raises(cli.UsageError) as refused:
-    groups.parse(given, 'file.py')
+    groups.parse(given, WHERE)
   text = str(refused.value)
   assert text.startswith('--problem=file.py: groups')
   assert named in text
@@ -67,7 +68,7 @@ def test_the_first_that_matches_the_whole_name_counts():
   ],
 )
 def test_a_group_without_a_variable_is_refused(patterns, named):
-  found = groups.parse(dict.fromkeys(patterns, HEAD), 'file.py')
+  found = groups.parse(dict.fromkeys(patterns, HEAD), WHERE)
   with pytest.raises(cli.UsageError) as refused:
     groups.check_used(found, ['head/w', 'head/b'])
   assert all(word in str(refused.value) for word in named)
@@ -88,7 +89,7 @@ def build(given, has_table=True, words=()):
     return grouped.build(x, y, ids if has_table else None), {}
 
   built = step.build_step_of(
-    member, rule, build_loss, groups=groups.parse(given, 'file.py')
+    member, rule, build_loss, groups=groups.parse(given, WHERE)
   )
   return (x, y, ids), built
 

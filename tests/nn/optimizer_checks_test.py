@@ -9,6 +9,8 @@ from distmnist.nn import groups, layers, optimizer_checks
 from distmnist.strategies import agn, async_sgd, easgd, sync_sgd
 from distmnist.training import step
 
+ALL = *optimizer_checks.REFUSALS, *optimizer_checks.OF_ONE
+
 
 @pytest.mark.parametrize(
   'words, rule, message',
@@ -52,7 +54,7 @@ from distmnist.training import step
 def test_flags_that_do_not_fit_are_refused(set_flags, words, rule, message):
   set_flags(*words)
   with pytest.raises(cli.UsageError) as refused:
-    refusals.refuse(optimizer_checks.REFUSALS, strategy=rule, groups=())
+    refusals.refuse(ALL, strategy=rule, groups=())
   assert str(refused.value) == message
 
 
@@ -71,7 +73,7 @@ def test_flags_that_do_not_fit_are_refused(set_flags, words, rule, message):
 )
 def test_flags_that_fit(set_flags, words, rule):
   set_flags(*words)
-  refusals.refuse(optimizer_checks.REFUSALS, strategy=rule, groups=())
+  refusals.refuse(ALL, strategy=rule, groups=())
 
 
 @pytest.mark.parametrize('dtype', [tf.float16, tf.bfloat16])
@@ -141,7 +143,7 @@ def test_groups_fit_the_flags_and_the_rule(
   member = cluster.make_cluster(('p:1',), ('w:1',), 'worker', 0)
   with tf.Graph().as_default():
     tf.get_variable('w', [2, 2])
-    found = groups.parse({'w': given}, 'file.py')
+    found = groups.parse({'w': given}, 'file.py: groups')
     if not is_refused:
       optimizer_checks.check_variables(rule.make(member), found)
       return
@@ -153,7 +155,7 @@ def test_groups_fit_the_flags_and_the_rule(
 def test_a_flag_of_one_optimizer_is_for_a_group_too(set_flags, group, is_idle):
   set_flags('--ftrl_l1=1')
   found = refusals.find(
-    optimizer_checks.REFUSALS,
+    optimizer_checks.OF_ONE,
     strategy=async_sgd.AsyncSgd,
     groups=groups.parse({'w': {'optimizer': group}}),
   )
@@ -163,7 +165,7 @@ def test_a_flag_of_one_optimizer_is_for_a_group_too(set_flags, group, is_idle):
 def test_a_group_of_tables_apart_may_have_what_no_copy_may(set_flags):
   set_flags('--table_strategy=async_sgd', '--weight_decay=1')
   member = cluster.make_cluster(('p:1',), ('w:1',), 'worker', 0)
-  found = groups.parse({'table/.*': {'optimizer': 'ftrl'}}, 'file.py')
+  found = groups.parse({'table/.*': {'optimizer': 'ftrl'}}, 'file.py: groups')
 
   def build_loss(state):
     del state

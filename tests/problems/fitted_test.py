@@ -14,6 +14,7 @@ from distmnist import runtime
 from distmnist.api import keras_optimizer
 from distmnist.common import cli
 from distmnist.data import array_folder
+from distmnist.nn import groups
 from distmnist.problems import fitted
 
 A, B = np.arange(6).reshape(3, 2), np.array(['x', 'yy', ''])
@@ -210,6 +211,20 @@ def test_code_of_the_callers_own_is_refused_before_anything_starts(
     fitted.fill(str(tmp_path / 'fitted'), model, SPLITS, is_resumed=False)
   assert said in str(why.value) and '\n' not in str(why.value)
   assert not list(tmp_path.iterdir())
+
+
+def test_groups_are_those_that_the_model_of_the_tasks_is_told(folder):
+  assert fitted.groups() == ()
+  seen, group = [], groups.Group('a|b', "groups['x']", 2.0, 'adam')
+
+  def tell(model):
+    seen.append(model.count_params())
+    return [group]
+
+  for is_resumed in False, True:
+    fitted.fill(folder, make(), SPLITS, is_resumed, tell_groups=tell)
+    assert fitted.groups() == (group,)
+  assert seen == [make().count_params()] * 2
 
 
 SCHEDULES = keras.optimizers.schedules

@@ -68,6 +68,9 @@ def _make_small_files(folder):
       image = session.run(tf.io.encode_png(np.zeros([size, size, 1], np.uint8)))
     (folder / name).write_bytes(image)
   (folder / 'spec.py').write_text(_OTHER_SPEC)
+  groups = "groups = {'head/.*': {'learning_rate': 2}}"
+  text = _OTHER_SPEC.replace('[3]', '[2]')
+  (folder / 'groups.py').write_text(f'{groups}\n{text}')
   (folder / 'png_cut').write_bytes((folder / 'png').read_bytes()[:40])
 
 

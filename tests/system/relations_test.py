@@ -221,6 +221,29 @@ def test_a_cluster_trains_as_one_process(make_cluster, set_flags):
       break
 
 
+@pytest.mark.parametrize(
+  'rate, factor, own', [(0.01, 1, True), (0.001, 10, False)]
+)
+@pytest.mark.parametrize('optimizer', ['adam', 'ftrl'])
+def test_groups_that_change_nothing_train_as_none(
+  monkeypatch, set_flags, optimizer, rate, factor, own
+):
+  words = PROBLEM, '--kinds=linear,gather', f'--optimizer={optimizer}'
+
+  def train_at(rate):
+    with flagsaver.flagsaver(), tf.Graph().as_default():
+      set_flags(*FLAGS, *words, f'--learning_rate={rate}')
+      return train(cluster_lib.Cluster())
+
+  expected = train_at(0.01)
+  said = {'learning_rate': factor} | ({'optimizer': optimizer} if own else {})
+  monkeypatch.setattr(kinds, 'groups', {'.*': said}, raising=False)
+  found = train_at(rate)
+  assert found.keys() == expected.keys()
+  for name, value in expected.items():
+    np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-6)
+
+
 @contextlib.contextmanager
 def repeated_by(seed):
   """Prints, on an error, the command that makes the draw again."""

@@ -394,6 +394,53 @@ def test_what_is_wrong_is_told_before_anything_is_built(set_flags):
     own_loop.WorkerTask(task)
 
 
+def build_two():
+  with tf.variable_scope('head'):
+    head = tf.get_variable('w', [2], initializer=tf.ones_initializer())
+  body = tf.get_variable('body', [2], initializer=tf.ones_initializer())
+  return tf.reduce_sum(head * body)
+
+
+def test_a_group_is_moved_as_it_says(tf_session, set_flags):
+  set_flags('--optimizer=sgd', '--learning_rate=0.1')
+  train_op, _ = minimize({'head/w': {'learning_rate': 2}})
+  tf_session.run(tf.global_variables_initializer())
+  tf_session.run(train_op)
+  found = [tf_session.run(v) for v in tf.trainable_variables()]
+  np.testing.assert_allclose(found, [[0.8, 0.8], [0.9, 0.9]])
+
+
+def test_a_flag_is_for_a_group_too(tf_session, set_flags):
+  set_flags('--ftrl_l1=1')
+  minimize({'body': {'optimizer': 'ftrl'}})
+  with (
+    pytest.raises(cli.UsageError, match='--ftrl_l1=1 needs'),
+    tf.Graph().as_default(),
+  ):
+    minimize({'body': {'optimizer': 'adam'}})
+
+
+@pytest.mark.parametrize(
+  'given, named',
+  [
+    ({'tail': {'learning_rate': 2}}, "groups['tail'] matches the whole name"),
+    ({'body': {'rate': 2}}, "groups['body'] has 'rate'"),
+    (['body'], 'groups is of type list'),
+  ],
+)
+def test_wrong_groups_are_one_line(tf_session, set_flags, given, named):
+  set_flags()
+  with pytest.raises(cli.UsageError) as refused:
+    minimize(given)
+  assert str(refused.value).startswith(f'minimize(): {named}')
+  assert '\n' not in str(refused.value)
+
+
+def minimize(groups):
+  task = own_loop.WorkerTask(in_process.make_task(cluster_lib.Cluster()))
+  return task.minimize(build_two, groups=groups)
+
+
 @pytest.mark.daily
 @pytest.mark.slow
 def test_what_is_wrong_is_one_line():

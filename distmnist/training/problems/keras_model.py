@@ -16,13 +16,13 @@ is read again gets the same dropout. With one worker they are the seeds that
 import functools
 import inspect
 import os
-import re
 from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import runtime
 from distmnist.common import files
+from distmnist.common import names as names_lib
 from distmnist.data import seeds
 from distmnist.training.problems import (
   keras_checks,
@@ -147,7 +147,7 @@ class KerasModel:
     trained, others = model.trainable_variables, self._find_state()
     self._weights, names = [], set()
     for number, variable in enumerate([*trained, *others]):
-      name = re.sub(r'[^\w./-]', '_', variable.path).lstrip('_/-')
+      name = names_lib.of_weight(variable.path)
       if name in names:
         name = f'{name}_{number}'
       names.add(name)

@@ -28,7 +28,8 @@ every strategy:
                                   graph, in place of the flags'
   groups = {'head/.*': {'learning_rate': 10}}
                                   variables with a rate, an optimizer or a
-                                  weight decay of their own, see nn/groups.py
+                                  weight decay of their own, see nn/groups.py;
+                                  or groups(), called once the flags are read
 
 The first three are required. With `make_model` the loss and the metrics may be
 Keras's, see keras_problem.py. With weights the loss is sum(w * loss) / n, as in
@@ -149,7 +150,10 @@ class Problem:
     self.is_custom = bool(named)
     self.has_keras_model = isinstance(module, keras_problem.KerasModule)
     self.unit = getattr(module, 'unit', 'examples')
-    self.groups = groups_lib.parse(getattr(module, 'groups', None), named)
+    groups = getattr(module, 'groups', None)
+    if callable(groups):
+      groups = self.call('groups')
+    self.groups = groups_lib.parse(groups, f'--problem={named}: groups')
     self._best_flag = best
     best = best or getattr(module, 'best', '-loss')
     if not isinstance(best, str) or not _JUDGE.fullmatch(best):
