@@ -48,6 +48,8 @@ class GraphRecord:
     row_holds: list of (op, op); tables/row_reuse.py.
     open_shards: list of tables/key_shard.KeyShard.
     key_maps: list of tables/key_map.KeyMap.
+    key_tables: list of tables/key_table.KeyTable.
+    first_rows: list of tables/first_rows.FirstRows.
     plain_tables: list of tables/key_table.PlainTable.
     touched_rows: list of tables/touched_rows.TouchedRows.
   """
@@ -76,6 +78,8 @@ class GraphRecord:
   row_holds: list = dataclasses.field(default_factory=list)
   open_shards: list = dataclasses.field(default_factory=list)
   key_maps: list = dataclasses.field(default_factory=list)
+  key_tables: list = dataclasses.field(default_factory=list)
+  first_rows: list = dataclasses.field(default_factory=list)
   plain_tables: list = dataclasses.field(default_factory=list)
   touched_rows: list = dataclasses.field(default_factory=list)
 

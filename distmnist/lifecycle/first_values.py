@@ -8,6 +8,7 @@ with its values, and nothing is restored.
 """
 
 import logging
+import types
 
 import tensorflow.compat.v1 as tf
 
@@ -15,7 +16,12 @@ from distmnist.cluster import errors
 from distmnist.common import cli
 from distmnist.lifecycle import restoring
 from distmnist.logdir import checkpoint_reader, checkpoints
-from distmnist.tables import key_map, sparse_table, touched_rows
+from distmnist.tables import (
+  first_rows,
+  key_map,
+  sparse_table,
+  touched_rows,
+)
 from distmnist.transport import fed_initial_values, strategy
 
 _log = logging.getLogger(__name__)
@@ -53,12 +59,12 @@ class FirstValues:
     if member and member.is_given:
       if not member.has_values:
         # They are set once the session is made.
-        self._initialize(session, is_new=False)
+        self._initialize(session)
       if self._cluster.is_chief:
         self._restart.go_on()
       return
     if not self._cluster.is_chief:
-      self._initialize(session)
+      self._initialize(session, self._load_first(session)[0])
       return
     is_live = not session.run(scaffold.ready_for_local_init_op).size
     # Without a ps they are what an attempt to restore them has left.
@@ -78,22 +84,30 @@ class FirstValues:
         # It was whole when it was found: the next start finds what is wrong.
         raise cli.PassingError(str(error)) from error
       session.run([v.initializer for v in lacking])
+      rows = None
       self._task.history.write('restored', step=step)
       _log.info(f'restored {path}')
     else:
-      self._initialize(session)
+      values, rows = self._load_first(session)
+      self._initialize(session, values)
     self._restart.go_on()
     for hook in self._hooks:
       if isinstance(hook, strategy.CenterHook):
         hook.on_new_center(session)
     key_map.fill(session)
     session.run(self._clear_touched)
+    if rows is not None:
+      first_rows.put_all(session, rows)
     if self._center_flags:
       self._center_flags.raise_all(session, self._restart.run)
 
-  def _initialize(self, session, is_new=True):
+  def _load_first(self, session):
     with session.graph.as_default():
-      given = fed_initial_values.make_feed(is_new)
+      return fed_initial_values.load_first()
+
+  def _initialize(self, session, first=types.MappingProxyType({})):
+    with session.graph.as_default():
+      given = fed_initial_values.make_feed(first)
       has_tables = bool(tf.get_collection(sparse_table.TABLES))
     server = self._task.server
     if not (has_tables and self._cluster.num_ps and server):

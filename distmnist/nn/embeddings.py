@@ -83,8 +83,7 @@ def embedding(
 def _get_table(ids, num_rows, width, name, initializer):
   """Returns a table's look-up, callable(ids [n]) -> rows [n, width]."""
   if isinstance(num_rows, new_rows.NewRows):
-    kind = 'text' if ids.dtype == tf.string else 'whole numbers'
-    start = new_rows.Start(num_rows, kind, initializer)
+    start = new_rows.Start(num_rows, _find_kind(ids), initializer)
     table = key_table.get_table(start, width, name)
     return functools.partial(_look_up_keys, table, name)
   num_rows = int(num_rows)  # It may be NumPy's.
@@ -95,6 +94,10 @@ def _get_table(ids, num_rows, width, name, initializer):
   )
   table = sparse_table.get_table(num_positions, width, initializer)
   return functools.partial(_look_up_ids, table, num_rows, name)
+
+
+def _find_kind(ids):
+  return 'text' if ids.dtype == tf.string else 'whole numbers'
 
 
 def _check_table(ids, num_rows, width, name, initializer):
@@ -128,6 +131,11 @@ def _check_table(ids, num_rows, width, name, initializer):
         f'embedding {name!r}: expected {what}, an int of {least} or more, '
         f'not {number!r}'
       )
+  if is_made and num_rows.first:
+    kind = _find_kind(ids)
+    why = num_rows.first.find_mismatch(kind, width, num_rows.capacity)
+    if why:
+      raise ValueError(f'embedding {name!r}: first: {why}')
   is_drawn = initializer is None or new_rows.is_initializer(initializer)
   if is_made and not is_drawn:
     raise ValueError(

@@ -22,6 +22,7 @@ class KeyMap:
     name: str, of the table.
     rows, keys: tf.Variable [rows, width] and int64 [rows], on one device.
     new_rows: new_rows.NewRows.
+    kind: str, of the keys, a key of new_rows.MARKS.
     filled: int64 scalar tensor, the mark of `keys` once the map is filled.
   """
 
@@ -35,6 +36,7 @@ class KeyMap:
     """
     self.rows, self.keys = rows, keys
     self.name, self._start, self.new_rows = name, start, start.new_rows
+    self.kind = start.kind
     self._in_bucket = start.new_rows.rows_in_bucket
     self._first_bucket = first_bucket
     with tf.name_scope('key_map'), self.placed():
@@ -65,7 +67,7 @@ class KeyMap:
 
   def check(self, mark):
     """Checks the number that `filled` gave; see `fill`."""
-    check_mark(mark, self._start.kind, self.name)
+    check_mark(mark, self.kind, self.name)
 
   def find_own(self, keys):
     """Returns the row of each of `keys`, int64 [n]; -1 where it has none."""

@@ -121,20 +121,63 @@ class KeyShard(key_map.KeyMap):
     if self._sightings:
       seen = self._sightings.count(new)
       new = tf.boolean_mask(new, seen >= self.new_rows.min_sightings)
+    given = self._give_rows(new, begin_slots)
+    with tf.control_dependencies([given]):
+      return self.find(keys)
+
+  def build_put(self, keys, values, begin_slots):
+    """Builds what gives keys of this shard rows, while no worker makes steps.
+
+    Args:
+      keys: int64 [n], none of which has a row, each once.
+      values: float32 [n, width], the rows.
+      begin_slots: see `connect_all`.
+
+    Returns:
+      int64 scalar tensor: how many of them there was a row for.
+    """
+    with self.placed(), tf.control_dependencies(None):
+      return self._give_rows(keys, begin_slots, values)
+
+  def build_put_shared(self, values, begin_slots):
+    """Returns the op that sets the rows that keys without one share.
+
+    Args:
+      values: float32 [buckets, width], those of this shard.
+      begin_slots: see `connect_all`.
+    """
+    with self.placed(), tf.control_dependencies(None):
+      buckets = tf.range(tf.shape(values, out_type=tf.int64)[0])
+      rows = buckets * self._in_bucket + new_rows.COMMON_ROW
+      return tf.group(*self._begin_rows(rows, values, begin_slots))
+
+  def _give_rows(self, new, begin_slots, values=None):
+    """Gives new keys rows; returns how many it had for them, int64, then.
+
+    Args:
+      new: int64 [n].
+      begin_slots: see `connect_all`.
+      values: float32 [n, width], the rows; None for what is drawn for the keys.
+    """
     buckets = self.find_bucket(new)
     order = tf.argsort(buckets, stable=True)
     new, buckets = tf.gather(new, order), tf.gather(buckets, order)
     places, has_row = self._places.find(buckets)
     rows = tf.boolean_mask(buckets * self._in_bucket + places, has_row)
     new = tf.boolean_mask(new, has_row)
+    if values is None:
+      width = int(self.rows.shape[1])
+      values = self._start.make_rows(new, width, self._seed)
+    else:
+      values = tf.boolean_mask(tf.gather(values, order), has_row)
     with tf.control_dependencies([has_row, *self._take(rows)]):
-      begun = self._begin_rows(new, rows, begin_slots)
+      begun = self._begin_rows(rows, values, begin_slots)
     with tf.control_dependencies(begun):
       noted = sparse_table.set_rows(self.keys, rows, new)
     with tf.control_dependencies([noted]):
       mapped = self._map.insert(new, rows)
     with tf.control_dependencies([mapped]):
-      return self.find(keys)
+      return tf.size(new, out_type=tf.int64)
 
   def _take(self, rows):
     """Returns the list of ops after which `rows` belong to no other keys."""
@@ -150,9 +193,8 @@ class KeyShard(key_map.KeyMap):
         self._reuse.note(rows),
       ]
 
-  def _begin_rows(self, keys, rows, begin_slots):
-    """Returns the list of ops that give new rows their first values."""
-    first = self._start.make_rows(keys, int(self.rows.shape[1]), self._seed)
+  def _begin_rows(self, rows, first, begin_slots):
+    """Returns the list of ops that give rows their first values."""
     values = [(self.rows, first), *begin_slots(self.rows, first)]
     ops = [sparse_table.set_rows(v, rows, value) for v, value in values]
     return touched_rows.mark_after(ops, self.rows, rows)

@@ -103,6 +103,10 @@ class KeyTable(sparse_table.Table):
     ends = tf.constant(self._ends[:-1], tf.int64)
     return tf.searchsorted(ends, buckets, 'right')
 
+  def find_buckets_of(self, number):
+    """Returns (the first bucket, the one after the last) of a shard."""
+    return self._ends[number - 1] if number else 0, self._ends[number]
+
 
 def make(getter, name, num_ps, device, **settings):
   """Makes a KeyTable for a strategy; see sparse_table.make."""
@@ -130,7 +134,9 @@ def make(getter, name, num_ps, device, **settings):
       )
     parts.append(key_shard.KeyShard(table, rows, keys, start, begin, seed))
   touched_rows.add([part.rows for part in parts])
-  return KeyTable(parts, ends, start, device)
+  made = KeyTable(parts, ends, start, device)
+  graph_record.current().key_tables.append(made)
+  return made
 
 
 def _make_part(getter, name, part, place, settings):

@@ -16,7 +16,9 @@ keys than its share of `capacity`, as a hash fills buckets unevenly.
 import dataclasses
 import math
 import numbers
+from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import initial_values
@@ -39,6 +41,60 @@ BYTES_OF_SIGHTINGS, BYTES_OF_AGE = 16, 8
 _DEVIATIONS = 6
 
 
+class First:
+  """Rows that a table begins with; equal to those of the same two objects.
+
+  Attributes:
+    keys: array [n], whole numbers or text.
+    rows: array [n, width] of floats. Either may be mapped from a file.
+  """
+
+  def __init__(self, keys, rows):
+    self._given = keys, rows
+    self.keys, self.rows = np.asarray(keys), np.asarray(rows)
+
+  def __eq__(self, other):
+    if not isinstance(other, First):
+      return NotImplemented
+    pairs = zip(self._given, other._given, strict=True)
+    return all(mine is theirs for mine, theirs in pairs)
+
+  def __hash__(self):
+    return hash(tuple(map(id, self._given)))
+
+  def __repr__(self):
+    return f'({len(self.rows):,} rows)'
+
+  def find_mismatch(self, kind, width, capacity):
+    """Returns why it is not for a table, a str, or '': reads no array.
+
+    Args:
+      kind: str, of the table's keys, a key of MARKS.
+      width, capacity: int, of the table.
+    """
+    keys, rows = self.keys, self.rows
+    kinds = 'iu' if kind == 'whole numbers' else 'USO'
+    if keys.ndim != 1 or keys.dtype.kind not in kinds:
+      return (
+        f'expected keys [n] that are {kind}, as the ids are, not '
+        f'{keys.dtype.name} {list(keys.shape)}'
+      )
+    if rows.ndim != 2 or rows.dtype.kind != 'f':
+      return (
+        f'expected rows [n, {width}] of floats, not {rows.dtype.name} '
+        f'{list(rows.shape)}'
+      )
+    if len(keys) != len(rows):
+      return (
+        f'expected a row a key, not {len(rows):,} rows of {len(keys):,} keys'
+      )
+    if rows.shape[1] != width:
+      return f'expected rows of width {width}, not {rows.shape[1]}'
+    if len(keys) > capacity:
+      return f'{len(keys):,} keys are more than the capacity, {capacity:,}'
+    return ''
+
+
 @dataclasses.dataclass(frozen=True)
 class NewRows:
   """A table has a row for each key that it has seen; any key has one.
@@ -51,13 +107,23 @@ class NewRows:
     unseen_steps: int; if no row is left, a new key takes the row of a key that
       was in no batch of this many last steps of workers. 0 leaves each row to
       its key for good.
+    first: (keys [n], rows [n, width]), what a new table begins with, or None;
+      kept as a First. A run that goes on has its own rows and reads none.
   """
 
   capacity: int
   min_sightings: int = 1
   unseen_steps: int = 0
+  first: Any = None
 
   def __post_init__(self):
+    if isinstance(self.first, tuple | list) and len(self.first) == 2:
+      object.__setattr__(self, 'first', First(*self.first))
+    if not isinstance(self.first, First | None):
+      raise ValueError(
+        'NewRows: expected first=(keys, rows), two arrays, not '
+        f'{type(self.first).__name__}'
+      )
     for name, value in vars(self).copy().items():
       if isinstance(value, numbers.Integral):  # NumPy's, too.
         object.__setattr__(self, name, int(value))

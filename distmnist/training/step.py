@@ -21,7 +21,7 @@ from distmnist.nn import (
   optimizers,
   sparse_updates,
 )
-from distmnist.tables import key_shard, sparse_table, tables_apart
+from distmnist.tables import first_rows, key_shard, sparse_table, tables_apart
 from distmnist.training import averages, rule_checks, warm_start
 from distmnist.training.batches import dispatcher
 from distmnist.training.problems import table_checks, variable_checks
@@ -186,6 +186,8 @@ def build_step_of(
     make_apart = functools.partial(make_optimizer, is_apart=True)
     update = tables_apart.add_to(update, slots.watch(make_apart))
     key_shard.connect_all(slots.begin)
+    if cluster.is_chief:
+      first_rows.build(slots.begin, cluster.cpu_device, warm_start.is_wanted())
     state.build_updates()
     updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
     strategy.hold_back([update.train_op, *updates])

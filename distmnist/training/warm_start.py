@@ -22,7 +22,7 @@ from distmnist import runtime
 from distmnist.common import cli
 from distmnist.logdir import checkpoint_reader, checkpoints, earlier_runs
 from distmnist.storage import paths, urls
-from distmnist.tables import shard_slices
+from distmnist.tables import key_map, new_rows, shard_slices
 from distmnist.transport import fed_initial_values
 
 _log = logging.getLogger(__name__)
@@ -42,6 +42,11 @@ _ADVICE = 'or give another --warm_start'
 _TABLE_PARTS = '/keys', '/rows'
 
 
+def is_wanted() -> bool:
+  """Returns whether --warm_start is given."""
+  return bool(_WARM_START.value)
+
+
 class Source(NamedTuple):
   """A model's variables.
 
@@ -50,12 +55,14 @@ class Source(NamedTuple):
     shapes: {name: list of int}.
     dtypes: {name: tf.DType}.
     read: callable(name) -> array.
+    reader: of a checkpoint, else None.
   """
 
   path: str
   shapes: dict[str, list[int]]
   dtypes: dict[str, tf.DType]
   read: Callable[[str], np.ndarray]
+  reader: checkpoint_reader.Reader | None = None
 
 
 def check(logdir: str | None, is_moved: bool) -> None:
@@ -107,26 +114,44 @@ def give(variables: list[tf.Variable]) -> None:
   for variable in variables:
     name, shape, _ = shard_slices.find_place(variable)
     specs[name] = shape, variable.dtype.base_dtype
-  fed_initial_values.give_first(lambda: _load(specs))
+  kinds = {
+    each.name: each.kind for each in key_map.get_all(tf.get_default_graph())
+  }
+  fed_initial_values.give_first(lambda: _load(specs, kinds))
 
 
-def _load(specs: dict[str, tuple[list[int], tf.DType]]) -> dict[str, Any]:
-  """Returns {name: array} of those that take their values; says which.
+def _load(
+  specs: dict[str, tuple[list[int], tf.DType]], kinds: dict[str, str]
+) -> tuple[dict[str, Any], dict[str, 'StoredRows']]:
+  """Returns what takes its values; says which that is.
 
   All are read from one checkpoint: the other run may go on meanwhile.
 
   Args:
     specs: {name: (shape, dtype)} of the model's variables.
+    kinds: {table: the kind of its keys} of those whose rows are made.
+
+  Returns:
+    ({name: array}, {table: StoredRows}).
 
   Raises:
-    cli.UsageError: none does, or one that a pattern names has another shape.
+    cli.UsageError: none does, one that a pattern names has another shape, or a
+      table has keys of another kind.
   """
+  made = {table + part for table in kinds for part in _TABLE_PARTS}
+
+  def is_same(shape, other, name):
+    # Its rows are given by key: it may have room for more of them, or fewer.
+    return shape == other or (name in made and shape[1:] == other[1:])
+
   path, pattern = _parse()
   with _open(path) as source:
     fit = {
       name
       for name, (shape, dtype) in specs.items()
-      if source.shapes.get(name) == shape and source.dtypes[name] == dtype
+      if name in source.shapes
+      and is_same(shape, source.shapes[name], name)
+      and source.dtypes[name] == dtype
     }
     chosen = {
       name
@@ -149,7 +174,54 @@ def _load(specs: dict[str, tuple[list[int], tf.DType]]) -> dict[str, Any]:
     left = specs.keys() - chosen
     text = f'warm start from {source.path}: {_list(chosen)}'
     _log.info(text + (f'; anew: {_list(left)}' if left else ''))
-    return {name: source.read(name) for name in sorted(chosen)}
+    rows = {
+      table: StoredRows(source.path, source.reader, table, kind)
+      for table, kind in kinds.items()
+      if f'{table}/rows' in chosen
+    }
+    values = {name: source.read(name) for name in sorted(chosen - made)}
+    return values, rows
+
+
+class StoredRows:
+  """A table of a checkpoint whose rows were made; see first_rows.Source."""
+
+  def __init__(
+    self, path: str, reader: checkpoint_reader.Reader, table: str, kind: str
+  ):
+    """
+    Args:
+      path: of the checkpoint.
+      reader: of it, to look at the keys.
+      table: its name.
+      kind: of the model's keys, a key of new_rows.MARKS.
+
+    Raises:
+      cli.UsageError: its keys are of another kind.
+    """
+    self._path, self._table = path, table
+    mark = reader.read_rows(f'{table}/keys', new_rows.COMMON_ROW, 1)[0]
+    if mark != new_rows.MARKS[kind]:
+      raise _error(
+        f'the keys of the table {table!r} in {path} are no {kind}, as those of '
+        'the model are: expected a pattern without it'
+      )
+
+  def read(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """See first_rows.Source."""
+    with checkpoint_reader.Reader(self._path) as reader:
+      for part in reader.find_slices(f'{self._table}/rows'):
+        keys = reader.read_rows(f'{self._table}/keys', part.first, part.size)
+        is_key = keys >= new_rows.LOWEST_KEY
+        yield keys[is_key], reader.read(f'{self._table}/rows', part)[is_key]
+
+  def read_shared(self) -> np.ndarray:
+    """See first_rows.Source."""
+    name = f'{self._table}/rows'
+    with checkpoint_reader.Reader(self._path) as reader:
+      in_bucket = reader.shapes[name][0] // new_rows.NUM_BUCKETS
+      firsts = range(new_rows.COMMON_ROW, reader.shapes[name][0], in_bucket)
+      return np.concatenate([reader.read_rows(name, at, 1) for at in firsts])
 
 
 def _find_parts(name: str, names: dict) -> list[str]:
@@ -196,7 +268,7 @@ def _open(path: str) -> Iterator[Source]:
       'ending, a SavedModel or a .keras file'
     )
   with checkpoint_reader.Reader(path) as reader:
-    yield Source(path, reader.shapes, reader.dtypes, reader.read)
+    yield Source(path, reader.shapes, reader.dtypes, reader.read, reader)
 
 
 @functools.lru_cache(maxsize=1)

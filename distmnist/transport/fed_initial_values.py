@@ -4,6 +4,8 @@ As constants they could make a GraphDef of 100 MB, too large to send to a ps: so
 the initializers are zeros, and the values are fed when they run.
 """
 
+import types
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record, tf_internals
@@ -23,23 +25,29 @@ def give_first(load):
   """Gives variables their values in a run that begins, in place of any others.
 
   Args:
-    load: callable() -> {name: array of the variable's shape and dtype}, names
-      as in `give`.
+    load: callable() -> ({name: array of the variable's shape and dtype}, names
+      as in `give`; {table: tables/first_rows.Source} of tables that make rows).
   """
   graph_record.current().first_values.append(load)
 
 
-def make_feed(is_new=True):
+def load_first():
+  """Returns what was given to `give_first`, for a run that begins."""
+  values, rows = {}, {}
+  for load in graph_record.current().first_values:
+    of_variables, of_tables = load()
+    values |= of_variables
+    rows |= of_tables
+  return values, rows
+
+
+def make_feed(first=types.MappingProxyType({})):
   """Returns what to feed when the variables of the graph are initialised.
 
   Args:
-    is_new: bool, whether a run begins; else the values are replaced at once.
+    first: {name: array}, in place of what was given to `give`.
   """
-  record = graph_record.current()
-  values = dict(record.initial_values)
-  first, feed = {}, {}
-  for load in record.first_values if is_new else ():
-    first |= load()
+  values, feed = dict(graph_record.current().initial_values), {}
   for variable in tf.global_variables() if values or first else ():
     cut = tf_internals.get_slice(variable)
     name = cut.full_name if cut else variable.op.name

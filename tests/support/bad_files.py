@@ -31,6 +31,29 @@ def loss(y, outputs):
   return (y - outputs[:, 0]) ** 2
 """
 
+_FIRST_ROWS = """
+import numpy as np
+import tensorflow.compat.v1 as tf
+from distmnist.nn import layers
+
+KEYS, ROWS = np.arange(9), np.ones([9, 2])
+{}
+
+def load(split):
+  return np.arange(8), np.ones(8)
+
+def build(x, is_training):
+  made = layers.NewRows(9, first=(KEYS, ROWS))
+  return tf.reduce_sum(layers.embedding(x, made, 2, 'ids'), 1)
+
+def loss(y, outputs):
+  return (y - outputs) ** 2
+"""
+_WRONG_ROWS = {
+  'twice': 'KEYS[3] = 4',
+  'infinite': 'ROWS[5, 1] = np.inf',
+}
+
 
 def make(folder, programs):
   """Writes all of them.
@@ -68,6 +91,8 @@ def _make_small_files(folder):
       image = session.run(tf.io.encode_png(np.zeros([size, size, 1], np.uint8)))
     (folder / name).write_bytes(image)
   (folder / 'spec.py').write_text(_OTHER_SPEC)
+  for name, line in _WRONG_ROWS.items():
+    (folder / f'{name}.py').write_text(_FIRST_ROWS.format(line))
   groups = "groups = {'head/.*': {'learning_rate': 2}}"
   text = _OTHER_SPEC.replace('[3]', '[2]')
   (folder / 'groups.py').write_text(f'{groups}\n{text}')

@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.logdir import checkpoints
 from distmnist.tables import key_hash, new_rows
 from tests.support import programs
+from tests.support.paths import REPO
 from tests.support.runner import wait_for_step
 
 NUM_KEYS, BATCH = 2000, 20
@@ -178,3 +179,50 @@ def test_a_larger_table_goes_on_where_the_smaller_one_was(tmp_path):
   said, _ = programs.run_forked('train', *train(tmp_path, larger, 4))
   assert "the table 'user' gets 13,920 rows instead of the 4,560 in" in said
   assert 'table user          80 rows, room for 9,000' in said
+
+
+@pytest.mark.slow
+def test_the_page_s_table_begins_with_its_vectors(tmp_path):
+  page = (REPO / 'docs' / 'sparse_tables.md').read_text()
+  code = page.split('### Rows that are given')[1].split('```python\n')[1]
+  code = code.split('```')[0].replace("np.load('", f"np.load('{tmp_path}/")
+  words = np.array([f'{"ab"[i % 2]}{i}' for i in range(300)])
+  vectors = np.random.default_rng(1).normal(size=[300, 8])
+  np.save(tmp_path / 'words.npy', words)
+  path = tmp_path / 'problem.py'
+  path.write_text(code)
+  flags = f'--problem={path}', '--learning_rate=0', '--batch_size=20'
+  # Whatever the file has later is read by no run that has rows already.
+  for name, more, text, value in (
+    ('first', ['--train_steps=20'], code, vectors),
+    ('first', ['--train_steps=40'], code, 0 * vectors),
+    (
+      'second',
+      ['--train_steps=20', f'--warm_start={tmp_path}/first'],
+      code.replace('=500', '=5000'),
+      0 * vectors,
+    ),
+  ):
+    path.write_text(text)
+    np.save(tmp_path / 'vectors.npy', value)
+    words_of_run = *flags, f'--logdir={tmp_path}/{name}', *more
+    if len(more) == 1 and value is vectors:
+      shape = '--num_ps=2', '--num_workers=2'
+      programs.run_forked('launch', *shape, '--', *words_of_run)
+    else:
+      programs.run_forked('train', *words_of_run)
+    found = read_rows(tmp_path / name, 'words')
+    with tf.Graph().as_default(), tf.Session() as session:
+      keys = session.run(key_hash.find_fingerprints(tf.constant(words)))
+    assert found.keys() == set(keys.tolist())
+    np.testing.assert_array_equal(
+      [found[key] for key in keys], vectors.astype(np.float32)
+    )
+
+
+def read_rows(logdir, table):
+  """Returns {key: row} of the last checkpoint."""
+  reader = tf.train.load_checkpoint(checkpoints.find_latest(str(logdir)))
+  keys, rows = (reader.get_tensor(f'{table}/{x}') for x in ('keys', 'rows'))
+  at = np.flatnonzero(keys >= new_rows.LOWEST_KEY)
+  return {keys[i]: rows[i] for i in at}

@@ -9,8 +9,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist import runtime
+from distmnist.cluster import cluster
 from distmnist.common import cli
+from distmnist.exchange.center import center
 from distmnist.logdir import checkpoints
+from distmnist.nn import layers
+from distmnist.tables import first_rows, key_map, new_rows, sparse_table
 from distmnist.training import warm_start
 from distmnist.transport import fed_initial_values, sharding
 from tests.support.runner import SMALL, read_report
@@ -31,6 +35,11 @@ def source(tmp_path):
   return str(tmp_path / 'run')
 
 
+def make_feed():
+  values, _ = fed_initial_values.load_first()
+  return fed_initial_values.make_feed(values)
+
+
 def begin(num_outputs=3, num_ps=2):
   """Returns {name: value} of a new model's first values."""
   with tf.Graph().as_default(), tf.Session() as session:
@@ -43,9 +52,7 @@ def begin(num_outputs=3, num_ps=2):
     backup = tf.Variable(tf.global_variables()[-1].initial_value)
     step = tf.train.AdamOptimizer().minimize(tf.reduce_sum(rows))
     del step
-    session.run(
-      tf.global_variables_initializer(), fed_initial_values.make_feed()
-    )
+    session.run(tf.global_variables_initializer(), make_feed())
     values = {'rows': tf.convert_to_tensor(rows), 'backup': backup}
     values |= {'head': tf.convert_to_tensor(head), 'step': global_step}
     return session.run(values)
@@ -83,7 +90,7 @@ def test_a_run_that_goes_on_reads_nothing(set_flags, source):
   with tf.Graph().as_default():
     warm_start.give([tf.get_variable('net/rows', ROWS.shape)])
     shutil.rmtree(source)
-    assert fed_initial_values.make_feed(is_new=False) == {}
+    assert fed_initial_values.make_feed() == {}
 
 
 def test_a_keras_file_and_a_saved_model_are_sources(set_flags, tmp_path):
@@ -105,8 +112,60 @@ def test_a_keras_file_and_a_saved_model_are_sources(set_flags, tmp_path):
     with tf.Graph().as_default(), tf.Session() as session:
       rows = tf.get_variable(weight.path, ROWS.shape)
       warm_start.give([rows])
-      session.run(rows.initializer, fed_initial_values.make_feed())
+      session.run(rows.initializer, make_feed())
       np.testing.assert_array_equal(session.run(rows), ROWS)
+
+
+KEYS = np.random.default_rng(1).choice(2**40, 50, replace=False)
+VALUES = np.random.default_rng(2).normal(size=[50, 2]).astype(np.float32)
+
+
+def begin_table(dtype, capacity, first, save=lambda session: None):
+  """Returns ({key: row} of a new table, the rows that other keys share)."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    made = layers.NewRows(capacity, first=first)
+    tf.train.get_or_create_global_step()
+    with center.Center(cluster.Cluster()).scope():
+      layers.embedding(tf.placeholder(dtype, [None]), made, 2, 'user')
+    [part] = key_map.get_all(tf.get_default_graph())
+    warm_start.give([part.rows, part.keys])
+    first_rows.build(lambda *_: [], '/cpu:0', of_all=True)
+    values, rows = fed_initial_values.load_first()
+    session.run(
+      tf.global_variables_initializer(), fed_initial_values.make_feed(values)
+    )
+    key_map.fill(session)
+    first_rows.put_all(session, rows)
+    save(session)
+    keys, rows = session.run([part.keys, part.rows])
+  at = np.flatnonzero(keys >= new_rows.LOWEST_KEY)
+  shared = rows[new_rows.COMMON_ROW :: made.rows_in_bucket]
+  return {keys[i]: rows[i] for i in at}, shared
+
+
+def test_a_table_comes_key_by_key_whatever_its_room(set_flags, tmp_path):
+  path = str(tmp_path / 'run' / 'model.ckpt-7')
+
+  def save(session):
+    [part] = key_map.get_all(session.graph)
+    shared = tf.range(0, part.rows.shape[0], part.new_rows.rows_in_bucket)
+    session.run(sparse_table.set_rows(part.rows, shared, tf.fill([60, 2], 5.0)))
+    tf.train.Saver().save(session, path)
+
+  set_flags()
+  begin_table(tf.int64, 100, (KEYS, VALUES), save)
+  set_flags(f'--warm_start={tmp_path}/run')
+  for capacity in 100, 1000, 60:
+    other = KEYS[:5], VALUES[:5] * 0
+    found, shared = begin_table(tf.int64, capacity, other)
+    assert found.keys() == set(KEYS.tolist())
+    np.testing.assert_array_equal([found[key] for key in KEYS], VALUES)
+    assert (shared == 5).all()
+  with pytest.raises(cli.UsageError, match=r"table 'user' .* are no text"):
+    begin_table(tf.string, 100, None)
+  set_flags(f'--warm_start={tmp_path}/run:others')
+  with pytest.raises(cli.UsageError, match='no variable'):
+    begin_table(tf.int64, 100, None)
 
 
 @pytest.mark.parametrize(
