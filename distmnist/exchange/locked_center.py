@@ -48,6 +48,8 @@ class AtomicCenter:
     self._max_staleness = max_staleness
     self._mark_done = mark_done
     self.pulled_step = copies.make_counter(0, 'pulled_step')
+    with tf.device(global_step.device):
+      self._pulled_step = tf.identity(self.pulled_step.read_value())
     self._lock = ps_lock.Lock(global_step.device, 'center_lock')
 
   def _run_locked(self, build):
@@ -73,7 +75,23 @@ class AtomicCenter:
     with tf.device(self._global_step.device):
       return self._lock.execute(build_scalars), values
 
-  def exchange(self, tensors, apply):
+  def is_too_stale(self, tensors) -> tf.Tensor:
+    """Asks, before a push, whether it would be dropped, without the lock.
+
+    Args:
+      tensors: list of tensors, which are known before the ps is asked.
+
+    Returns:
+      Bool scalar tensor on the worker's CPU. What is too stale stays so; what
+      is not may be by the time it is pushed.
+    """
+    with tf.device(self._global_step.device):
+      now = strategy.read_after(self._global_step, tensors)
+      is_late = now - self._pulled_step > self._max_staleness
+    with tf.device(self.pulled_step.device):
+      return tf.identity(is_late)
+
+  def exchange(self, tensors, apply, unless=None):
     """Pushes, and pulls before any other worker pushes.
 
     Args:
@@ -81,18 +99,18 @@ class AtomicCenter:
       apply: callable(pairs, staleness) -> op that updates the center. pairs is
         a list of (part of a tensor, shard), each on its ps; staleness an int64
         scalar tensor.
+      unless: bool scalar tensor, from `is_too_stale`: no tensors are sent, only
+        rows; None if they always are.
 
     Returns:
       (new_step, staleness): int64 scalar tensors, once the copies hold the new
       center. new_step is global_step after the push.
     """
-    pairs = self._copies.to_shards(tensors)
-    with tf.device(self._global_step.device):
-      pulled_step = tf.identity(self.pulled_step.read_value())
+    pairs = self._copies.to_shards(tensors, unless)
 
     def push_and_read():
       with tf.device(self._global_step.device):
-        staleness = self._global_step.read_value() - pulled_step
+        staleness = self._global_step.read_value() - self._pulled_step
       applied = self._apply(apply, pairs, staleness)
       # A rule may ignore the staleness, which must be read before the count.
       with tf.control_dependencies([applied, staleness]):

@@ -17,23 +17,14 @@ only its speed is lost; the lock, if it holds it, is released.
 """
 
 import tensorflow.compat.v1 as tf
-from absl import flags
 
 from distmnist.exchange import locked_center
 from distmnist.exchange.copies import local_copies
 from distmnist.transport import strategy
 
-_MAX_STALENESS = flags.DEFINE_integer(
-  'max_staleness',
-  3,
-  'drop_stale: a gradient is dropped if more updates than this came between '
-  'its pull and its push.',
-  lower_bound=0,
-)
-
 
 def make(cluster):
-  return DropStale(cluster, _MAX_STALENESS.value)
+  return DropStale(cluster, strategy.max_staleness_from_flags(3))
 
 
 class DropStale(strategy.Strategy):

@@ -68,22 +68,22 @@ class Rows:
       exchange.receive(of_it)
     return arrived[: len(parts)]
 
-  def push_with(self, parts, devices, gradients, begins):
+  def push_with(self, parts, devices, gradients, begins, unless=None):
     """Pushes gradients of rows, and what can travel with them.
 
     Args:
-      parts, devices, begins: see transport.Wire.to_ps.
+      parts, devices, begins, unless: see transport.Wire.to_ps.
       gradients: list like `views`, or [] if rows are pushed apart.
 
     Returns:
       (the `parts` on their devices, list of (tf.IndexedSlices, shard)).
     """
     if not gradients:
-      return self._wire.to_ps(parts, devices, begins), []
+      return self._wire.to_ps(parts, devices, begins, unless), []
     pairs = zip(self.exchanges, gradients, strict=True)
     rows = _chain(exchange.cut(gradient) for exchange, gradient in pairs)
     arrived = self._wire.to_ps(
-      [*parts, *rows], [*devices, *self._devices], begins
+      [*parts, *rows], [*devices, *self._devices], begins, unless
     )
     pushed = self._of_each(arrived[len(parts) :])
     return arrived[: len(parts)], _chain(e.take(of_it) for e, of_it in pushed)

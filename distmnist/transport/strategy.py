@@ -30,6 +30,14 @@ _COMMUNICATION_PERIOD = flags.DEFINE_integer(
   'the next. Each rule has its own default.',
   lower_bound=1,
 )
+_MAX_STALENESS = flags.DEFINE_integer(
+  'max_staleness',
+  None,
+  'drop_stale, ringmaster: a gradient is dropped if more updates than this '
+  'came between its pull and its push. By default 3; ringmaster: R - 1 of the '
+  'paper, 2 n - 1 with n workers.',
+  lower_bound=0,
+)
 _REPLICAS_TO_AGGREGATE = flags.DEFINE_integer(
   'replicas_to_aggregate',
   None,
@@ -360,6 +368,12 @@ def count_bytes(variables):
 def communication_period_from_flags(default):
   """Returns --communication_period, or the rule's own `default`."""
   return _COMMUNICATION_PERIOD.value or default
+
+
+def max_staleness_from_flags(default: int) -> int:
+  """Returns --max_staleness, or the rule's own `default`."""
+  given = _MAX_STALENESS.value
+  return default if given is None else given
 
 
 def replicas_to_aggregate_from_flags(cluster):

@@ -12,9 +12,9 @@ initial x~. No worker computes with a: it is for evaluation. Beside weights of
 In a round (exchange/rounds/sync_round.py) the chief's thread moves a once for
 each update, before it hands out the tokens. Otherwise the worker that pushed
 moves it after its push, outside any lock: another's push that lands in between
-is already in x~, and its own move follows as well. A push that drop_stale
-has thrown away moves a, too; an exchange of ad_psgd between two workers does
-not. Without a ps each worker has its own a.
+is already in x~, and its own move follows as well. A push that drop_stale or
+ringmaster has thrown away moves a, too; an exchange of ad_psgd between two
+workers does not. Without a ps each worker has its own a.
 """
 
 import tensorflow.compat.v1 as tf

@@ -46,7 +46,7 @@ class Wire:
     routes = [(device, self._worker) for device in devices]
     return self._send(tensors, routes)
 
-  def to_ps(self, tensors, devices, begins=None):
+  def to_ps(self, tensors, devices, begins=None, unless=None):
     """Returns the worker's `tensors`, tensors[i] on devices[i].
 
     Args:
@@ -54,9 +54,11 @@ class Wire:
       devices: list of str.
       begins: dict that gets i -> the op before which tensors[i] is not sent:
         what it has to wait for can be added later. None if it is never to wait.
+      unless: bool scalar tensor: nothing of a known shape is sent, and zeros
+        are made on the ps; None if all is always sent.
     """
     routes = [(self._worker, device) for device in devices]
-    return self._send(tensors, routes, is_guarded=True, begins=begins)
+    return self._send(tensors, routes, True, begins, unless)
 
   def size_of(self, dtype):
     """Returns the bytes of a number of `dtype` on the wire, an int."""
@@ -77,7 +79,7 @@ class Wire:
     """Returns `tensor`, or zeros if it is not finite: see nonfinite.py."""
     return nonfinite.guard(tensor, self._task_index)
 
-  def _send(self, tensors, routes, is_guarded=False, begins=None):
+  def _send(self, tensors, routes, is_guarded=False, begins=None, unless=None):
     if not self._has_ps:
       return list(tensors)
     arrived = [None] * len(tensors)
@@ -89,7 +91,7 @@ class Wire:
             begin = tf.no_op('begin')
           begins |= dict.fromkeys(indices, begin)
         parts = [tensors[i] for i in indices]
-        packed = self._send_packed(parts, route, is_guarded, begin)
+        packed = self._send_packed(parts, route, is_guarded, begin, unless)
         with tf.device(route[1]):
           split = packing.unpack(packed, parts)
         for i, part in zip(indices, split, strict=True):
@@ -130,7 +132,7 @@ class Wire:
       bundles += [[i] for i in others]
     return bundles
 
-  def _send_packed(self, tensors, route, is_guarded, begin=None):
+  def _send_packed(self, tensors, route, is_guarded, begin=None, unless=None):
     """Sends tensors of one dtype as one, after the op `begin` if there is one.
 
     Returns:
@@ -148,11 +150,27 @@ class Wire:
       if begin:
         with tf.control_dependencies([begin]):
           packed = tf.identity(packed)
+    if unless is not None and packed.shape.is_fully_defined():
+      packed = _send_unless(unless, packed, source, target)
     with tf.device(target):
       # Without an op here it would be sent to each op that needs it.
       if cast_dtype != dtype:
         return tf.cast(packed, dtype)
       return tf.identity(packed)
+
+
+def _send_unless(is_late, packed, source, target):
+  """Returns `packed` on the target, or zeros made there if bool `is_late`."""
+  # Not tf.cond: it has its switch take a copy of the bool from the target.
+  with tf.device(source):
+    sent, _ = tf.raw_ops.Switch(data=packed, pred=is_late)
+  with tf.device(target):
+    _, late = tf.raw_ops.Switch(data=is_late, pred=is_late)
+    # The switch itself always runs; what takes its output only if late.
+    with tf.control_dependencies([tf.identity(late)]):
+      zeros = tf.zeros(packed.shape, packed.dtype)
+    arrived, _ = tf.raw_ops.Merge(inputs=[tf.identity(sent), zeros])
+    return arrived
 
 
 def bring_scalars(tensors):

@@ -40,7 +40,9 @@ class Counter:
   has looked into the middle of an update.
   """
 
-  def __init__(self, member, size, max_staleness=None, apply=None):
+  def __init__(
+    self, member, size, max_staleness=None, apply=None, asks_first=False
+  ):
     self._apply = apply or self._add
     with tf.device(member.device_setter()):
       global_step = tf.train.get_or_create_global_step()
@@ -60,7 +62,9 @@ class Counter:
         copies, global_step, kept_on_ps, kept_here, max_staleness
       )
       (w,) = copies.variables
-      self.push = center.exchange([tf.ones_like(w)], self._apply)
+      ones = [tf.ones_like(w)]
+      unless = center.is_too_stale(ones) if asks_first else None
+      self.push = center.exchange(ones, self._apply, unless)
       self.seen = [w, *kept_here, *kept_on_ps, center.pulled_step]
       self.center = [global_step, *copies.shards]
     self.hook = center.hook()
@@ -70,7 +74,7 @@ class Counter:
     return variable_lists.add_all(*reversed(list(zip(*pairs, strict=True))))
 
 
-def push_together(cluster, max_staleness, size=SMALL_SIZE):
+def push_together(cluster, max_staleness, size=SMALL_SIZE, asks_first=False):
   """All workers push NUM_STEPS times, as fast as they can.
 
   Returns:
@@ -88,7 +92,9 @@ def push_together(cluster, max_staleness, size=SMALL_SIZE):
     return int(pulled_step)
 
   def work(index):
-    counter = Counter(cluster.worker(index), size, max_staleness)
+    counter = Counter(
+      cluster.worker(index), size, max_staleness, asks_first=asks_first
+    )
     with cluster.make_session(index, [counter.hook]) as session:
       pulled_step, pushes = pull(session, counter), []
       all_have_pulled.wait()
@@ -120,8 +126,11 @@ def test_pushes_without_a_gate_are_one_after_the_other(make_cluster, size):
   assert max(staleness for *_, staleness in pushes) >= 2
 
 
-def test_what_is_dropped_leaves_no_trace(make_cluster):
-  each, (step, w) = push_together(make_cluster(2, 3), max_staleness=1)
+@pytest.mark.parametrize('asks_first', [False, True])
+def test_what_is_dropped_leaves_no_trace(make_cluster, asks_first):
+  each, (step, w) = push_together(
+    make_cluster(2, 3), max_staleness=1, asks_first=asks_first
+  )
   pushes = [push for pushes in each for push in pushes]
   applied = [push for push in pushes if push[2] <= 1]
   new_steps = [new_step for _, new_step, _ in applied]
@@ -145,7 +154,7 @@ class PlainWorker(stepper.Worker):
 
 @pytest.mark.daily(but=['dynsgd', 'dc_asgd'])
 @pytest.mark.parametrize(
-  'name', ['staleness_aware', 'drop_stale', 'dynsgd', 'dc_asgd']
+  'name', ['staleness_aware', 'drop_stale', 'ringmaster', 'dynsgd', 'dc_asgd']
 )
 def test_what_a_push_sends_where(make_cluster, set_flags, name):
   set_flags('--optimizer=momentum', '--communication_period=1', '--dc_adaptive')

@@ -12,6 +12,7 @@ from distmnist.strategies import (
   async_sgd,
   dc_asgd,
   drop_stale,
+  ringmaster,
   ssp,
   staleness_aware,
   sync_sgd,
@@ -28,7 +29,10 @@ from distmnist.transport import sharding
 from tests.support import in_process
 
 # The rules that take tables and have no rounds.
-ASYNCHRONOUS = async_sgd, ssp, staleness_aware, drop_stale, dc_asgd
+ASYNCHRONOUS = (
+  *(async_sgd, ssp, staleness_aware, drop_stale, ringmaster),
+  dc_asgd,
+)
 NUM_ROWS, STEPS, BATCH, RATE = 100, 4, 12, 0.01
 _RNG = np.random.default_rng(5)
 IDS = _RNG.integers(0, NUM_ROWS, [STEPS, BATCH, 3])

@@ -106,6 +106,7 @@ RELATIONS = [
   Relation(f'bmuf {PERIOD}=1', optimizers=LOCAL),
   Relation('sync_sgd --sync_barrier=shard'),
   Relation(f'sagn {PERIOD}=1', optimizers=LOCAL),
+  Relation('ringmaster'),
 ]
 
 

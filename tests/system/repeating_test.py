@@ -37,7 +37,8 @@ LOCK_STEP = {
 OTHERS = (
   *('async_sgd', 'async_sgd --pull_ahead=1', 'ssp', f'downpour {PERIOD}'),
   *(f'agn {PERIOD}', f'easgd {PERIOD}', f'dynsgd {PERIOD}'),
-  *('staleness_aware', 'drop_stale', 'dc_asgd', f'ad_psgd {PERIOD}'),
+  *('staleness_aware', 'drop_stale', 'ringmaster', 'dc_asgd'),
+  f'ad_psgd {PERIOD}',
 )
 
 

@@ -216,12 +216,13 @@ class Center(ModelVariables):
     """Returns `tensors` as they would arrive if sent, on their own devices."""
     return [self._wire.round(tensor) for tensor in tensors]
 
-  def to_shards(self, tensors):
+  def to_shards(self, tensors, unless=None):
     """Cuts whole tensors as the center is cut and pushes the parts.
 
     Args:
       tensors: list like `views`, and then like `rows.views` unless the rows are
         apart; the tensor for a shard that stays in place is beside it.
+      unless: see transport.Wire.to_ps.
 
     Returns:
       The list of (part on its shard's ps, shard) for `apply_gradients`.
@@ -233,7 +234,7 @@ class Center(ModelVariables):
       for tensor, (_, shards) in zip(tensors, self._pulled, strict=False):
         parts += cut(tensor, shards)
     arrived, of_rows = self.rows.push_with(
-      parts, self._devices, tensors[end:], self._begins
+      parts, self._devices, tensors[end:], self._begins, unless
     )
     dense = zip([*arrived, *there], self.shards, strict=True)
     return [*dense, *of_rows]

@@ -14,7 +14,7 @@ from distmnist.training.problems import table_checks
 
 ONE_WORKER = cluster_lib.make_cluster(('p:1',), ('w:1',), 'worker', 0)
 RULES = [
-  *('async_sgd', 'dc_asgd', 'drop_stale'),
+  *('async_sgd', 'dc_asgd', 'drop_stale', 'ringmaster'),
   *('ssp', 'staleness_aware', 'sync_sgd'),
 ]
 

@@ -1,0 +1,78 @@
+"""Ringmaster ASGD: a gradient R or more updates old is neither sent nor used.
+
+Maranjyan, Tyurin, Richtarik 2025, arXiv 2501.16168, algorithm 4. Worker i:
+
+  pull x~ at clock c_i;  g = g^i(x~);  s = c - c_i
+  if s < R:  push g;  x~ <- Opt(x~, g);  c += 1
+  else:      g is given up, and counted
+
+x~ is the center, c its clock (global_step, the updates that were applied), s
+the staleness: the updates by others between the pull and the push. R is
+max_staleness + 1. The theorem's R = max(1, ceil(sigma^2 / eps)), with a rate of
+at most 1 / (2 R L), needs no speed of any worker, but the variance sigma^2 of a
+gradient, the smoothness L of the loss and the squared norm eps of the gradient
+that is aimed at. Where none of it is known, R = 2 n here, for n workers: of
+workers of equal speed s is n - 1 on average, and what is given up is of those
+that take about twice as long as a usual one, or longer.
+
+The worker asks for c before it sends g: 8 bytes in place of the whole of a
+gradient that nobody will use. What comes too late after that is dropped as s is
+read and judged again, under one lock. Rows of tables, and what is so small that
+it travels with them, are sent in any case. The paper's algorithm 5 also ends
+the computation of such a gradient midway; a step here is one session.run, which
+computes it to the end.
+
+The center and slots live on the ps, the pulled copy on the worker. A worker
+waits for the lock only while another's update is applied. If a worker dies,
+only its speed is lost; the lock, if it holds it, is released.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import locked_center
+from distmnist.exchange.copies import local_copies
+from distmnist.transport import strategy
+
+
+def make(cluster):
+  default = 2 * cluster.num_workers - 1
+  return Ringmaster(cluster, strategy.max_staleness_from_flags(default))
+
+
+class Ringmaster(strategy.Strategy):
+  """Applies gradients as async_sgd does, those of less than R updates ago."""
+
+  needs_warmup = True
+  takes_tables = True
+
+  def __init__(self, cluster, max_staleness: int):
+    super().__init__(cluster)
+    self.max_staleness = max_staleness
+    self._copies = local_copies.LocalCopies(cluster)
+
+  def scope(self):
+    return self._copies.scope()
+
+  def minimize(self, loss, make_optimizer, global_step):
+    copies = self._copies
+    with tf.name_scope('ringmaster'):
+      self._center = locked_center.AtomicCenter(
+        copies,
+        global_step,
+        max_staleness=self.max_staleness,
+        mark_done=self.mark_done,
+      )
+      optimizer = make_optimizer()
+      gradients = copies.compute_gradients(optimizer, loss)
+      is_given_up = self._center.is_too_stale(gradients)
+      new_step, staleness = self._center.exchange(
+        gradients,
+        lambda pairs, _: optimizer.apply_gradients(pairs),
+        unless=is_given_up,
+      )
+      pulled, pushed = copies.count_bytes()
+      pushed -= copies.count_bytes_if(is_given_up)
+      return strategy.Update(new_step, staleness, pulled, pushed)
+
+  def hooks(self, stop):
+    return [self._center.hook()]
