@@ -126,7 +126,9 @@ def test_pushes_without_a_gate_are_one_after_the_other(make_cluster, size):
   assert max(staleness for *_, staleness in pushes) >= 2
 
 
-@pytest.mark.parametrize('asks_first', [False, True])
+@pytest.mark.parametrize(
+  'asks_first', [False, pytest.param(True, marks=pytest.mark.daily)]
+)
 def test_what_is_dropped_leaves_no_trace(make_cluster, asks_first):
   each, (step, w) = push_together(
     make_cluster(2, 3), max_staleness=1, asks_first=asks_first

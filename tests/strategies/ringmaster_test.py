@@ -55,7 +55,9 @@ RULE = rule.Rule(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('num_ps', [1, 2])
+@pytest.mark.parametrize(
+  'num_ps', [pytest.param(1, marks=pytest.mark.daily), 2]
+)
 def test_a_gradient_of_r_updates_ago_is_not_sent(make_stepper, num_ps):
   make_rule = RULE.make_with({'max_staleness': 1})  # R = 2
   stepper = make_stepper(num_ps, 3, make_rule, size=5)
