@@ -9,11 +9,11 @@ Maranjyan, Tyurin, Richtarik 2025, arXiv 2501.16168, algorithm 4. Worker i:
 x~ is the center, c its clock (global_step, the updates that were applied), s
 the staleness: the updates by others between the pull and the push. R is
 max_staleness + 1. The theorem's R = max(1, ceil(sigma^2 / eps)), with a rate of
-at most 1 / (2 R L), needs no speed of any worker, but the variance sigma^2 of a
-gradient, the smoothness L of the loss and the squared norm eps of the gradient
-that is aimed at. Where none of it is known, R = 2 n here, for n workers: of
-workers of equal speed s is n - 1 on average, and what is given up is of those
-that take about twice as long as a usual one, or longer.
+the order of 1 / (R L), needs no speed of any worker, but the variance sigma^2
+of a gradient, the smoothness L of the loss and the squared norm eps of the
+gradient that is aimed at. Where none of it is known, R = 2 n here, for n
+workers: of workers of equal speed s is n - 1 on average, and what is given up
+is of those that take about twice as long as a usual one, or longer.
 
 The worker asks for c before it sends g: 8 bytes in place of the whole of a
 gradient that nobody will use. What comes too late after that is dropped as s is
