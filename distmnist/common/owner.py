@@ -142,6 +142,17 @@ def _open(folder, name):
   return NumberedFile(layout.own_path(folder, name))
 
 
+def find_run(logdir: str) -> str | None:
+  """Returns what all lives of the training in a folder have in common.
+
+  It is None where no training has been.
+
+  Raises:
+    OSError: it cannot be read.
+  """
+  return (_open(logdir, _FILE).read() or {}).get('run')
+
+
 def has_launcher(logdir: str) -> bool:
   """Whether a launcher that has taken `logdir` waits, as far as is known."""
   return _is_held(_open(logdir, _LAUNCHER_FILE))

@@ -11,9 +11,10 @@ what an optimizer keeps beside it, consists of blocks of rows. Each block gets
 longer; the new rows at its end are like the one that is never used.
 """
 
+import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,44 +85,29 @@ class _Sliced(NamedTuple):
   values: tf.Tensor
 
 
-class Restorer:
-  """Restores the variables of a graph; made before the graph is final."""
+class Values:
+  """The values that variables of a graph get from a checkpoint."""
 
   def __init__(
     self,
     variables: list | dict[str, tf.Variable] | None = None,
-    device: str = '/cpu:0',
     stored: stored_table.StoredTables | None = None,
-    slice_bytes: int = partial_names.SLICE_BYTES,
   ):
     """
     Args:
       variables: list of tf.Variable; of a partitioned one, its shards. Or a
         dict of name in the checkpoint -> tf.Variable, a whole one. None: all
         global variables of the default graph.
-      device: str, the CPU of this process.
       stored: tables of the model that stay in the checkpoint.
-      slice_bytes: the most of a table that is read and set at once; a row is
-        never cut.
     """
     self._graph = tf.get_default_graph()
     self._record = graph_record.current()
-    self._stored, self._slice_bytes = stored, slice_bytes
+    self._stored = stored
     if variables is None:
       variables = tf.global_variables()
     targets = _find_targets(variables)
     self._wanted = {name: (shape, dtype) for _, name, shape, dtype in targets}
-    given = [target for target, *_ in targets]
-    tables = [*table_saver.find_shards(), *key_map.get_all_keys()]
-    large = shard_slices.choose_large(tables, slice_bytes)
-    self._whole: list[_Whole] = []
-    self._sliced: list[_Sliced] = []
-    with tf.name_scope('restorer'):
-      for target in given:
-        if any(target.variable is each for each in large):
-          self._sliced.append(_build_sliced(target, device))
-        else:
-          self._whole.append(_build_whole(target, device, slice_bytes))
+    self._targets = [target for target, *_ in targets]
 
   def check(self, path: str) -> None:
     """Checks that a checkpoint fits the variables.
@@ -135,46 +121,26 @@ class Restorer:
     with checkpoint_reader.Reader(path) as reader:
       self._prepare(path, reader)
 
-  def restore(
-    self,
-    session: tf.Session,
-    path: str,
-    say: Callable[[str], None] = _log.info,
-  ) -> list[tf.Variable]:
-    """Gives the variables the values of a checkpoint.
+  @contextlib.contextmanager
+  def reading(self, path: str) -> Iterator[Callable[..., Any]]:
+    """Opens a checkpoint that fits, for as long as the context lasts.
 
-    The maps of keys are to be filled afterwards; see key_map.fill.
-
-    Args:
-      session: of the graph.
-      path: the checkpoint.
-      say: is given a line on a checkpoint that is partial, or that has smaller
-        tables.
-
-    Returns:
-      Those that the checkpoint lacks, and may lack.
+    Yields:
+      read(name) -> the array that a variable gets; read(name, first, size) ->
+      `size` rows of it, from row `first`.
 
     Raises:
-      checkpoint_reader.DamageError: the checkpoint is not as it was written.
-      cli.PassingError: it cannot be read.
-      cli.RunError: it does not fit.
-      tf.errors.OpError: a ps is gone, say.
+      as Restorer.restore does, also while it is read.
     """
     with checkpoint_reader.Reader(path) as reader:
       names, read = self._prepare(path, reader)
-      if reader.base:
-        say(f'{path} has the rows touched since {reader.base}: reading both')
-      for growth in sorted(set(read.growths.values())):
-        before, after = (new_rows.NUM_BUCKETS * n for n in growth[1:])
-        say(
-          f'the table {growth.table!r} gets {after:,} rows instead of the '
-          f'{before:,} in {path}'
-        )
-      self._restore_whole(session, names, read)
-      for sliced in self._sliced:
-        self._restore_sliced(session, sliced, read)
-    targets = [whole.target for whole in self._whole]
-    return [t.variable for t in targets if t.name not in names]
+
+      def read_rows(name: str, first: int = 0, size: int | None = None) -> Any:
+        if size is None:
+          return read(names[name], None)
+        return read.read_rows(names[name], first, size)
+
+      yield read_rows
 
   def _prepare(
     self, path: str, reader: checkpoint_reader.Reader
@@ -230,6 +196,78 @@ class Restorer:
       if 0 < before < after:
         growths.append(Growth(table, before, after))
     return growths
+
+
+class Restorer(Values):
+  """Restores the variables of a graph; made before the graph is final."""
+
+  def __init__(
+    self,
+    variables: list | dict[str, tf.Variable] | None = None,
+    device: str = '/cpu:0',
+    stored: stored_table.StoredTables | None = None,
+    slice_bytes: int = partial_names.SLICE_BYTES,
+  ):
+    """
+    Args:
+      variables, stored: as of Values.
+      device: str, the CPU of this process.
+      slice_bytes: the most of a table that is read and set at once; a row is
+        never cut.
+    """
+    super().__init__(variables, stored)
+    self._slice_bytes = slice_bytes
+    tables = [*table_saver.find_shards(), *key_map.get_all_keys()]
+    large = shard_slices.choose_large(tables, slice_bytes)
+    self._whole: list[_Whole] = []
+    self._sliced: list[_Sliced] = []
+    with tf.name_scope('restorer'):
+      for target in self._targets:
+        if any(target.variable is each for each in large):
+          self._sliced.append(_build_sliced(target, device))
+        else:
+          self._whole.append(_build_whole(target, device, slice_bytes))
+
+  def restore(
+    self,
+    session: tf.Session,
+    path: str,
+    say: Callable[[str], None] = _log.info,
+  ) -> list[tf.Variable]:
+    """Gives the variables the values of a checkpoint.
+
+    The maps of keys are to be filled afterwards; see key_map.fill.
+
+    Args:
+      session: of the graph.
+      path: the checkpoint.
+      say: is given a line on a checkpoint that is partial, or that has smaller
+        tables.
+
+    Returns:
+      Those that the checkpoint lacks, and may lack.
+
+    Raises:
+      checkpoint_reader.DamageError: the checkpoint is not as it was written.
+      cli.PassingError: it cannot be read.
+      cli.RunError: it does not fit.
+      tf.errors.OpError: a ps is gone, say.
+    """
+    with checkpoint_reader.Reader(path) as reader:
+      names, read = self._prepare(path, reader)
+      if reader.base:
+        say(f'{path} has the rows touched since {reader.base}: reading both')
+      for growth in sorted(set(read.growths.values())):
+        before, after = (new_rows.NUM_BUCKETS * n for n in growth[1:])
+        say(
+          f'the table {growth.table!r} gets {after:,} rows instead of the '
+          f'{before:,} in {path}'
+        )
+      self._restore_whole(session, names, read)
+      for sliced in self._sliced:
+        self._restore_sliced(session, sliced, read)
+    targets = [whole.target for whole in self._whole]
+    return [t.variable for t in targets if t.name not in names]
 
   def _restore_whole(
     self, session: tf.Session, names: dict[str, str], read: '_Read'
@@ -292,6 +330,15 @@ class _Read:
         return whole[first : first + size]
 
     return np.concatenate(list(self._grow(name, growth, part, read_rows)))
+
+  def read_rows(self, name: str, first: int, size: int) -> Any:
+    """Returns some rows, of which no more is in memory than they are stored."""
+    read = functools.partial(self._reader.read_rows, name)
+    growth = self.growths.get(name)
+    if growth is None:
+      return read(first, size)
+    part = checkpoint_reader.Slice(first, size, '')
+    return np.concatenate(list(self._grow(name, growth, part, read)))
 
   def _grow(
     self,

@@ -15,12 +15,14 @@ minute, and then the task ends, and leaves all checkpoints where they are.
 
 import contextlib
 import errno
+import glob
 import logging
 import os
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
@@ -171,7 +173,13 @@ class Reader:
     return value
 
   def read_rows(self, name: str, first: int, size: int) -> Any:
-    """Returns `size` rows of a variable, from row `first`."""
+    """Returns `size` rows of a variable, from row `first`.
+
+    Of a large variable that is stored in one piece, as in a SavedModel, only
+    these rows are read, and so without its checksum, which is that of all.
+    """
+    if name not in self._ranges and self._own.is_large_piece(name):
+      return self._own.read_bytes(name, first, size)
     place = partial_names.name_place(self.shapes[name], first, size)
     return self.read(name, Slice(first, size, place))
 
@@ -196,7 +204,7 @@ class _Files:
     with open(f'{self._local}.index', 'rb') as file:
       index = file.read()
     self.hash = partial_names.compute_hash(index)
-    self._extents = _find_extents(index)
+    self._entries = _find_entries(index)
     self.shapes = reader.get_variable_to_shape_map()
     self.dtypes = reader.get_variable_to_dtype_map()
     self._reader = reader
@@ -215,9 +223,32 @@ class _Files:
 
   def find_slices(self, name: str) -> list[Slice]:
     shape = self.shapes[name]
-    if extents := self._extents.get(name):
-      return sorted(_describe(shape, each) for each in extents)
+    if slices := self._entries[name].slices:
+      return sorted(_describe(shape, each.extent) for each in slices)
     return [Slice(0, shape[0] if shape else 1, '')]
+
+  def is_large_piece(self, name: str) -> bool:
+    """Whether a variable is larger than a slice, and not stored in slices."""
+    entry = self._entries[name]
+    return entry.size > partial_names.SLICE_BYTES and not entry.slices
+
+  def read_bytes(self, name: str, first: int, size: int) -> Any:
+    """Returns rows of a variable that is stored in one piece, unchecked."""
+    entry, shape = self._entries[name], self.shapes[name]
+    row_bytes = entry.size // shape[0]
+
+    def read():
+      start = f'{self._local}.data-{entry.shard_id:05d}-of-'
+      [path] = glob.glob(f'{glob.escape(start)}*') or [f'{start}*']
+      with open(path, 'rb') as file:
+        file.seek(entry.offset + first * row_bytes)
+        found = file.read(size * row_bytes)
+      if len(found) < size * row_bytes:
+        raise ValueError(f'{path} is too short')
+      flat = np.frombuffer(found, self.dtypes[name].as_numpy_dtype)
+      return flat.reshape([size, *shape[1:]])
+
+    return self._try(read)
 
   def read(self, name: str, place: str = '') -> Any:
     if not place:
@@ -410,8 +441,8 @@ def _describe(shape: list[int], extents: Any) -> Slice:
   return Slice(*ranges[0], f'{" ".join(map(str, shape))} {text}')
 
 
-def _find_extents(index: bytes) -> dict[str, list]:
-  """Returns {name: list of the extents of its slices} of an index.
+def _find_entries(index: bytes) -> dict[str, tf_internals.BundleEntry]:
+  """Returns {name: its entry} of an index: its slices, and where its bytes are.
 
   TensorFlow tells no program what these are. The index is a table in the format
   of LevelDB whose values are BundleEntryProtos.
@@ -421,11 +452,9 @@ def _find_extents(index: bytes) -> dict[str, list]:
   *_, offset, size = _read_varints(footer, 0, 4)[0]
   for _, handle in _iterate_block(index, offset, size):
     for key, value in _iterate_block(index, *_read_varints(handle, 0, 2)[0]):
-      if not key:
-        continue  # The header.
-      entry = tf_internals.BundleEntry.FromString(value)
-      if entry.slices:
-        found[key.decode()] = [part.extent for part in entry.slices]
+      # That of a slice has a name of its own; that without one is the header.
+      if key and not key.startswith(b'\0'):
+        found[key.decode()] = tf_internals.BundleEntry.FromString(value)
   return found
 
 

@@ -50,13 +50,17 @@ def logdir_from_flags():
 def _find_logdir(logdir, checkpoint):
   """Returns `logdir`, or else the folder of a checkpoint's run, or None."""
   if logdir is None and _is_path(checkpoint):
-    logdir = os.path.dirname(urls.expand(checkpoint)) or '.'
-    # The best checkpoint is kept one level down.
-    absolute = logdir if urls.is_remote(logdir) else os.path.abspath(logdir)
-    parent = os.path.dirname(absolute)
-    if absolute == checkpoints.best_dir(parent):
-      logdir = parent
+    return find_folder(urls.expand(checkpoint))
   return logdir
+
+
+def find_folder(path: str) -> str:
+  """Returns the log directory in which a checkpoint is."""
+  folder = os.path.dirname(path) or '.'
+  # The best checkpoint is kept one level down.
+  absolute = folder if urls.is_remote(folder) else os.path.abspath(folder)
+  parent = os.path.dirname(absolute)
+  return parent if absolute == checkpoints.best_dir(parent) else folder
 
 
 def add_problem(words: Sequence[str]) -> list[str]:

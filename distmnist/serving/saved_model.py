@@ -16,7 +16,8 @@ spark/prediction.py reads it, too.
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -24,9 +25,10 @@ from absl import flags
 from google.protobuf.message import DecodeError
 
 from distmnist.cluster import errors
-from distmnist.common import cli
+from distmnist.common import cli, files
 from distmnist.common.names import EXPORT
 from distmnist.data import split
+from distmnist.serving import delta
 from distmnist.storage import copies, paths, scratch, urls
 
 _EXPORT_DIR = flags.DEFINE_string(
@@ -86,14 +88,13 @@ def write(
   saver: tf.train.Saver,
   inputs: Mapping[str, tf.Tensor],
   outputs: Mapping[str, tf.Tensor],
+  record: Mapping | None = None,
 ) -> int:
   """Writes the graph and the variables of a session, whole or not at all.
 
   Args:
     export_dir: new or empty; folders above it are made.
-    session: of the graph, its variables set.
-    saver: of these variables.
-    inputs, outputs: tensors [n, ...] of the graph, by the names they get.
+    session, saver, inputs, outputs, record: as of `build`.
 
   Returns:
     The bytes written.
@@ -101,12 +102,36 @@ def write(
   Raises:
     cli.RunError: it cannot be written.
   """
+
+  def fill(folder):
+    build(folder, session, saver, inputs, outputs, record)
+
+  return write_folder(export_dir, fill, _GRAPH_FILE)
+
+
+def write_folder(
+  export_dir: str, fill: Callable[[str], None], last: str
+) -> int:
+  """Makes a folder with all that `fill` puts there, whole or not at all.
+
+  Args:
+    export_dir: new or empty; folders above it are made.
+    fill: is given the path of a folder here, which it makes.
+    last: the name of the file that shows that the folder is whole; in a store
+      it comes last.
+
+  Returns:
+    The bytes written.
+
+  Raises:
+    cli.RunError: it cannot be written; and what `fill` raises.
+  """
   try:
     if not urls.is_remote(export_dir):
-      return _write_here(export_dir, session, saver, inputs, outputs)
+      return _write_here(export_dir, fill)
     draft = os.path.join(scratch.make('export'), 'model')
-    num_bytes = _write_here(draft, session, saver, inputs, outputs)
-    copies.upload_folder(draft, export_dir, lambda name: name == _GRAPH_FILE)
+    num_bytes = _write_here(draft, fill)
+    copies.upload_folder(draft, export_dir, lambda name: name == last)
     return num_bytes
   except (tf.errors.OpError, OSError) as error:
     is_op = isinstance(error, tf.errors.OpError)
@@ -117,13 +142,40 @@ def write(
     ) from error
 
 
-def _write_here(
+def _write_here(export_dir: str, fill: Callable[[str], None]) -> int:
+  parent, name = os.path.split(os.path.realpath(export_dir))
+  os.makedirs(parent, exist_ok=True)
+  with tempfile.TemporaryDirectory(prefix=f'.{name}.', dir=parent) as draft:
+    # The draft's own rights are its owner's alone; those of a folder in it are
+    # as usual here.
+    new = os.path.join(draft, name)
+    fill(new)
+    num_bytes = _sync(new)
+    # This replaces an empty folder, and fails if the folder is not empty.
+    os.rename(new, os.path.join(parent, name))
+  return num_bytes
+
+
+def build(
   folder: str,
   session: tf.Session,
   saver: tf.train.Saver,
   inputs: Mapping[str, tf.Tensor],
   outputs: Mapping[str, tf.Tensor],
-) -> int:
+  record: Mapping | None = None,
+) -> None:
+  """Writes a SavedModel to a folder that is not there yet.
+
+  Args:
+    folder: a path here.
+    session: of the graph, its variables set.
+    saver: of these variables.
+    inputs, outputs: tensors [n, ...] of the graph, by the names they get.
+    record: what delta.RECORD_FILE says of it; None: there is no such file.
+
+  Raises:
+    tf.errors.OpError, OSError: it cannot be written.
+  """
   served = tf.saved_model.build_signature_def(
     *(
       {n: tf.saved_model.build_tensor_info(t) for n, t in tensors.items()}
@@ -132,27 +184,28 @@ def _write_here(
     method_name=tf.saved_model.PREDICT_METHOD_NAME,
   )
   has_tables = tf.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)
-  parent, name = os.path.split(os.path.realpath(folder))
-  os.makedirs(parent, exist_ok=True)
-  with tempfile.TemporaryDirectory(prefix=f'.{name}.', dir=parent) as draft:
-    # The draft's own rights are its owner's alone; those of a folder in it are
-    # as usual here.
-    new = os.path.join(draft, name)
-    builder = tf.saved_model.Builder(new)
-    builder.add_meta_graph_and_variables(
-      session,
-      [tf.saved_model.SERVING],
-      {_SIGNATURE: served},
-      strip_default_attrs=True,
-      saver=saver,
-      # Fills the lookup tables when the model is loaded.
-      main_op=tf.tables_initializer() if has_tables else None,
-    )
-    builder.save()
-    num_bytes = _sync(new)
-    # This replaces an empty folder, and fails if the folder is not empty.
-    os.rename(new, os.path.join(parent, name))
-  return num_bytes
+  builder = tf.saved_model.Builder(folder)
+  builder.add_meta_graph_and_variables(
+    session,
+    [tf.saved_model.SERVING],
+    {_SIGNATURE: served},
+    strip_default_attrs=True,
+    saver=saver,
+    # Fills the lookup tables when the model is loaded.
+    main_op=tf.tables_initializer() if has_tables else None,
+  )
+  builder.save()
+  if record is not None:
+    path = os.path.join(folder, delta.RECORD_FILE)
+    os.makedirs(os.path.dirname(path))
+    files.write_json(path, record)
+
+
+class NoVariables(tf.train.Saver):
+  """Saves nothing: a SavedModel made with it lacks its variables."""
+
+  def save(self, *_: Any, **__: Any) -> None:
+    """Does nothing."""
 
 
 def _sync(folder: str) -> int:
