@@ -202,11 +202,10 @@ def write(
   def fill(folder):
     with (
       later.reading(path) as read_new,
-      _blaming(),
       earlier.reading(base.path) as read_old,
     ):
-      new = _Reader(read_new, names)
-      old = _Reader(read_old, old_names)
+      new = _Reader(read_new, names, contextlib.nullcontext)
+      old = _Reader(read_old, old_names, _blaming)
       about.update(_write_variables(folder, new, old, named.values(), maps))
     found = {
       'run': record['run'],
@@ -253,11 +252,23 @@ def _check_fits(
 class _Reader:
   """Reads variables, or some rows of them, by their names in the model."""
 
-  def __init__(self, read: Callable[..., Any], names: dict[str, str]):
-    self._read, self._names = read, names
+  def __init__(
+    self,
+    read: Callable[..., Any],
+    names: dict[str, str],
+    blaming: Callable[[], contextlib.AbstractContextManager],
+  ):
+    """
+    Args:
+      read: see restoring.Values.reading.
+      names: {name in the model: name for `read`}.
+      blaming: the context of each read, which names whose failure it is.
+    """
+    self._read, self._names, self._blaming = read, names, blaming
 
   def __call__(self, variable: tf.Variable, *rows: int) -> np.ndarray:
-    return self._read(self._names[variable.op.name], *rows)
+    with self._blaming():
+      return self._read(self._names[variable.op.name], *rows)
 
 
 def _write_variables(
@@ -327,14 +338,10 @@ def _write_rows(
         keys_now = new(keys.keys, *part)
         changed |= keys_now != old(keys.keys, *part)
       rows = np.flatnonzero(changed)
-      position = first + rows
-      file.write(
-        position=position,
-        key=keys_now[rows]
-        if keys
-        else sparse_table.find_id(position, num_rows),
-        values=values[rows],
-      )
+      key = sparse_table.find_id(first + rows, num_rows)
+      if keys:
+        key = keys_now[rows]
+      file.write(position=first + rows, key=key, values=values[rows])
       num_changed += len(rows)
   return {'rows': num_changed}
 
@@ -370,13 +377,14 @@ def _find_bits(array: np.ndarray) -> np.ndarray:
   """Returns an array in a type of Parquet: itself, or its bits.
 
   Raises:
-    cli.RunError: it has text.
+    cli.RunError: it has text, or complex numbers of 16 bytes.
   """
   if array.dtype.name in _ARROW:
     return array
   if array.dtype.hasobject or array.dtype.itemsize not in (1, 2, 4, 8):
-    raise cli.RunError(
-      f'--since takes no variable of {array.dtype.name}: {_WHOLE}'
+    raise _error(
+      f'takes numbers of at most 8 bytes, and a variable has '
+      f'{array.dtype.name}: {_WHOLE}'
     )
   return array.view(f'u{array.dtype.itemsize}')
 
