@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import cli
+from distmnist.common import cli, partial_names
 from distmnist.logdir import checkpoint_reader, checkpoints, restart, saving
 from distmnist.storage import retries
 from tests.logdir.checkpoints_test import save, truncate
@@ -265,6 +265,30 @@ def test_each_slice_is_read_as_it_was_saved(tmp_path):
     for name, value in many.items():
       [part] = reader.find_slices(name)
       assert reader.read(name, part) == value
+
+
+@pytest.mark.parametrize('dtype', [np.float16, tf.bfloat16.as_numpy_dtype])
+def test_rows_of_a_large_variable_in_one_piece_are_read_alone(
+  tmp_path, tf_session, monkeypatch, dtype
+):
+  monkeypatch.setattr(partial_names, 'SLICE_BYTES', 100)
+  table = np.random.default_rng(0).normal(size=[70, 3]).astype(dtype)
+  for name in 'a', 'z':
+    tf.get_variable(name, initializer=table if name == 'z' else -table)
+  tf_session.run(tf.global_variables_initializer())
+  path = tf.train.Saver().save(tf_session, str(tmp_path / 'model.ckpt'))
+  for first, size in (0, 70), (0, 1), (33, 20), (69, 1):
+    with checkpoint_reader.Reader(path) as reader:
+      found = reader.read_rows('z', first, size)
+    assert found.dtype == table.dtype
+    assert found.tobytes() == table[first : first + size].tobytes()
+  with checkpoint_reader.Reader(path) as reader:
+    truncate(f'{path}.data-00000-of-00001')
+    with pytest.raises(checkpoint_reader.DamageError, match='is too short'):
+      reader.read_rows('z', 33, 20)
+    os.remove(f'{path}.data-00000-of-00001')
+    with pytest.raises(checkpoint_reader.DamageError):
+      reader.read_rows('z', 33, 20)
 
 
 @pytest.mark.parametrize('sizes', [[10], [1] * 10, [4, 5, 1]])

@@ -223,7 +223,11 @@ def check_is(export_dir, whole):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('since', 'slice_bytes'),
-  [('checkpoint', 100), ('export', 100), ('step', 2**25)],
+  [
+    ('checkpoint', 100),
+    ('export', 100),
+    pytest.param('step', 2**25, marks=pytest.mark.daily),
+  ],
 )
 def test_an_export_and_a_delta_are_the_later_export(
   run, tmp_path, set_flags, monkeypatch, since, slice_bytes
@@ -287,7 +291,7 @@ def test_deltas_follow_each_other_and_one_of_nothing_changes_nothing(
   state = State().add(*range(30))
   base = export_whole(state.save(run), tmp_path / '0')
   since, model = base, base
-  for step in 1, 2, 3:
+  for step in 1, 2:
     path = state.step(step, 2 * step).add(50 + step).save(run)
     export_since(set_flags, since, path, tmp_path / f'delta {step}')
     since = str(tmp_path / f'delta {step}')
@@ -307,7 +311,11 @@ def test_deltas_follow_each_other_and_one_of_nothing_changes_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('since', 'slice_bytes'), [('checkpoint', 100), ('export', 2**25)]
+  ('since', 'slice_bytes'),
+  [
+    ('checkpoint', 100),
+    pytest.param('export', 2**25, marks=pytest.mark.daily),
+  ],
 )
 def test_a_table_that_has_become_larger(
   run, tmp_path, set_flags, monkeypatch, since, slice_bytes
@@ -449,6 +457,7 @@ def test_without_pyarrow_it_is_said_what_to_install(set_flags, monkeypatch):
     delta_writer.find_base('run')
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_averages_of_weights_are_what_is_exported(run, tmp_path, set_flags):
   paths = []
