@@ -24,6 +24,16 @@ def convert(called: str, values: np.ndarray) -> np.ndarray:
   return found
 
 
+def check_any(called: str, weights: np.ndarray) -> np.ndarray:
+  """Returns the weights of all examples; raises ValueError if all are 0."""
+  if weights.size and not weights.any():
+    raise ValueError(
+      f'{called}: all {weights.size:,} weights are 0: expected one or more '
+      'above 0, as no example counts'
+    )
+  return weights
+
+
 def find_wrong(values: np.ndarray) -> np.ndarray:
   """Returns which numbers are no weights, bool of their shape."""
   return ~((values >= 0) & np.isfinite(values))

@@ -254,7 +254,7 @@ def weigh_classes(
     if found.ndim or found.dtype.kind not in 'biuf':
       raise ValueError(f'{called} is {str(weight)[:40]}: expected a number')
     weights[classes == key] = example_weights.convert(called, found)
-  return weights
+  return example_weights.check_any('class_weight', weights)
 
 
 def check_labels(model: 'keras.Model', loss: Any, splits: Splits) -> None:
@@ -593,4 +593,5 @@ def _make_weights(called: str, weights: Nest) -> np.ndarray:
       f'{called} is {array.dtype.name} of shape {[*array.shape]}: expected [n],'
       ' a number for each example'
     )
-  return example_weights.convert(called, array)
+  weights = example_weights.convert(called, array)
+  return example_weights.check_any(called, weights)

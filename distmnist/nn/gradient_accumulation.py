@@ -2,7 +2,12 @@
 
   g = (1/K) sum_k g_k
 
-g_k is the gradient of the mean loss of slice k. No op of slice k + 1 that
+g_k is the gradient of the mean loss of slice k. Where the slices have weights
+w_k, as their losses are divided by a mask, it is
+
+  g = sum_k w_k g_k / sum_k w_k
+
+No op of slice k + 1 that
 depends on its examples begins before g_1 + ... + g_k is known, so memory holds
 the activations of one slice at a time, and one sum of gradients.
 
@@ -26,21 +31,26 @@ class SlicedLoss(NamedTuple):
     losses: list of float32 scalar tensors, one per slice.
     gates: list of tf.Operation, one per slice: all of the slice's examples come
       from it. It can be made to wait for more ops; see `wait`.
+    weights: list of float32 scalar tensors, how much each slice counts; None if
+      all count alike.
   """
 
   mean: tf.Tensor
   losses: list
   gates: list
+  weights: list | None = None
 
 
-def build_mean(losses, gates):
+def build_mean(
+  losses: list, gates: list, weights: list | None = None
+) -> tf.Tensor:
   """Returns the mean of `losses`, whose gradient is taken slice by slice.
 
   Args:
-    losses, gates: see SlicedLoss.
+    losses, gates, weights: see SlicedLoss.
   """
-  mean = sums.build_mean(losses)
-  sliced = SlicedLoss(mean, losses, gates)
+  mean = sums.build_mean(losses, weights)
+  sliced = SlicedLoss(mean, losses, gates, weights)
   graph_record.current().sliced_losses.append(sliced)
   return mean
 
@@ -65,38 +75,41 @@ def compute_mean(compute_gradients, loss, *args, **kwargs):
   if sliced is None:
     return compute_gradients(loss, *args, **kwargs)
   totals = []
-  for slice_loss, gate in zip(sliced.losses, sliced.gates, strict=True):
+  weights = sliced.weights or [None] * len(sliced.losses)
+  for slice_loss, gate, weight in zip(
+    sliced.losses, sliced.gates, weights, strict=True
+  ):
     wait(gate, [total.op for total in totals if total is not None])
     pairs = compute_gradients(slice_loss, *args, **kwargs)
     gradients, variables = zip(*pairs, strict=True)
-    if totals:
-      totals = list(map(_add, totals, gradients))
-    else:
-      totals = list(map(_widen, gradients))
+    before = totals or [None] * len(gradients)
+    totals = [
+      _add(total, gradient, weight)
+      for total, gradient in zip(before, gradients, strict=True)
+    ]
   n = len(sliced.losses)
+  of_all = sliced.weights and sums.add_up(sliced.weights)
   means = [
-    _divide(total, n, like)
+    _divide(total, n, of_all, like)
     for total, like in zip(totals, gradients, strict=True)
   ]
   return list(zip(means, variables, strict=True))
 
 
-def _widen(gradient):
+def _add(total, gradient, weight):
+  """Returns a sum of gradients with one more; None for a None of the first."""
   if gradient is None:
     return None
   with tf.device(gradient.device):
-    return sums.widen(gradient)
+    wide = sums.widen(gradient)
+    if weight is not None:
+      wide = sums.weigh(wide, weight)
+    return wide if total is None else total + wide
 
 
-def _add(total, gradient):
+def _divide(total, n, weight, like):
   if total is None:
     return None
   with tf.device(total.device):
-    return total + sums.widen(gradient)
-
-
-def _divide(total, n, like):
-  if total is None:
-    return None
-  with tf.device(total.device):
-    return tf.cast(total / n, like.dtype)
+    mean = total / n if weight is None else sums.divide(total, weight)
+    return tf.cast(mean, like.dtype)

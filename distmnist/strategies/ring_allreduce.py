@@ -4,13 +4,15 @@ Every worker i of n holds all variables x, and all take the same step:
 
   g = (1/n) sum_i g^i(x);  x <- Opt(x, g)
 
-g^i is the gradient of worker i's batch. A short vector goes from each worker to
-each; of a long one each worker adds up a chunk for all, so that a worker sends,
-and gets, 2 (n - 1) / n |x| as in a ring, but in two hops instead of 2 (n - 1)
-(exchange/ring/all_reduce.py, with its sources). All get the same bits, so that
-x stays equal everywhere, bit for bit. The gradients travel in buckets
-(exchange/ring/buckets.py), the last layers first, while those of the earlier
-layers are computed.
+g^i is the gradient of worker i's batch. Where its loss is divided by what
+counts in the batch, w^i, as by the sum of a mask, g = sum_i w^i g^i / sum_i
+w^i, and w^i travels with w^i g^i (Strategy.weigh_by). A short vector goes from
+each worker to each; of a long one each worker adds up a chunk for all, so that
+a worker sends, and gets, 2 (n - 1) / n |x| as in a ring, but in two hops
+instead of 2 (n - 1) (exchange/ring/all_reduce.py, with its sources). All get
+the same bits, so that x stays equal everywhere, bit for bit. The gradients
+travel in buckets (exchange/ring/buckets.py), the last layers first, while those
+of the earlier layers are computed.
 
 Variables, slots and the global_step live on each worker; before the first step
 the chief, which may have restored them, gives its own to all. Every step waits
@@ -100,7 +102,9 @@ class RingAllreduce(strategy.Strategy):
         )
         plateau = plateau_lib.find()
         is_untold = plateau.build_is_untold() if plateau else False
-        gradients = self._votes.build_means(gradients, variables, is_untold)
+        gradients = self._votes.build_means(
+          gradients, variables, is_untold, self._batch_weight
+        )
         if plateau:
           told = is_untold, self._votes.is_any_cut
           followed = [plateau.build_follow(*told)]

@@ -9,6 +9,10 @@ R is replicas_to_aggregate, N = total_num_replicas the number of workers. R = N
 (the default) is lock-step: one gradient per worker and update. R < N leaves
 N - R backup workers. R > N: a worker contributes several batches to an update.
 
+Where the loss of a batch is divided by what counts in it, w^j, as by the sum of
+a mask, the mean is (1 / sum_j w^j) sum_j w^j g^j instead: w^j g^j is pushed,
+and w^j with it (Strategy.weigh_by).
+
 With --worker_learning_rates (after tmulc18's synchronous SGD with different
 rates; plain SGD, R = N) worker i's gradient counts as g^i n lr_i / base, base
 being the optimizer's rate, so that the mean becomes
@@ -32,6 +36,7 @@ from distmnist.exchange.center import center
 from distmnist.exchange.copies import shard_copies
 from distmnist.exchange.rounds import shard_barrier, sync_replicas
 from distmnist.nn import worker_rates
+from distmnist.transport import gradients as gradients_lib
 from distmnist.transport import sharding, strategy
 
 _SYNC_BARRIER = flags.DEFINE_enum(
@@ -111,8 +116,11 @@ class SyncSgd(strategy.Strategy):
       gradients = self._center.compute_gradients(self._replicas.optimizer, loss)
       if self._gradient_factor is not None:
         gradients = [gradient * self._gradient_factor for gradient in gradients]
+      weight = self._batch_weight if self.batches_per_update > 1 else None
+      if weight is not None:
+        gradients = gradients_lib.weigh(gradients, weight)
       new_step, staleness = self._replicas.push_and_wait(
-        self._center, gradients, self.mark_done
+        self._center, gradients, self.mark_done, weight
       )
       return strategy.Update(new_step, staleness, *self._center.count_bytes())
 

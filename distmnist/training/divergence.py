@@ -124,8 +124,7 @@ def _build_loss(problem, some):
   batch = some.pack([tf.constant(array) for array in some.arrays()])
   batch = batch.preprocess(problem.preprocess, is_training=False)
   outputs = problem.build(batch.x, is_training=False)
-  loss, _ = problem.loss(batch.y, outputs, batch.weights)
-  return loss
+  return problem.loss(batch.y, outputs, batch.weights).mean
 
 
 class LossCheck:

@@ -1,7 +1,9 @@
 """The graph of a training step: the model's loss, under an update rule.
 
 `build_step_of` has its parts in order. The loss of a batch is the mean over its
-slices (--gradient_accumulation) and over the towers, one for each GPU.
+slices (--gradient_accumulation) and over the towers, one for each GPU. Where it
+is divided by what counts in a batch, as by a mask, that mean and the one over
+workers in lock-step are weighed by this (problem.BatchLoss.weight).
 """
 
 import contextlib
@@ -34,6 +36,11 @@ _SEED = flags.DEFINE_integer(
   'Seed of the initial weights and of the order of the images.',
   lower_bound=0,
 )
+
+
+# Of a batch in which nothing counts. Beside others it is lost in the sum; where
+# nothing counts in any, regularizers still move the weights, as in Keras.
+_LEAST_WEIGHT = 2.0**-40
 
 
 def seed_from_flags() -> int:
@@ -107,10 +114,16 @@ def build_step(
     dealing: batch_table.Dealing, how batches are dealt, or None.
     placement: what `make_global_step` gave, if it was called before.
   """
+
+  def build_loss(state):
+    loss, metrics, weight = _build_slices(cluster, problem, slices, state)
+    strategy.weigh_by(weight)
+    return loss, metrics
+
   return build_step_of(
     cluster,
     strategy,
-    lambda state: _build_slices(cluster, problem, slices, state),
+    build_loss,
     epochs_per_update,
     dealing,
     len(slices) * len(cluster.tower_devices),
@@ -253,11 +266,12 @@ def _build_slices(cluster, problem, slices, state):
     state: model_state.ModelState.
 
   Returns:
-    (loss, metrics), of the whole batch; see Step.
+    (loss, metrics, weight), of the whole batch; see Step and
+    problem.BatchLoss.
   """
   if len(slices) == 1:
     return _build_towers(cluster, problem, slices[0].batch)
-  losses, means = [], []
+  losses, means, weights = [], [], []
   for i, part in enumerate(slices):
     seeds.set_place(part.place)
     if i:
@@ -269,11 +283,17 @@ def _build_slices(cluster, problem, slices, state):
       tf.name_scope(f'slice_{i}'),
       tf.variable_scope(tf.get_variable_scope(), reuse=i > 0),
     ):
-      loss, mean = _build_towers(cluster, problem, part.batch)
+      loss, mean, weight = _build_towers(cluster, problem, part.batch)
     losses.append(loss)
     means.append(mean)
+    weights.append(weight)
   gates = [part.gate for part in slices]
-  return gradient_accumulation.build_mean(losses, gates), _average_each(means)
+  weights = weights if weights[0] is not None else None
+  return (
+    gradient_accumulation.build_mean(losses, gates, weights),
+    _average_each(means),
+    weights and sums.build_mean(weights),
+  )
 
 
 def _build_towers(cluster, problem, batch):
@@ -283,9 +303,9 @@ def _build_towers(cluster, problem, batch):
   loss is pushed once.
 
   Returns:
-    (loss, metrics), of the whole batch; see Step.
+    (loss, metrics, weight), as of _build_slices.
   """
-  devices, losses, means = cluster.tower_devices, [], []
+  devices, losses, means, weights = cluster.tower_devices, [], [], []
   parts = [batch]
   if len(devices) > 1:
     with tf.device(cluster.cpu_device):
@@ -302,9 +322,12 @@ def _build_towers(cluster, problem, batch):
         )
       part = split_lib.Split(*parts[i])
       outputs, penalty = _build_outputs(problem, part.x)
-      loss, _ = problem.loss(part.y, outputs, part.weights)
+      loss = problem.loss(part.y, outputs, part.weights)
       _take_losses()  # What loss() added to them is in its result.
-      losses.append(loss + penalty if penalty is not None else loss)
+      mean = loss.mean
+      losses.append(mean + penalty if penalty is not None else mean)
+      if loss.weight is not None:
+        weights.append(tf.maximum(loss.weight, _LEAST_WEIGHT))
       found = problem.metrics(part.y, outputs, part.weights)
       # The step's `loss` is what it minimizes; one of metrics() is judged. Of
       # an AUC and the like a batch has none that could be averaged.
@@ -315,9 +338,14 @@ def _build_towers(cluster, problem, batch):
           if name != 'loss' and getattr(values, 'is_mean', True)
         }
       )
+  weights = weights or None
   if len(devices) == 1:
-    return losses[0], means[0]
-  return sums.build_mean(losses), _average_each(means)
+    return losses[0], means[0], weights and weights[0]
+  return (
+    sums.build_mean(losses, weights),
+    _average_each(means),
+    weights and sums.build_mean(weights),
+  )
 
 
 def _build_outputs(problem, x):

@@ -156,7 +156,6 @@ def _describe(task, choice, step):
       _log.info(line)
     for line in table_checks.describe(choice.problem, strategy):
       _log.info(line)
-    _describe_partial_loss(cluster, choice)
     caveat = batch_norm.describe_averages(choice.rule, strategy.has_local_steps)
     for line in idle_flags.describe(
       *(choice.rule, strategy, not choice.problem.is_custom),
@@ -173,21 +172,6 @@ def describe_groups(step):
   for name, text in step.moved_by.items():
     moved.setdefault(text, []).append(name)
   return [f'{text}: {groups.shorten(names)}' for text, names in moved.items()]
-
-
-def _describe_partial_loss(cluster, choice):
-  problem, plan = choice.problem, choice.plan
-  num_batches = plan.dealing.pushes_per_step * plan.num_slices
-  num_batches *= len(cluster.tower_devices)
-  is_partial = problem.has_keras_model and problem.module.has_partial_loss
-  if is_partial and num_batches > 1:
-    _log.info(
-      'the loss has a mask or ignore_class: each batch of --batch_size is '
-      'divided by what counts in it, so the mean over the %d batches of an '
-      'update is not the loss of one batch %d times as large',
-      num_batches,
-      num_batches,
-    )
 
 
 def describe_task(task, choice):

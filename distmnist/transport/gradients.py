@@ -3,6 +3,7 @@
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
+from distmnist.transport import sums
 
 
 def find_moved(pairs):
@@ -39,3 +40,17 @@ def make_dense(gradient):
     return gradient
   with tf.device(gradient.device):
     return tf.convert_to_tensor(gradient)
+
+
+def weigh(gradients: list, weight: tf.Tensor) -> list:
+  """Returns gradients times a weight, each on its own device.
+
+  Args:
+    gradients: list of float tensors.
+    weight: float32 scalar tensor.
+  """
+  weighed = []
+  for gradient in gradients:
+    with tf.device(gradient.device):
+      weighed.append(sums.weigh(gradient, weight))
+  return weighed

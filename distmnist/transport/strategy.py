@@ -108,7 +108,7 @@ class Strategy:
   has_center_optimizer = True
   is_lock_step = has_local_steps = overlaps_exchange = False
   max_shard_bytes = None
-  _build_mark = None
+  _build_mark = _batch_weight = None
   needs_warmup = waits_for_all = takes_tables = False
   refuses_tables_with = needs_sgd = ''
 
@@ -164,6 +164,20 @@ class Strategy:
         global_step once `ops` have run (training/batches/dispatcher.py).
     """
     self._build_mark = build_mark
+
+  def weigh_by(self, weight: tf.Tensor | None) -> None:
+    """Has a mean over workers weigh their gradients; called before `minimize`.
+
+    With g^i the gradient of worker i's loss and w_i its weight, the mean of an
+    update is sum_i w_i g^i / sum_i w_i: the gradient of one loss of all their
+    batches, where each loss is divided by w_i, as by the sum of a mask. A rule
+    that takes no such mean ignores it.
+
+    Args:
+      weight: float32 scalar tensor, w_i of this worker's batch; None if all
+        count alike.
+    """
+    self._batch_weight = weight
 
   def mark_done(self, ops, has_moved=None):
     """Returns `ops`, the list that ends a push, and the ops that follow it.

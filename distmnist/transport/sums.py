@@ -30,6 +30,34 @@ def add_up(tensors):
   return wide[0] + wide[1] if len(wide) == 2 else tf.reduce_sum(wide, 0)
 
 
-def build_mean(tensors):
-  """Returns the mean of a list of float tensors of one shape and dtype."""
-  return tf.cast(add_up(tensors) / len(tensors), tensors[0].dtype)
+def build_mean(tensors, weights=None):
+  """Returns the mean of a list of float tensors of one shape and dtype.
+
+  Args:
+    tensors: the list.
+    weights: list of float32 scalar tensors, how much each counts; None if all
+      count alike.
+  """
+  if weights is None:
+    return tf.cast(add_up(tensors) / len(tensors), tensors[0].dtype)
+  weighted = [
+    weigh(widen(tensor), weight)
+    for tensor, weight in zip(tensors, weights, strict=True)
+  ]
+  mean = divide(add_up(weighted), add_up(weights))
+  return tf.cast(mean, tensors[0].dtype)
+
+
+def weigh(tensor, weight):
+  """Returns a float tensor times a float32 scalar tensor, in its own dtype."""
+  return tensor * tf.cast(weight, tensor.dtype)
+
+
+def divide(total, weight):
+  """Returns a sum of weighed tensors over the sum of weights; 0 if that is 0.
+
+  Args:
+    total: float tensor.
+    weight: float32 scalar tensor.
+  """
+  return tf.math.divide_no_nan(total, tf.cast(weight, total.dtype))

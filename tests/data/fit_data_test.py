@@ -102,6 +102,11 @@ def test_the_weights_of_classes_are_those_of_keras_and_of_training_alone():
     ({'sample_weight': [NAN] * 10}, 'sample_weight: 10 values are missing'),
     ({'sample_weight': [[1], [1, 2]]}, '^sample_weight has values of several'),
     ({'sample_weight': -X}, '^sample_weight: 9 of 10 weights are negative'),
+    ({'sample_weight': 0 * X}, '^sample_weight: all 10 weights are 0'),
+    (
+      {'class_weight': dict.fromkeys(range(10), 0)},
+      '^class_weight: all 10 weights are 0',
+    ),
     ({'class_weight': {'yes': 2}}, 'class_weight={.yes.: 2} .* in y'),
     ({'class_weight': {1: None}}, r'^class_weight\[1\] is None'),
     ({'class_weight': {1: NAN}}, r'^class_weight\[1\]: '),

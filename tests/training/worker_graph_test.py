@@ -175,40 +175,6 @@ def test_linear_scaling_counts_gpus(find_schedule):
   assert schedule.scale == 4
 
 
-NET = """
-import keras
-import numpy as np
-
-loss = keras.losses.SparseCategoricalCrossentropy(True, ignore_class={})
-
-def load(split):
-  return np.ones([90, 3], 'f'), np.arange(90) % 3
-
-def make_model():
-  return keras.Sequential([keras.layers.Dense(3)])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('ignored', 'words', 'num_batches'),
-  [
-    (0, ['--strategy=sync_sgd', '--gradient_accumulation=3'], 6),
-    (0, ['--strategy=async_sgd'], 1),
-    (None, ['--strategy=sync_sgd'], 2),
-  ],
-)
-def test_a_loss_that_leaves_some_out_is_named(
-  build, tmp_path, ignored, words, num_batches
-):
-  path = problems.write(tmp_path / 'net.py', NET.format(ignored))
-  *_, lines = build(WORKER, f'--problem={path}', '--batch_size=5', *words)
-  found = [x for x in lines if x.startswith('the loss has a mask or ignore_cl')]
-  assert len(found) == (ignored == 0 and num_batches > 1)
-  if found:
-    assert f' over the {num_batches} batches of an update is not ' in found[0]
-
-
 @pytest.mark.parametrize('has_summaries', [False, True])
 def test_what_differs_from_step_to_step_is_fetched(
   tf_session, set_flags, has_summaries

@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.ring import buckets
-from distmnist.transport import strategy
+from distmnist.transport import gradients as gradients_lib
+from distmnist.transport import strategy, sums
 
 # The largest number of float16 is 65,504. Who takes longer makes single steps.
 _MOST_MS = 60_000
@@ -44,26 +45,37 @@ class Votes(strategy.RunAgreement):
     self.wants_stop = False
     self._cluster = cluster
     self._bucket_bytes = bucket_bytes
-    self._variables = ()
+    self._variables, self._has_weights = (), False
     self.forget()
 
-  def build_means(self, gradients, variables, is_cut=False):
+  def build_means(self, gradients, variables, is_cut=False, weight=None):
     """Returns the workers' mean gradients; sets `mean` and `is_any_cut`.
 
     Args:
       gradients, variables: see buckets.build_means.
       is_cut: bool scalar tensor, whether this worker has cut the rate, of which
         the others are to hear in this step.
+      weight: float32 scalar tensor, how much this worker's gradients count; see
+        Strategy.weigh_by. None if those of all count alike.
     """
-    self._variables = variables
+    self._variables, self._has_weights = variables, weight is not None
     with tf.device(self._cluster.cpu_device):
       own = tf.py_func(self._vote, [], tf.float32, name='votes')
       # If the votes are lost, a worker that wants to stop votes again.
       own = tf.ensure_shape(own, [_NUM_VOTES])
       own += tf.cast(is_cut, tf.float32) * _HAS_CUT
+      if weight is not None:
+        # As it arrives, so that gradients are weighed by what is added up.
+        weight = tf.cast(weight, self._cluster.wire_dtype)
+        weight = tf.cast(weight, tf.float32)
+        gradients = gradients_lib.weigh(gradients, weight)
+        own = tf.concat([own, [weight]], 0)
       means, self.mean = buckets.build_means(
         self._cluster, gradients, variables, own, self._bucket_bytes
       )
+      if weight is not None:
+        mean_weight, self.mean = self.mean[-1], self.mean[:-1]
+        means = [sums.divide(mean, mean_weight) for mean in means]
       self.is_any_cut = self.mean[-1] > 0
     return means
 
@@ -90,7 +102,10 @@ class Votes(strategy.RunAgreement):
     Args:
       has_failed: bool, see buckets.build_leave.
     """
-    own = tf.constant(_WANTS_STOP + _HAS_LEFT)
+    own = _WANTS_STOP + _HAS_LEFT
+    if self._has_weights:
+      own = np.append(own, np.float32(0))
+    own = tf.constant(own)
     return buckets.build_leave(
       self._cluster, self._variables, own, self._bucket_bytes, has_failed
     )

@@ -47,6 +47,25 @@ def make_accumulators(shards):
   return accumulators
 
 
+def make_weights(weight, devices):
+  """Returns accumulators of the workers' weights, and what they take.
+
+  Args:
+    weight: float32 scalar tensor, this worker's; see Strategy.weigh_by.
+    devices: list of str, where each accumulator is to be.
+
+  Returns:
+    (list of (Accumulator, device), list of (weight on that device, None)).
+  """
+  accumulators, pushed = [], []
+  for i, device in enumerate(devices):
+    with tf.device(device):
+      made = Accumulator(tf.float32, [], f'round/weights_{i}')
+      pushed.append((tf.identity(weight), None))
+    accumulators.append((made, device))
+  return accumulators, pushed
+
+
 class GivenParts:
   """With which token each worker has given each part, in a table on each ps.
 

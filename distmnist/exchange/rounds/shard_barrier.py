@@ -16,7 +16,7 @@ import functools
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import contributions, sync_round
-from distmnist.transport import nonfinite
+from distmnist.transport import nonfinite, sums
 
 # How many units of a ps a worker may have on their way beyond the last one that
 # is updated. Were all sent at once, each would be whole only at the end, and no
@@ -48,13 +48,15 @@ class ShardBarrier:
     # Read once per step, before the gradients are computed.
     self._own_token = self._token.value()
 
-  def push_and_wait(self, copies, gradients, mark_done):
+  def push_and_wait(self, copies, gradients, mark_done, weight=None):
     """Pushes gradients, and pulls the new center.
 
     Args:
       copies: shard_copies.ShardCopies.
       gradients: list of tensors like `copies.views`.
       mark_done: callable(ops) -> ops, Strategy.mark_done.
+      weight: float32 scalar tensor, by which the gradients are weighed, or
+        None; see Strategy.weigh_by.
 
     Returns:
       (new_step, staleness): int64 scalar tensors, see
@@ -63,13 +65,21 @@ class ShardBarrier:
     pairs = copies.to_shards(gradients)
     shards = [shard for _, shard in pairs]
     units = copies.find_units()
+    accumulators, parts = contributions.make_accumulators(shards), units
+    if weight is not None:  # Each unit is divided by what came with it.
+      of_weight, pushed = contributions.make_weights(
+        weight, [shards[unit[0]].device for unit in units]
+      )
+      parts = [[*unit, len(shards) + i] for i, unit in enumerate(units)]
+      accumulators += of_weight
+      pairs += pushed
     self._round = sync_round.Round(
       self._cluster,
       self._num_contributions,
       self._global_step,
-      contributions.make_accumulators(shards),
+      accumulators,
       self._token,
-      units,
+      parts,
       by_unit=True,
     )
     self._build_update(shards, units)
@@ -113,10 +123,16 @@ class ShardBarrier:
     tokens, end = the_round.tokens, the_round.entry.read_token() + 1
     means, is_due = [None] * len(shards), {}
     for number, unit in enumerate(units):
-      for i in unit:
-        accumulator, place = the_round.accumulators[i]
-        with tf.device(place):
+      place, weight = shards[unit[0]].device, None
+      with tf.device(place):
+        for of_weight in the_round.parts[number][len(unit) :]:
+          accumulator, _ = the_round.accumulators[of_weight]
+          weight = accumulator.take_grad(the_round.num_contributions)
+        for i in unit:
+          accumulator, _ = the_round.accumulators[i]
           mean = accumulator.take_grad(the_round.num_contributions)
+          if weight is not None:
+            mean = sums.divide(mean, weight)
           means[i] = nonfinite.check_mean(mean, self._cluster.task_index)
       with tf.control_dependencies([means[i] for i in unit]):
         due = tokens.units.begin(number, end)

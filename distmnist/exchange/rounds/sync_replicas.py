@@ -15,6 +15,8 @@ optimizer's. What is replaced, and why:
   came in time.
 - Its mean of the gradients of rows (see sparse_sum.py), which `_MeanApplier`
   takes and applies together with the others.
+- Its divisor, R, where workers have weights: these have an accumulator of their
+  own, by whose mean the mean of the weighed gradients is divided.
 """
 
 import functools
@@ -50,7 +52,7 @@ class SyncReplicas:
     self.optimizer = optimizer
     self._round = None
 
-  def push_and_wait(self, center, gradients, mark_done):
+  def push_and_wait(self, center, gradients, mark_done, weight=None):
     """Pushes gradients, and waits for the update.
 
     Args:
@@ -58,6 +60,8 @@ class SyncReplicas:
       gradients: list of tensors like `center.views`, followed by those like
         `center.rows.views`.
       mark_done: callable(ops) -> ops, Strategy.mark_done.
+      weight: float32 scalar tensor, by which the gradients are weighed, or
+        None; see Strategy.weigh_by.
 
     Returns:
       (new_step, staleness): int64 scalar tensors, the global_step of the new
@@ -70,14 +74,20 @@ class SyncReplicas:
     )
     of_rows = [(_make_sum(v), v.device) for _, v in sparse]
     accumulators = [(_find_accumulator(v), v.device) for _, v in dense]
+    of_weight = []
+    if weight is not None:
+      of_weight, pushed = contributions.make_weights(
+        weight, [self._global_step.device]
+      )
+      pairs += pushed
     self._round = sync_round.Round(
       self._cluster,
       self._replicas_to_aggregate,
       self._global_step,
-      accumulators + of_rows,
+      accumulators + of_rows + of_weight,
       self._token,
       parts=center.find_units()
-      + [[len(dense) + i] for i in range(len(sparse))],
+      + [[len(dense) + i] for i in range(len(sparse) + len(of_weight))],
     )
     applier = _MeanApplier(
       self.optimizer,
@@ -85,6 +95,7 @@ class SyncReplicas:
       self._cluster.task_index,
       [(*total, v) for total, (_, v) in zip(of_rows, sparse, strict=True)],
       self._round.state_means,
+      of_weight,
     )
     optimizer = tf.train.SyncReplicasOptimizer(
       applier, self._replicas_to_aggregate, self._cluster.num_workers
@@ -109,7 +120,9 @@ class SyncReplicas:
 class _MeanApplier(tf.train.Optimizer):
   """An optimizer that applies a round's means, and all that goes with them."""
 
-  def __init__(self, optimizer, replicas_to_aggregate, worker, of_rows, state):
+  def __init__(
+    self, optimizer, replicas_to_aggregate, worker, of_rows, state, of_weight
+  ):
     """
     Args:
       optimizer: tf.train.Optimizer, which applies the means.
@@ -117,11 +130,13 @@ class _MeanApplier(tf.train.Optimizer):
       worker: int, the task_index.
       of_rows: list of (sparse_sum.SparseSum, its device, the shard of a table).
       state: state_means.StateMeans, of the model's own variables.
+      of_weight: list of (contributions.Accumulator, its device), the one of the
+        weights; empty if there are none.
     """
     super().__init__(use_locking=False, name='means')
     self._optimizer, self._worker = optimizer, worker
     self._replicas_to_aggregate = replicas_to_aggregate
-    self._of_rows, self._state = of_rows, state
+    self._of_rows, self._state, self._of_weight = of_rows, state, of_weight
 
   def apply_gradients(self, grads_and_vars, global_step, name=None):
     """Applies means, in the dtypes of their variables, and counts the update.
@@ -133,16 +148,24 @@ class _MeanApplier(tf.train.Optimizer):
       name: unused.
     """
     del name
-    pairs = []
+    pairs, weight = [], None
+    for accumulator, device in self._of_weight:
+      with tf.device(device):
+        weight = accumulator.take_grad(self._replicas_to_aggregate)
     for mean, variable in grads_and_vars:
       if mean is not None:
         with tf.device(variable.device):
+          if weight is not None:
+            mean = sums.divide(mean, weight)
           mean = tf.cast(mean, variable.dtype.base_dtype)
           mean = nonfinite.check_mean(mean, self._worker)
       pairs.append((mean, variable))
     for total, device, shard in self._of_rows:
       with tf.device(device):
         mean = total.take_grad(self._replicas_to_aggregate)
+        if weight is not None:
+          values = sums.divide(mean.values, weight)
+          mean = tf.IndexedSlices(values, mean.indices, mean.dense_shape)
       pairs.append((mean, shard))
     if not self._of_rows and not self._state.accumulators:
       return self._optimizer.apply_gradients(pairs, global_step)

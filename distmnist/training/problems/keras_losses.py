@@ -1,20 +1,28 @@
 """A loss in the words of Keras: the mean over a batch that `model.fit` has."""
 
 import inspect
+import math
 import warnings
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
 
 
-def compute(given, y, outputs, loss_weight=None, weights=None):
-  """Returns the mean loss of a batch, a float scalar.
+def compute(
+  given: Any,
+  y: Any,
+  outputs: Any,
+  loss_weight: Any = None,
+  weights: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+  """Returns the mean loss of a batch, and what it is divided by.
 
   It is Keras's own mean: what a mask or a loss leaves out does not count, and
   outputs of less than float32 are widened first. With weights it is the sum of
-  weight * loss, divided by the number of examples and not by the sum of the
-  weights: so the mean over equal batches is the loss of all in one batch.
+  weight * loss, divided by the number of what counts and not by the sum of the
+  weights, unless the loss has reduction='mean_with_sample_weight'.
 
   Args:
     given: a name, a keras.losses.Loss or a function of (y, outputs); or a nest
@@ -22,6 +30,12 @@ def compute(given, y, outputs, loss_weight=None, weights=None):
     y, outputs: tensors [n, ...], or nests of one.
     loss_weight: what `compile` takes as loss_weights.
     weights: float32 tensor [n], those of the examples, or None.
+
+  Returns:
+    (mean, divisor): a float scalar, and a float32 scalar by which the mean over
+    several batches is to weigh each: the sum of the mask, or of the weights
+    where the loss divides by that, per number in the mask; None if all batches
+    of a size count alike.
 
   Raises:
     ValueError: there are several outputs, the loss is a sum over the batch, or
@@ -38,25 +52,19 @@ def compute(given, y, outputs, loss_weight=None, weights=None):
         axes = max(1, outputs.shape.ndims - 1)
         loss = _fix_rank(loss, axes)
         weights = tf.reshape(weights, [-1] + [1] * (axes - 1))
+      loss, values = _keep_values(loss)
       mean = loss(y, outputs, weights)
     except SyntaxWarning as warning:
       raise ValueError(str(warning)) from warning
   if loss_weight is not None:
     mean *= float(_take_only(loss_weight, 'loss weight'))
-  return mean
-
-
-def is_partial(given, outputs):
-  """Whether a loss leaves out a part of a batch, as by a mask.
-
-  Then its mean over two batches is not the mean of the two means.
-
-  Args:
-    given, outputs: see `compute`.
-  """
-  mask = tf_internals.get_mask(_take_only(outputs, 'output'))
-  ignored = getattr(_take_only(given, 'loss'), 'ignore_class', None)
-  return mask is not None or ignored is not None
+  masks = [tf_internals.get_mask(of) for of in (outputs, *values)]
+  counted = [tf.cast(m, tf.float32) for m in masks if m is not None]
+  if weights is not None and loss.reduction == 'mean_with_sample_weight':
+    counted.append(weights)
+  if not counted:
+    return mean, None
+  return mean, tf.stop_gradient(tf.reduce_mean(math.prod(counted)))
 
 
 def pair(y, outputs):
@@ -119,6 +127,22 @@ def _fix_rank(loss, ndims):
   loss = _copy(loss)
   loss.call = call
   return loss
+
+
+def _keep_values(loss):
+  """Returns (a copy of the loss, the list that gets the values it computes).
+
+  Keras leaves the mask of `ignore_class` on these.
+  """
+  compute_values, kept = loss.call, []
+
+  def call(y, outputs):
+    kept.append(compute_values(y, outputs))
+    return kept[-1]
+
+  loss = _copy(loss)
+  loss.call = call
+  return loss, kept
 
 
 def _copy(loss):

@@ -78,6 +78,10 @@ def count(metric, y, outputs, weights=None):
   from keras import metrics  # noqa: PLC0415  Only for Keras models.
 
   more = {} if weights is None else {'sample_weight': weights}
+  mask = tf_internals.get_mask(outputs)
+  if more and mask is not None:  # Keras multiplies them, whatever their ranks.
+    shape = [-1] + [1] * (mask.shape.rank - 1)
+    more['sample_weight'] = tf.reshape(weights, shape)
   first = [tf.constant(value) for value in _read_first(metric)]
   states = metric.stateless_update_state(first, y, outputs, **more)
   added = [state - start for state, start in zip(states, first, strict=True)]

@@ -69,10 +69,6 @@ class KerasModule:
   """A user's Keras module with the functions that problem.Problem calls.
 
   All other attributes are the module's own.
-
-  Attributes:
-    has_partial_loss: bool, whether its loss leaves out a part of a batch; known
-      once the loss is built.
   """
 
   def __init__(self, module, model):
@@ -85,7 +81,6 @@ class KerasModule:
     self._model = keras_model.KerasModel(model)
     self._compiled = tf_internals.get_compile_arguments(model)
     self._metrics = None
-    self.has_partial_loss = False
 
   def __getattr__(self, name):
     return getattr(self._module, name)
@@ -112,7 +107,7 @@ class KerasModule:
     )
 
   def loss(self, y, outputs, weights=None):
-    """Returns the mean loss, or what the file's own function gives.
+    """Returns what keras_losses.compute or the file's own function gives.
 
     Args:
       y, outputs: nests of tensors [n, ...].
@@ -133,7 +128,6 @@ class KerasModule:
         "there is no loss: expected loss = 'mse' or the like, a function "
         'loss(y, outputs), or a model that is compiled with one'
       )
-    self.has_partial_loss = keras_losses.is_partial(given, outputs)
     return keras_losses.compute(given, y, outputs, loss_weight, weights)
 
   def _is_own(self, given):

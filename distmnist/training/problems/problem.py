@@ -9,7 +9,9 @@ every strategy:
                                   does not exist; or (x, y, w), w [n] the
                                   weights of the examples
   build(x, is_training) -> outputs, or make_model() -> keras.Model
-  loss(y, outputs)                [n], or the mean over the batch, a scalar
+  loss(y, outputs)                [n], or the mean over the batch, a scalar;
+                                  or (values, weights), of one shape [n, ...],
+                                  for sum(weights * values) / sum(weights)
   metrics(y, outputs)             {name: [n]}; the means are reported, with
                                   weights sum(w * metric) / sum(w)
   finish(means) -> {name: float}  computed from these means, such as rmse
@@ -32,9 +34,10 @@ every strategy:
                                   or groups(), called once the flags are read
 
 The first three are required. With `make_model` the loss and the metrics may be
-Keras's, see keras_problem.py. With weights the loss is sum(w * loss) / n, as in
-Keras, so that the mean over the equal batches of workers, of slices and of GPUs
-is the loss of one large batch.
+Keras's, see keras_problem.py. With weights w of the examples the loss is
+sum(w * loss) / n, as in Keras. Either way the mean over the batches of workers
+in lock-step, of slices and of GPUs is the loss of one large batch: one that is
+divided by weights or a mask counts by the sum of these (BatchLoss.weight).
 
 The file itself, `load`, `prepare`, `make_model`, `finish` and `spec` run
 eagerly; the others build the graph. distmnist's own problem is
@@ -43,6 +46,7 @@ problems/images.py.
 
 import contextlib
 import re
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -119,6 +123,21 @@ def open_graph(device=None):
     with tf.device(device):
       tf.train.get_or_create_global_step()
     yield graph
+
+
+class BatchLoss(NamedTuple):
+  """The loss of a batch.
+
+  Attributes:
+    mean: float32 scalar tensor.
+    values: float32 tensor [n], of which it is the mean; None if not known.
+    weight: float32 scalar tensor, by which the mean over several batches is to
+      weigh each: what it is divided by, per example; None for n.
+  """
+
+  mean: tf.Tensor
+  values: tf.Tensor | None = None
+  weight: tf.Tensor | None = None
 
 
 class Problem:
@@ -200,31 +219,34 @@ class Problem:
     with classic_variables.shared(self.error):
       return self.call('build', x, is_training)
 
-  def loss(self, y, outputs, weights=None):
-    """Returns (mean, values): a float32 scalar and float32 [n], or None.
+  def loss(self, y, outputs, weights=None) -> BatchLoss:
+    """Returns the loss of a batch.
 
     Args:
       y, outputs: nests of tensors [n, ...].
       weights: float32 tensor [n], those of the examples, or None.
 
     Raises:
-      cli.UsageError: it is neither [n] nor a scalar, or not floats; or there
-        are weights, and it is a mean that the file has computed without them.
+      cli.UsageError: it has another shape, or is not floats; or there are
+        weights, and it is a mean that the file has computed without them.
     """
-    args = ()
     if self.has_keras_model and not self.module.has_own_loss(y, outputs):
-      args = (weights,)
-    found = _check_loss(self.error, self.call('loss', y, outputs, *args))
+      mean, weight = self.call('loss', y, outputs, weights)
+      return BatchLoss(_check_loss(self.error, mean), None, weight)
+    found = self.call('loss', y, outputs)
+    if isinstance(found, (list, tuple)):
+      return _divide(self.error, found, weights)
+    found = _check_loss(self.error, found)
     if found.shape.ndims == 0:
-      if weights is not None and not args:
+      if weights is not None:
         raise self.error(
           'loss() gave a mean, but load() gives weights: expected the loss of '
           'each example, [n]'
         )
-      return found, None
+      return BatchLoss(found)
     if weights is not None:
       found *= weights
-    return tf.reduce_mean(found), found
+    return BatchLoss(tf.reduce_mean(found), found)
 
   def metrics(self, y, outputs, weights=None):
     """Returns {name: float32 [n] or metric_total.Total}.
@@ -356,6 +378,35 @@ def _check_loss(error, found):
   return tf.cast(found, tf.float32)
 
 
+def _divide(error, found, of_examples):
+  """Returns the BatchLoss of a loss() that gives weights of its own.
+
+  Args:
+    error: callable(str) -> the error of the problem.
+    found: list or tuple, what loss() gave.
+    of_examples: float32 tensor [n], or None; they do not count in the divisor.
+
+  Raises:
+    cli.UsageError: it is no pair of tensors of one shape.
+  """
+  try:
+    values, weights = (tf.cast(part, tf.float32) for part in found)
+    values.shape.assert_is_compatible_with(weights.shape)
+    if not values.shape.rank:
+      raise ValueError('a scalar')
+    if of_examples is not None:
+      shape = [-1] + [1] * (values.shape.rank - 1)
+      values *= tf.reshape(of_examples, shape)
+  except (TypeError, ValueError) as wrong:
+    raise error(
+      f'loss() gave {problem_module.shorten(found)}: expected one loss an '
+      'example, their mean, or two tensors of one shape [n, ...], (values, '
+      'weights)'
+    ) from wrong
+  mean = tf.math.divide_no_nan(*metric_total.Mean.of(values, weights))
+  return BatchLoss(mean, None, tf.stop_gradient(tf.reduce_mean(weights)))
+
+
 def build_sums(problem, y, outputs, weights=None):
   """Returns {name: metric_total.Mean}, the metrics of these examples.
 
@@ -375,10 +426,12 @@ def build_sums(problem, y, outputs, weights=None):
     for name, values in problem.metrics(y, outputs, weights).items()
   }
   if 'loss' not in sums:
-    mean, values = problem.loss(y, outputs, weights)
-    if values is None:
+    loss = problem.loss(y, outputs, weights)
+    if loss.values is None:
       n = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
-      sums['loss'] = metric_total.Mean(mean * n, n)
+      if loss.weight is not None:
+        n *= loss.weight
+      sums['loss'] = metric_total.Mean(loss.mean * n, n)
     else:
-      sums['loss'] = metric_total.Mean.of(values)
+      sums['loss'] = metric_total.Mean.of(loss.values)
   return sums

@@ -55,7 +55,7 @@ def check_graph(problem, split, batch_size, strategy=None):
     with noted.scope():
       outputs = problem.build(batch.x, is_training=True)
       built = len(tf.get_default_graph().get_operations())
-      _, values = problem.loss(batch.y, outputs, batch.weights)
+      values = problem.loss(batch.y, outputs, batch.weights).values
       metrics = problem.metrics(batch.y, outputs, batch.weights)
       label_shapes.check(problem, batch.y, outputs, batch_size, built)
     noted.check_made(_find_variables())

@@ -5,7 +5,7 @@ import functools
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.data import array_folder, streamed
+from distmnist.data import array_folder, example_weights, streamed
 from distmnist.data import split as split_lib
 from distmnist.problems import images
 from distmnist.readers import (
@@ -138,7 +138,11 @@ def load(problem, name):
   if not problem.is_custom:
     return split_lib.Split(*found)
   try:
-    return split_lib.make(*found)
+    made = split_lib.make(*found)
+    if made.weights is not None and not _FED_DIR.value:
+      # What one worker is fed may all count for nothing.
+      example_weights.check_any('the weights', made.weights)
+    return made
   except ValueError as error:
     raise problem.error(f'load({name!r}): {error}') from error
 

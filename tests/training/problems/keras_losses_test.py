@@ -25,15 +25,21 @@ class Scaled(keras.losses.Loss):
     return self.scale * keras.ops.mean(keras.ops.abs(y - outputs), -1)
 
 
-def compute(given, y, outputs, mask=None, **weights):
-  """Returns the loss of arrays, computed in a graph."""
+def compute_both(given, y, outputs, mask=None, weights=None):
+  """Returns the loss of arrays and its divisor, computed in a graph."""
   with tf.Graph().as_default(), tf.Session() as session:
     outputs = tf.constant(outputs)
     if mask is not None:
       outputs._keras_mask = tf.constant(mask)
-    return session.run(
-      keras_losses.compute(given, tf.constant(y), outputs, **weights)
+    found = keras_losses.compute(
+      given, tf.constant(y), outputs, weights=weights
     )
+    return [None if x is None else session.run(x) for x in found]
+
+
+def compute(*args, **weights):
+  """Returns the loss of arrays, computed in a graph."""
+  return compute_both(*args, **weights)[0]
 
 
 @pytest.mark.parametrize('mask', [None, MASK], ids=['all', 'masked'])
@@ -53,13 +59,43 @@ def test_what_is_masked_or_ignored_does_not_count(given, mask):
     counts = counts & (given.ignore_class != Y)
   values = -np.log(np.take_along_axis(P, Y[..., None], -1)[..., 0])
   expected = values[counts].mean()
-  assert compute(given, Y, P, mask) == pytest.approx(expected, rel=1e-5)
-  with tf.Graph().as_default():
-    outputs = tf.constant(P)
-    if mask is not None:
-      outputs._keras_mask = tf.constant(mask)
-    is_partial = keras_losses.is_partial(given, outputs)
-  assert is_partial == (not counts.all())
+  mean, divisor = compute_both(given, Y, P, mask)
+  assert mean == pytest.approx(expected, rel=1e-5)
+  if counts.all():
+    assert divisor is None
+  else:
+    assert divisor == pytest.approx(counts.mean())
+
+
+@pytest.mark.parametrize('has_weights', [False, True])
+@pytest.mark.parametrize('mask', [None, MASK], ids=['all', 'masked'])
+@pytest.mark.parametrize('ignored', [None, 0])
+@pytest.mark.parametrize('reduction', ['mean', 'mean_with_sample_weight'])
+def test_parts_that_are_weighed_by_their_divisors_are_the_whole(
+  reduction, ignored, mask, has_weights
+):
+  given = keras.losses.SparseCategoricalCrossentropy(
+    ignore_class=ignored, reduction=reduction
+  )
+  weights = np.float32([0, 0, 1, 2.5]) if has_weights else None
+  parts = [
+    compute_both(
+      given, *(None if a is None else a[cut] for a in (Y, P, mask, weights))
+    )
+    for cut in (slice(0, 2), slice(2, 4))
+  ]
+  means, divisors = zip(*parts, strict=True)
+  if divisors[0] is None:
+    divisors = None
+  found = np.average(means, weights=divisors)
+  assert np.isfinite(means).all()
+  whole = compute(given, Y, P, mask, weights=weights)
+  assert found == pytest.approx(whole, rel=1e-5)
+
+
+def test_a_batch_of_which_nothing_counts_has_a_loss_of_0():
+  given = keras.losses.SparseCategoricalCrossentropy()
+  assert compute_both(given, Y, P, np.zeros_like(MASK)) == [0, 0]
 
 
 def test_a_loss_keeps_what_it_was_made_with():
@@ -108,7 +144,7 @@ def test_labels_are_compared_with_their_own_outputs_in_float32(given):
     found = compute(given, labels, outputs)
     assert found == pytest.approx(expected, rel=1e-5)
   with tf.Graph().as_default():
-    found = keras_losses.compute(
+    found, _ = keras_losses.compute(
       given, tf.constant(y), tf.zeros([4, 1], tf.bfloat16)
     )
   assert found.dtype == tf.float32

@@ -51,6 +51,10 @@ def test_a_batch_of_images_needs_no_file(set_flags):
   [
     ('return None', "load('train') gave nothing to train on"),
     ('return np.ones([0, 2]), np.ones(0)', "load('train') gave nothing to tr"),
+    (
+      'return np.ones(3), np.ones(3), np.zeros(3)',
+      'the weights: all 3 weights',
+    ),
     ('return np.ones(3)', "load('train') gave an array of shape [3]: expecte"),
     ('return np.ones(3), np.ones(2)', "load('train'): its arrays have 2, 3 e"),
     (

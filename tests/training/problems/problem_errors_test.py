@@ -87,7 +87,7 @@ def test_an_op_that_keras_makes_is_named_by_its_function(
   path = problems.write(tmp_path / 'named.py', KERAS_CODE)
   problem = problems.load(path, set_flags)
   outputs = problem.build(tf.ones([3, 4]), is_training=True)
-  loss, _ = problem.loss(tf.constant(['cat', 'dog', 'cat']), outputs)
+  loss = problem.loss(tf.constant(['cat', 'dog', 'cat']), outputs).mean
   tf_session.run(tf.global_variables_initializer())
   message = r'named.py: in loss\(\): Cast string to float is not supported'
   with pytest.raises(cli.RunError, match=message), problem_errors.explained():

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -54,9 +55,10 @@ def test_without_the_flag_it_is_the_images(set_flags):
 def test_three_functions_are_enough(make, y, tf_session):
   found = make()
   assert (found.metric, found.sign, found.unit) == ('loss', -1, 'examples')
-  mean, values = found.loss(y, tf.zeros([2]))
+  mean, values, weight = found.loss(y, tf.zeros([2]))
   assert tf_session.run(mean) == 5
   assert tf_session.run(values).tolist() == [1, 9]
+  assert weight is None
   assert found.metrics(y, y) == {}
   assert found.preprocess(1, 2, is_training=True) == (1, 2)
   assert found.finish({'loss': 2.0}) == {'loss': 2.0}
@@ -70,9 +72,33 @@ def test_a_loss_may_be_a_mean(make, y, tf_session):
 def loss(y, outputs):
   return tf.cast(tf.reduce_mean(y), tf.float64)
 """)
-  mean, values = found.loss(y, y)
-  assert (mean.dtype, values) == (tf.float32, None)
+  mean, values, weight = found.loss(y, y)
+  assert (mean.dtype, values, weight) == (tf.float32, None, None)
   assert tf_session.run(mean) == 2
+
+
+@pytest.mark.parametrize('counts', [[[1, 0, 0], [1, 1, 0]], [[0] * 3] * 2])
+def test_a_loss_may_give_weights_by_whose_sum_it_is_divided(
+  make, tf_session, counts
+):
+  found = make(f"""
+def loss(y, outputs):
+  return y * outputs, tf.constant({counts}, tf.float64)
+""")
+  y = np.float32([[1, 2, 3], [4, 5, 6]])
+  w = np.float32([0.5, 3])
+  ones = tf.ones([2, 3])
+  losses = [found.loss(tf.constant(y), ones)]
+  losses.append(found.loss(tf.constant(y), ones, tf.constant(w)))
+  total = max(1, np.sum(counts))
+  expected = [(y * counts).sum() / total, (w @ (y * counts)).sum() / total]
+  for loss, mean in zip(losses, expected, strict=True):
+    assert loss.values is None
+    assert tf_session.run(loss.mean) == pytest.approx(mean, rel=1e-6)
+    assert tf_session.run(loss.weight) == pytest.approx(np.mean(counts))
+  # All batches of a split are added up before they are divided.
+  sums = problem_lib.build_sums(found, tf.constant(y), ones)
+  assert tf_session.run(sums['loss'][1]) == pytest.approx(2 * np.mean(counts))
 
 
 def test_metrics_have_a_value_an_example_and_finish_adds_to_them(
