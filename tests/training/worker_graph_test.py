@@ -115,9 +115,9 @@ def find_schedule(build, monkeypatch):
   """Returns find_schedule(cluster, *flags) -> (Schedule, Plan) of a worker."""
   found = []
 
-  def note(schedule, step, learning_rate):
+  def note(schedule, *given):
     found.append(schedule)
-    return make_rate(schedule, step, learning_rate)
+    return make_rate(schedule, *given)
 
   make_rate = schedules.Schedule.build
   monkeypatch.setattr(schedules.Schedule, 'build', note)
