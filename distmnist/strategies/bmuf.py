@@ -222,14 +222,14 @@ class Bmuf(strategy.Strategy):
     before, new_total = delta.read_value(), total + new
     after = tf.where(is_nth, self._momentum * before + new_total, before)
     moved = tf.where(is_nth, new + self._momentum * after, new)
-    # Nothing is written before all has been read.
-    with tf.control_dependencies([after, moved, new_total]):
+    # Nothing is written before all has been read, and B first: a worker that is
+    # killed here has not counted its push, and the next one is the N-th again.
+    # It then finds no B, and does not add the same one to D twice.
+    with tf.control_dependencies([after, moved]):
       kept = tf.where(is_nth, tf.zeros_like(new_total), new_total)
-      return [
-        delta.assign(after, read_value=False),
-        total.assign(kept, read_value=False),
-        self._add(shard, moved),
-      ]
+      kept = total.assign(kept, read_value=False)
+    with tf.control_dependencies([kept]):
+      return [delta.assign(after, read_value=False), self._add(shard, moved)]
 
   def _add(self, shard, change):
     """Returns the op x~ <- x~ + change of a shard; change may be wider."""
