@@ -12,6 +12,7 @@ from distmnist.data import split as split_lib
 from distmnist.logdir import checkpoints, saving
 from distmnist.nn import layers
 from distmnist.training import divergence
+from distmnist.training.problems import problem as problem_lib
 from tests.support import problems
 from tests.training import evaluation_test
 
@@ -91,7 +92,7 @@ def explain(numbers, loss=lose, slice_size=4):
   problem = types.SimpleNamespace(
     preprocess=lambda x, y, is_training: (x, y),
     build=lambda x, is_training: x,
-    loss=lambda y, outputs, weights: (loss(y, outputs), None),
+    loss=lambda y, outputs, weights: problem_lib.BatchLoss(loss(y, outputs)),
   )
   with tf.Graph().as_default():  # A worker's, without tables.
     check = divergence.LossCheck(

@@ -134,7 +134,7 @@ runs += [
 flags.Flag.value = property(note, value.fset)
 assert own_loop.run(train) == 0
 for words in runs:
-  ps = [] if 'ring' in words[0] else ['a:1']
+  ps = [] if 'ring_allreduce' in words[0] else ['a:1']
   task = in_process.make_task(
     cluster_lib.Cluster(tuple(ps), ('b:1', 'c:1'), 'worker')
   )
