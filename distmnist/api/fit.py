@@ -299,11 +299,10 @@ def _train(
   loss = tf_internals.get_compile_arguments(model).get('loss')
   fit_data.check_labels(model, loss, splits)
   chosen = keras_groups.choose(groups, model)
-  tell = functools.partial(keras_groups.tell, groups, chosen)
   folder = layout.own_path(logdir, 'fitted')
   _hand_over(
     *(model, folder, splits, logdir, settings.get('resume'), schedule),
-    tell if groups else None,
+    keras_groups.find_places(chosen),
   )
   settings = settings | {'logdir': logdir, 'fitted_dir': folder}
   on_line, reword = settings.pop('on_line'), settings.pop('reword')
@@ -322,7 +321,7 @@ def _hand_over(
   logdir: str,
   resume: str | None,
   schedule: keras_optimizer.Schedule | None,
-  tell_groups: 'Callable[[keras.Model], list[groups_lib.Group]] | None',
+  groups: 'dict[groups_lib.Group, list[int]]',
 ) -> None:
   """Writes what the tasks read, once no other run has the log directory.
 
@@ -335,7 +334,7 @@ def _hand_over(
     logdir: of the run.
     resume: the value of --resume.
     schedule: of the learning rate, if the model is compiled with one.
-    tell_groups: see fitted.fill.
+    groups: see fitted.fill.
 
   Raises:
     process.Error: another run has the log directory.
@@ -357,7 +356,7 @@ def _hand_over(
     with owner.owned('logdir', logdir):
       run = os.path.join(glob.escape(logdir), 'model.ckpt-*.index')
       is_resumed = resume != 'never' and bool(glob.glob(run))
-      fitted.fill(folder, model, splits, is_resumed, schedule, tell_groups)
+      fitted.fill(folder, model, splits, is_resumed, schedule, groups)
   except cli.RunError as error:
     raise process.Error(str(error), error.exit_code, []) from error
 

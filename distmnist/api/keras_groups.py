@@ -2,15 +2,14 @@
 
 A key matches the whole path that Keras gives a variable, or that path without
 the name of the model itself: of `sequential/dense/kernel` also `dense/kernel`.
-The tasks are told the variables one by one, as their model may have other
-paths: that of a run which goes on was built by an earlier call.
+The tasks are told the variables one by one, and by their places: Keras numbers
+layers as a process makes them, so each process has other paths.
 """
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from distmnist.common import cli, names
+from distmnist.common import cli
 
 if TYPE_CHECKING:
   import keras
@@ -61,23 +60,12 @@ def choose(
   return [groups_lib.find(groups, path) for path in shown]
 
 
-def tell(
-  groups: 'tuple[groups_lib.Group, ...]',
+def find_places(
   chosen: 'list[groups_lib.Group | None]',
-  model: 'keras.Model',
-) -> 'list[groups_lib.Group]':
-  """Returns groups whose patterns name variables of the tasks' model.
-
-  Args:
-    groups: see `parse`.
-    chosen: of the caller's model, see `choose`.
-    model: that of the tasks, with the same variables in the same order.
-  """
-  members = {group: [] for group in groups}
-  for variable, group in zip(model.trainable_variables, chosen, strict=True):
+) -> 'dict[groups_lib.Group, list[int]]':
+  """Returns the places of each group's variables in what `choose` returns."""
+  found = {}
+  for place, group in enumerate(chosen):
     if group:
-      name = re.escape(names.of_weight(variable.path))
-      members[group].append(f'{name}(/rows)?')  # As a sparse table.
-  return [
-    group._replace(pattern='|'.join(found)) for group, found in members.items()
-  ]
+      found.setdefault(group, []).append(place)
+  return found

@@ -5,6 +5,7 @@ If a module is moved or renamed, its name is text here and nowhere else.
 
 import pathlib
 import re
+from collections.abc import Iterable
 
 PACKAGE = 'distmnist'
 PACKAGE_DIR = pathlib.Path(__file__).resolve().parents[1]
@@ -102,6 +103,14 @@ MAX_TASKS = 10_000
 GPU_FILES = '/dev/nvidia[0-9]*'
 
 
-def of_weight(path: str) -> str:
-  """Returns what the weight of a path in Keras is called in a graph."""
-  return re.sub(r'[^\w./-]', '_', path).lstrip('_/-')
+def of_weights(paths: Iterable[str]) -> list[str]:
+  """Returns what the weights of a Keras model are called in a graph.
+
+  Args:
+    paths: of all its weights, in order; some may be equal, as names are not.
+  """
+  found: list[str] = []
+  for number, path in enumerate(paths):
+    name = re.sub(r'[^\w./-]', '_', path).lstrip('_/-')
+    found.append(f'{name}_{number}' if name in found else name)
+  return found

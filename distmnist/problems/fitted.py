@@ -74,21 +74,32 @@ def learning_rate(step, epoch):
   return keras.optimizers.schedules.deserialize(serialized)(step)
 
 
-def groups():
-  """Returns the groups.Group of variables that `fit` was given, a tuple."""
+def find_groups(names):
+  """Returns the groups.Group of variables that `fit` was given, a tuple.
+
+  Args:
+    names: list of str, what the graphs call the model's trainable variables.
+  """
   from distmnist.nn import groups as groups_lib  # noqa: PLC0415  As below.
 
   try:
     with open(_groups_path(_FITTED_DIR.value), encoding='utf-8') as file:
-      return tuple(groups_lib.Group(**group) for group in json.load(file))
+      told = json.load(file)
   except FileNotFoundError:
     return ()
+  found = []
+  for settings, places in told:
+    # As a variable, or as a sparse table.
+    patterns = [f'{re.escape(names[place])}(/rows)?' for place in places]
+    found.append(groups_lib.Group('|'.join(patterns), **settings))
+  return tuple(found)
 
 
 def find_other_owner(folder):
   """Returns (path, uid) of what is another user's, see files; None if none."""
   return files.find_other_owner(
-    folder, model_path(folder), _modules_path(folder), _rate_path(folder)
+    *(folder, model_path(folder), _modules_path(folder)),
+    *(_rate_path(folder), _groups_path(folder)),
   )
 
 
@@ -121,7 +132,7 @@ def _groups_path(folder):
   return os.path.join(folder, 'groups.json')
 
 
-def fill(folder, model, splits, is_resumed, rate=None, tell_groups=None):
+def fill(folder, model, splits, is_resumed, rate=None, groups=None):
   """Writes the folder; whoever reads it finds all that a call gave, or nothing.
 
   A run that is resumed keeps its own model file: Keras numbers layers as they
@@ -134,8 +145,9 @@ def fill(folder, model, splits, is_resumed, rate=None, tell_groups=None):
     is_resumed: bool, whether a training of what is there goes on.
     rate: dict, the schedule of the learning rate as Keras serializes it, or
       None.
-    tell_groups: callable(keras.Model of the tasks) -> list of groups.Group, or
-      None if all variables are moved alike.
+    groups: {groups.Group: places of its variables among the trainable ones of
+      the model}, or None if all are moved alike. Their names would not do:
+      those that Keras gives are other ones in each process.
 
   Raises:
     ValueError: that training is of another model or other examples, an array
@@ -158,17 +170,24 @@ def fill(folder, model, splits, is_resumed, rate=None, tell_groups=None):
     if rate:
       with open(_rate_path(new), 'w', encoding='utf-8') as file:
         json.dump(rate, file)
-    if tell_groups or not is_resumed:
-      loaded = _load_as_tasks(new)
-    if tell_groups:
+    if not is_resumed:
+      _load_as_tasks(new)
+    if groups:
       with open(_groups_path(new), 'w', encoding='utf-8') as file:
-        json.dump([group._asdict() for group in tell_groups(loaded)], file)
+        json.dump([*map(_describe_group, groups.items())], file)
     if os.path.exists(folder):
       os.rename(folder, f'{new}.old')
     os.rename(new, folder)
   finally:
     for left in (new, f'{new}.old'):
       shutil.rmtree(left, ignore_errors=True)
+
+
+def _describe_group(item):
+  group, places = item
+  settings = group._asdict()
+  del settings['pattern']  # Of the caller's names.
+  return settings, places
 
 
 def _load_as_tasks(folder):

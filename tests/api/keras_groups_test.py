@@ -39,20 +39,11 @@ def test_a_key_is_a_path_with_or_without_the_model_s_name(pattern, members):
   assert all(group in (None, groups[0]) for group in chosen)
 
 
-def test_the_tasks_are_told_the_names_of_their_own_model():
-  model, kept = make(), make()  # Keras calls the last layer otherwise.
-  last = model.trainable_variables[-1].path.partition('/')[2]
-  groups = keras_groups.parse({last: RATE, 'body/.*': {'optimizer': 'adam'}})
-  chosen = keras_groups.choose(groups, model)
-  told = keras_groups.tell(groups, chosen, kept)
-  paths = [v.path for v in kept.trainable_variables]
-  assert told[0].pattern == f'{paths[-1]}(/rows)?'
-  assert told[1].pattern == f'{paths[0]}(/rows)?|{paths[1]}(/rows)?'
-  assert [group.shown for group in told] == [
-    f'groups[{last!r}]',
-    "groups['body/.*']",
-  ]
-  assert told[1].optimizer == 'adam'
+def test_the_places_of_a_group_are_those_of_its_variables():
+  given = {'head/kernel': RATE, 'body/.*': {'optimizer': 'adam'}}
+  head, body = groups = keras_groups.parse(given)
+  chosen = keras_groups.choose(groups, make(name='head'))
+  assert keras_groups.find_places(chosen) == {head: [2], body: [0, 1]}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """fitted: what a call of fit hands over, which split is which, what resumes."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -11,11 +12,12 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist import runtime
-from distmnist.api import keras_optimizer
+from distmnist.api import keras_groups, keras_optimizer
 from distmnist.common import cli
 from distmnist.data import array_folder
 from distmnist.nn import groups
 from distmnist.problems import fitted
+from distmnist.training.problems import keras_problem, problem
 
 A, B = np.arange(6).reshape(3, 2), np.array(['x', 'yy', ''])
 
@@ -74,6 +76,7 @@ def make(units=4, activation=None, loss='mse'):
   'part',
   [
     'model.keras',
+    'groups.json',
     *(pytest.param(p, marks=pytest.mark.slow) for p in ('', 'modules.json')),
   ],
 )
@@ -81,7 +84,8 @@ def test_a_model_of_another_user_is_loaded_only_if_it_is_named(
   tmp_path, set_flags, monkeypatch, part
 ):
   folder = tmp_path / 'fitted'
-  fitted.fill(str(folder), make(), SPLITS, is_resumed=False)
+  told = {groups.Group('', ''): [0]}
+  fitted.fill(str(folder), make(), SPLITS, is_resumed=False, groups=told)
   set_flags(f'--fitted_dir={folder}')
   monkeypatch.setattr('sys.argv', ['evaluate'])
   os.chown(folder / part, 12345, 12345)
@@ -213,18 +217,67 @@ def test_code_of_the_callers_own_is_refused_before_anything_starts(
   assert not list(tmp_path.iterdir())
 
 
-def test_groups_are_those_that_the_model_of_the_tasks_is_told(folder):
-  assert fitted.groups() == ()
-  seen, group = [], groups.Group('a|b', "groups['x']", 2.0, 'adam')
+def test_groups_are_those_of_places_by_the_names_that_are_given(folder):
+  assert fitted.find_groups(['a', 'b.c', 'd']) == ()
+  group = groups.Group('whatever', "groups['x']", 2.0, 'adam')
+  for is_resumed, told in (False, [1]), (True, [0, 1]):
+    fitted.fill(folder, make(), SPLITS, is_resumed, groups={group: told})
+    [found] = fitted.find_groups(['a', 'b.c', 'd'])
+    assert found._replace(pattern=group.pattern) == group
+    names = 'a', 'b.c', 'b.c/rows', 'bxc', 'd'
+    members = [name for name in names if re.fullmatch(found.pattern, name)]
+    assert members == ['a'][: len(told) - 1] + ['b.c', 'b.c/rows']
 
-  def tell(model):
-    seen.append(model.count_params())
-    return [group]
 
-  for is_resumed in False, True:
-    fitted.fill(folder, make(), SPLITS, is_resumed, tell_groups=tell)
-    assert fitted.groups() == (group,)
-  assert seen == [make().count_params()] * 2
+def make_pair(name):
+  """Returns a layer whose paths are those of any other after loading."""
+  inner = keras.layers.GRU(3, return_sequences=True, name='rnn')
+  return keras.layers.Bidirectional(inner, name=name)
+
+
+@keras.saving.register_keras_serializable('fitted_test')
+class Block(keras.layers.Layer):
+  """A layer whose inner layers Keras numbers."""
+
+  def __init__(self, **settings):
+    super().__init__(**settings)
+    self._inner = [keras.layers.Dense(2), keras.layers.Dense(2)]
+
+  def build(self, shape):
+    for layer in self._inner:
+      layer.build(shape)
+
+  def call(self, x):
+    for layer in self._inner:
+      x = layer(x)
+    return x
+
+
+@pytest.mark.parametrize(
+  'make_layer, shape', [(make_pair, [4, 2]), (lambda n: Block(name=n), [2])]
+)
+def test_groups_have_the_same_variables_in_the_tasks(
+  tmp_path, set_flags, monkeypatch, make_layer, shape
+):
+  monkeypatch.setattr(fitted, '_find_modules', lambda path: [])
+  monkeypatch.setattr('sys.argv', ['train', f'--fitted_dir={tmp_path}/fitted'])
+  set_flags(f'--fitted_dir={tmp_path}/fitted')
+  layers = [keras.Input(shape), make_layer('one'), make_layer('two')]
+  model = keras.Sequential(layers)
+  model.compile('sgd', 'mse')
+  given = keras_groups.parse({'two/.*': {'learning_rate': 0}})
+  chosen = keras_groups.choose(given, model)
+  places = keras_groups.find_places(chosen)
+  fitted.fill(f'{tmp_path}/fitted', model, SPLITS, False, groups=places)
+  keras.utils.clear_session()  # A task counts its layers anew.
+  module = keras_problem.KerasModule(fitted, fitted.make_model())
+  found = problem.Problem(module, 'fitted')
+  with tf.Graph().as_default():
+    found.build(tf.placeholder(tf.float32, [5, *shape]), is_training=True)
+    names = [v.op.name for v in tf.trainable_variables()]
+  has_group = [bool(groups.find(found.groups, name)) for name in names]
+  assert has_group == [group is not None for group in chosen]
+  assert has_group == [False] * (len(names) // 2) + [True] * (len(names) // 2)
 
 
 SCHEDULES = keras.optimizers.schedules

@@ -59,6 +59,11 @@ class KerasModel:
     self._tables = {}
     self.large_variables = []
 
+  def name_trained(self):
+    """Returns the names of the trained weights, a list, of a built model."""
+    # Those of the others come after them.
+    return names_lib.of_weights(v.path for v in self._model.trainable_variables)
+
   def build(self, x, is_training):
     """Returns the outputs for x, nests of tensors [n, ...].
 
@@ -145,13 +150,14 @@ class KerasModel:
       mode = self._make_mode(is_training=True)
       self._num_draws = _count_draws(model, state, x, mode)
     trained, others = model.trainable_variables, self._find_state()
-    self._weights, names = [], set()
-    for number, variable in enumerate([*trained, *others]):
-      name = names_lib.of_weight(variable.path)
-      if name in names:
-        name = f'{name}_{number}'
-      names.add(name)
-      self._weights.append(_Weight(variable, name, number < len(trained)))
+    variables = [*trained, *others]
+    found = names_lib.of_weights(v.path for v in variables)
+    self._weights = [
+      _Weight(variable, name, number < len(trained))
+      for number, (variable, name) in enumerate(
+        zip(variables, found, strict=True)
+      )
+    ]
     found = keras_tables.find(model, x, **mode)
     if keras_tables.are_wanted():
       self._tables = found

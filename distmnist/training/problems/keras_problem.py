@@ -85,6 +85,16 @@ class KerasModule:
   def __getattr__(self, name):
     return getattr(self._module, name)
 
+  @property
+  def groups(self):
+    """What the module has, or a function of no arguments in its place.
+
+    That of fit knows the variables by their places; see fitted.find_groups.
+    """
+    if hasattr(self._module, 'find_groups'):
+      return lambda: self._module.find_groups(self._model.name_trained())
+    return getattr(self._module, 'groups', None)
+
   def build(self, x, is_training):
     return self._model.build(x, is_training)
 
