@@ -127,7 +127,7 @@ def run_worker(
     final_report.check_flags()
   choice = flag_checks.check(cluster, *(s.num_examples for s in splits))
   stalls.busy('the check of the model', may_fail=False)
-  given = problem_checks.check_graph(
+  problem_checks.check_graph(
     problem, train_split, choice.plan.slice_size, choice.strategy
   )
   plan = choice.plan
@@ -140,7 +140,7 @@ def run_worker(
   is_last = functools.partial(chief.is_last, choice)
   folder = run_folder.RunFolder(task, is_last, splits)
   try:
-    folder.claim(problem, at_end, choice.plan, given)
+    folder.claim(problem, at_end, choice.plan)
     task.serve()
     stalls.busy('the reading of the log directory')
     folder.sign()

@@ -89,6 +89,7 @@ class FirstValues:
       _log.info(f'restored {path}')
     else:
       values, rows = self._load_first(session)
+      self._check_first_rows(session, rows)
       self._initialize(session, values)
     self._restart.go_on()
     for hook in self._hooks:
@@ -97,9 +98,19 @@ class FirstValues:
     key_map.fill(session)
     session.run(self._clear_touched)
     if rows is not None:
-      first_rows.put_all(session, rows)
+      first_rows.put_all(session, rows, self._task.stalls.goes_on)
     if self._center_flags:
       self._center_flags.raise_all(session, self._restart.run)
+
+  def _check_first_rows(self, session, sources):
+    """Raises cli.UsageError if rows that a table is given are wrong.
+
+    Here, as the others wait for the variables as long as this chief beats.
+    """
+    try:
+      first_rows.check_all(session.graph, sources, self._task.stalls.goes_on)
+    except ValueError as error:
+      raise cli.UsageError(str(error)) from error
 
   def _load_first(self, session):
     with session.graph.as_default():

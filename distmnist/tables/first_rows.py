@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf
 from distmnist import graph_record
 from distmnist.cluster import server
 from distmnist.common import cli, partial_names
-from distmnist.tables import key_hash, key_map, key_table, new_rows
+from distmnist.tables import key_hash, key_table, new_rows
 from distmnist.tables.sparse_table import NUM_BUCKETS
 
 _log = logging.getLogger(__name__)
@@ -114,19 +114,19 @@ def _compute(
       return session.run(made, {fed: value})
 
 
-def find_given(graph: tf.Graph) -> dict[str, new_rows.NewRows]:
-  """Returns {table: its NewRows} of those of a graph that are given rows."""
-  return {
-    each.name: each.new_rows
-    for each in key_map.get_all(graph)
-    if each.new_rows.first
-  }
-
-
-def check(table: str, made: new_rows.NewRows) -> None:
+def check(
+  table: str,
+  made: new_rows.NewRows,
+  goes_on: Callable[[], None] = lambda: None,
+) -> None:
   """Reads all that a table is given, to find what is wrong before it is used.
 
   Memory: a slice of the rows, and of the keys four million at a time.
+
+  Args:
+    table: its name.
+    made: with `first`.
+    goes_on: called after each slice.
 
   Raises:
     ValueError: a line that names the table: a row is not finite, a key is none
@@ -141,7 +141,8 @@ def check(table: str, made: new_rows.NewRows) -> None:
         ),
         minlength=NUM_BUCKETS,
       )
-    _check_once(source, int(in_bucket.sum()))
+      goes_on()
+    _check_once(source, int(in_bucket.sum()), goes_on)
   except ValueError as error:
     raise ValueError(f'the table {table!r}: {error}') from error
   room = made.rows_in_bucket - new_rows.NUM_RESERVED
@@ -153,7 +154,9 @@ def check(table: str, made: new_rows.NewRows) -> None:
     )
 
 
-def _check_once(source: Given, num_keys: int) -> None:
+def _check_once(
+  source: Given, num_keys: int, goes_on: Callable[[], None]
+) -> None:
   """Raises ValueError if a key is there twice.
 
   All keys are read once for each of some groups of equal ones.
@@ -166,6 +169,7 @@ def _check_once(source: Given, num_keys: int) -> None:
       mixed = keys.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
       groups = (mixed >> np.uint64(32)) % np.uint64(num_groups)
       found.append(keys[groups == group])
+      goes_on()
     keys = np.sort(np.concatenate(found))
     is_again = keys[1:] == keys[:-1]
     if is_again.any():
@@ -178,7 +182,7 @@ class FirstRows:
 
   Attributes:
     name: str, of the table.
-    given: new_rows.First, or None.
+    new_rows: new_rows.NewRows, of which it takes `first` if it has that.
   """
 
   def __init__(
@@ -190,7 +194,7 @@ class FirstRows:
       begin_slots: see key_shard.connect_all.
       device: the CPU of the chief.
     """
-    self.name, self.given = table.parts[0].name, table.start.new_rows.first
+    self.name, self.new_rows = table.parts[0].name, table.start.new_rows
     shape = [None, table.width]
     with tf.name_scope('first_rows'), tf.device(device):
       self._keys = tf.placeholder(tf.int64, [None], 'keys')
@@ -207,8 +211,15 @@ class FirstRows:
       self._put.append(part.build_put(keys, rows, begin_slots))
       self._put_shared.append(part.build_put_shared(shared, begin_slots))
 
-  def put(self, session: tf.Session, source: Source) -> None:
+  def put(
+    self, session: tf.Session, source: Source, goes_on: Callable[[], None]
+  ) -> None:
     """Gives the table all rows of a source; its maps are filled.
+
+    Args:
+      session: see put_all.
+      source: of the rows.
+      goes_on: called after each slice.
 
     Raises:
       cli.RunError: it has no room for one, or what is read is wrong.
@@ -225,6 +236,7 @@ class FirstRows:
             'expected a larger capacity of NewRows'
           )
         num_rows += num_put
+        goes_on()
     except ValueError as error:
       raise cli.RunError(f'the table {self.name!r}: {error}') from error
     shared = source.read_shared()
@@ -247,16 +259,38 @@ def build(begin_slots: Callable, device: str, of_all: bool) -> None:
       record.first_rows.append(FirstRows(table, begin_slots, device))
 
 
-def put_all(session: tf.Session, sources: dict[str, Source]) -> None:
+def check_all(
+  graph: tf.Graph, sources: dict[str, Source], goes_on: Callable[[], None]
+) -> None:
+  """Checks the arrays that put_all is going to give; see `check`.
+
+  Args:
+    graph: of the tables.
+    sources, goes_on: see put_all.
+
+  Raises:
+    ValueError: see `check`.
+  """
+  for table in graph_record.of(graph).first_rows:
+    if table.name not in sources and table.new_rows.first:
+      check(table.name, table.new_rows, goes_on)
+
+
+def put_all(
+  session: tf.Session,
+  sources: dict[str, Source],
+  goes_on: Callable[[], None] = lambda: None,
+) -> None:
   """Gives the new tables of a session's graph their first rows.
 
   Args:
     session: in which the maps of the tables are filled.
     sources: {table: Source}, in place of NewRows.first.
+    goes_on: called after each slice.
   """
   for table in graph_record.of(session.graph).first_rows:
     source = sources.get(table.name)
-    if source is None and table.given:
-      source = Given(table.given)
+    if source is None and table.new_rows.first:
+      source = Given(table.new_rows.first)
     if source is not None:
-      table.put(session, source)
+      table.put(session, source, goes_on)

@@ -44,7 +44,6 @@ from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import checkpoints, logdirs, report, run_flags
 from distmnist.nn import groups as groups_lib
 from distmnist.nn import optimizer_checks, schedules
-from distmnist.tables import first_rows
 from distmnist.training import (
   center_reader,
   final_report,
@@ -244,8 +243,7 @@ class WorkerTask:
     task.stalls.busy('the reading of the log directory')
     folder = run_folder.RunFolder(task, end_step)
     with contextlib.ExitStack() as at_end:
-      given = first_rows.find_given(tf.get_default_graph())
-      folder.claim(None, at_end, given=given)
+      folder.claim(None, at_end)
       task.serve()
       task.stalls.busy('the reading of the log directory')
       folder.sign()

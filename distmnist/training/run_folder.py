@@ -18,7 +18,6 @@ from distmnist.logdir import (
   run_flags,
 )
 from distmnist.nn import schedules
-from distmnist.tables import first_rows
 from distmnist.training import divergence, epoch_check, warm_start
 from distmnist.training.problems import problem_source
 
@@ -55,18 +54,15 @@ class RunFolder:
     name = f'worker {self._task.cluster.task_index}'
     return self.path and layout.metrics_dir(self.path, name)
 
-  def claim(self, problem, at_end, plan=None, given=None):
+  def claim(self, problem, at_end, plan=None):
     """Chooses what the run resumes from, and takes sole use of the folder.
 
     Args:
       problem: problem.Problem, or None: the caller has a loss of its own.
       at_end: contextlib.ExitStack, which releases the folder.
       plan: schedule.Plan, with a problem.
-      given: {table: its NewRows} of those that a new run begins with given
-        rows, or None.
 
     Raises:
-      cli.UsageError: these rows are wrong.
       cli.RunError: no checkpoint there can be resumed from, or another run has
         the folder.
       stop_request.StoppedError: a signal came meanwhile.
@@ -79,7 +75,6 @@ class RunFolder:
       is_new = self.restart.is_new_run
       if is_new or not self.restart.find():
         warm_start.check(self.path, is_moved=is_new)
-        self._check_first_rows(problem, given or {})
     if self.path:
       self._write(lambda: logdirs.make(self.path))
       if task.cluster.is_chief:
@@ -105,15 +100,6 @@ class RunFolder:
       if self.path and not run_flags.are_kept(self.path):
         # At once: others who find the first checkpoint need them.
         self._write(lambda: write_run(self.path, self.images, problem))
-
-  def _check_first_rows(self, problem, given):
-    make_error = problem.error if problem else cli.UsageError
-    for table, made in given.items():
-      self._task.stalls.busy('the check of first rows', may_fail=False)
-      try:
-        first_rows.check(table, made)
-      except ValueError as error:
-        raise make_error(str(error)) from error
 
   def _write(self, write):
     """Calls write(), and again while the log directory cannot be written.

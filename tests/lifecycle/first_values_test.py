@@ -2,14 +2,17 @@
 
 import types
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import console
+from distmnist.common import cli, console, partial_names
+from distmnist.exchange.center import center
 from distmnist.lifecycle import first_values
 from distmnist.nn import layers
+from distmnist.tables import first_rows, key_map, new_rows
 from distmnist.transport import strategy
 from tests.support import in_process
 
@@ -27,6 +30,7 @@ class Start:
   """The chief of one process, with a variable and an optional one.
 
   Attributes:
+    task: task.Task.
     lines: list of str, what it says.
     told: Told.
   """
@@ -37,7 +41,7 @@ class Start:
     self.optional = tf.Variable(5.0, name='optional', use_resource=True)
     graph_record.current().optional.append(self.optional)
     self.lines, self.told, self.num_starts = [], Told(), 0
-    task = in_process.make_task(cluster_lib.Cluster())
+    self.task = task = in_process.make_task(cluster_lib.Cluster())
     console.print_logs(self.lines.append)
     restart = types.SimpleNamespace(find=lambda: path, go_on=self._go_on)
     self._values = first_values.FirstValues(task, restart, None, [self.told])
@@ -92,3 +96,45 @@ def test_a_new_center_fills_its_maps_of_keys(tf_session):
   Start().set_in(tf_session)
   # Without its map a shard gives no row.
   assert tf_session.run(rows).shape == (1, 1)
+
+
+N = 10
+
+
+@pytest.fixture
+def small_slices(monkeypatch):
+  """Two rows of one number and their keys fill a slice."""
+  monkeypatch.setattr(partial_names, 'SLICE_BYTES', 24)
+
+
+def make_table(keys):
+  rows = np.arange(N, dtype=np.float32)[:, None]
+  made = layers.NewRows(1000, first=(keys, rows))
+  with center.Center(cluster_lib.Cluster()).scope():
+    layers.embedding(tf.constant(keys, tf.int64), made, 1, 'user')
+  first_rows.build(lambda *_: [], '/cpu:0', of_all=True)
+  [part] = key_map.get_all(tf.get_default_graph())
+  return part
+
+
+@pytest.mark.usefixtures('small_slices')
+def test_each_slice_of_first_rows_shows_that_the_chief_goes_on(tf_session):
+  part, start = make_table(np.arange(N)), Start()
+  calls = []
+  start.task.stalls.goes_on = lambda: calls.append(1)
+  start.set_in(tf_session)
+  keys, rows = tf_session.run([part.keys, part.rows])
+  at = np.flatnonzero(keys >= new_rows.LOWEST_KEY)
+  assert sorted(keys[at]) == list(range(N))
+  np.testing.assert_array_equal(rows[at, 0], keys[at])
+  # They are read to be checked, for equal keys, and to be put.
+  assert len(calls) == 3 * N // 2
+
+
+def test_wrong_first_rows_are_found_before_anything_has_a_value(tf_session):
+  make_table(np.zeros(N, int))
+  start = Start()
+  with pytest.raises(cli.UsageError):
+    start.set_in(tf_session)
+  assert (start.told.num_centers, start.num_starts) == (0, 0)
+  assert tf_session.run(tf.report_uninitialized_variables()).size

@@ -6,7 +6,6 @@ from absl import flags
 from distmnist.cluster import errors, server
 from distmnist.common import cli
 from distmnist.nn import optimizer_checks
-from distmnist.tables import first_rows
 from distmnist.training.problems import (
   label_shapes,
   problem_spec,
@@ -38,16 +37,13 @@ def check_graph(problem, split, batch_size, strategy=None):
     batch_size: int.
     strategy: strategy.Strategy, or None if it does not matter.
 
-  Returns:
-    {table: its NewRows} of those that begin with given rows, not yet read.
-
   Raises:
     cli.UsageError: the functions do not fit each other or the data, or make
       variables that cannot be shared or that the rule cannot train.
   """
   if not problem.is_custom:
     problem.check_best(['accuracy', 'loss'])
-    return {}
+    return
   problem_spec.check(problem, split.spec.x)
   noted = variable_checks.Noted('build()', problem.error)
   with problem_lib.open_graph():
@@ -65,7 +61,6 @@ def check_graph(problem, split, batch_size, strategy=None):
       table_checks.check(strategy, problem.groups)
       optimizer_checks.check_variables(strategy, problem.groups)
     trained = _find_shapes()
-    given = first_rows.find_given(tf.get_default_graph())
   if not problem.has_keras_model:
     _check_evaluation(problem, split, trained)
   _check_best(problem, {'loss', *metrics})
@@ -79,7 +74,6 @@ def check_graph(problem, split, batch_size, strategy=None):
         f'{name!r} has {number} values for {batch_size} examples: expected one '
         f'an example{advice}'
       )
-  return given
 
 
 def _build_batch(problem, split, batch_size, is_training):
