@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist import runtime
-from distmnist.common import cli
+from distmnist.common import cli, partial_names
 from distmnist.logdir import checkpoint_reader, checkpoints, earlier_runs
 from distmnist.storage import paths, urls
 from distmnist.tables import key_map, new_rows, shard_slices
@@ -209,11 +209,18 @@ class StoredRows:
 
   def read(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """See first_rows.Source."""
+    name = f'{self._table}/rows'
     with checkpoint_reader.Reader(self._path) as reader:
-      for part in reader.find_slices(f'{self._table}/rows'):
-        keys = reader.read_rows(f'{self._table}/keys', part.first, part.size)
-        is_key = keys >= new_rows.LOWEST_KEY
-        yield keys[is_key], reader.read(f'{self._table}/rows', part)[is_key]
+      row_bytes = reader.dtypes[name].size * reader.shapes[name][1]
+      most = max(1, partial_names.SLICE_BYTES // row_bytes)
+      for part in reader.find_slices(name):
+        # A SavedModel has all rows in one piece.
+        end = part.first + part.size
+        for first in range(part.first, end, most):
+          size = min(most, end - first)
+          keys = reader.read_rows(f'{self._table}/keys', first, size)
+          is_key = keys >= new_rows.LOWEST_KEY
+          yield keys[is_key], reader.read_rows(name, first, size)[is_key]
 
   def read_shared(self) -> np.ndarray:
     """See first_rows.Source."""

@@ -10,9 +10,9 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import runtime
 from distmnist.cluster import cluster
-from distmnist.common import cli
+from distmnist.common import cli, partial_names
 from distmnist.exchange.center import center
-from distmnist.logdir import checkpoints
+from distmnist.logdir import checkpoint_reader, checkpoints
 from distmnist.nn import layers
 from distmnist.tables import first_rows, key_map, new_rows, sparse_table
 from distmnist.training import warm_start
@@ -166,6 +166,35 @@ def test_a_table_comes_key_by_key_whatever_its_room(set_flags, tmp_path):
   set_flags(f'--warm_start={tmp_path}/run:others')
   with pytest.raises(cli.UsageError, match='no variable'):
     begin_table(tf.int64, 100, None)
+
+
+def test_a_table_in_one_piece_is_read_in_slices(
+  set_flags, tmp_path, monkeypatch
+):
+  set_flags()
+  path = str(tmp_path / 'model.ckpt-7')
+  begin_table(
+    *(tf.int64, 100, (KEYS, VALUES)),
+    lambda session: tf.train.Saver().save(session, path),
+  )
+  monkeypatch.setattr(partial_names, 'SLICE_BYTES', 1000)
+  with checkpoint_reader.Reader(path) as reader:
+    source = warm_start.StoredRows(path, reader, 'user', 'whole numbers')
+    num_rows = reader.shapes['user/rows'][0]
+  sizes, found = [], {}
+
+  def read_rows(reader, name, first, size):
+    value = read(reader, name, first, size)
+    sizes.append(value.nbytes)
+    return value
+
+  read = checkpoint_reader.Reader.read_rows
+  monkeypatch.setattr(checkpoint_reader.Reader, 'read_rows', read_rows)
+  for keys, rows in source.read():
+    found |= zip(keys.tolist(), rows, strict=True)
+  assert max(sizes) <= 1000 and sum(sizes) == num_rows * (8 + 8)
+  assert found.keys() == set(KEYS.tolist())
+  np.testing.assert_array_equal([found[key] for key in KEYS], VALUES)
 
 
 @pytest.mark.parametrize(
