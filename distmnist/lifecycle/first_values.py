@@ -7,6 +7,7 @@ and get the chief's from the strategy; once any worker has made steps, all go on
 with its values, and nothing is restored.
 """
 
+import contextlib
 import logging
 import types
 
@@ -98,7 +99,8 @@ class FirstValues:
     key_map.fill(session)
     session.run(self._clear_touched)
     if rows is not None:
-      first_rows.put_all(session, rows, self._task.stalls.goes_on)
+      with _reading():
+        first_rows.put_all(session, rows, self._task.stalls.goes_on)
     if self._center_flags:
       self._center_flags.raise_all(session, self._restart.run)
 
@@ -113,7 +115,7 @@ class FirstValues:
       raise cli.UsageError(str(error)) from error
 
   def _load_first(self, session):
-    with session.graph.as_default():
+    with session.graph.as_default(), _reading():
       return fed_initial_values.load_first()
 
   def _initialize(self, session, first=types.MappingProxyType({})):
@@ -130,3 +132,21 @@ class FirstValues:
     config = self._task.session_config
     with tf.Session(server.target, session.graph, config) as first:
       first.run(self._initializers, given)
+
+
+@contextlib.contextmanager
+def _reading():
+  """Lets even a first attempt begin again if another run's checkpoint is gone.
+
+  It was whole when it was found, and that run goes on: the next attempt finds
+  a later one.
+
+  Raises:
+    cli.PassingError: in place of a DamageError.
+  """
+  try:
+    yield
+  except checkpoint_reader.DamageError as error:
+    passing = cli.PassingError(str(error))
+    passing.is_amid_run = True
+    raise passing from error

@@ -8,12 +8,13 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import cli, console, partial_names
+from distmnist.common import cli, console, names, partial_names
 from distmnist.exchange.center import center
 from distmnist.lifecycle import first_values
+from distmnist.logdir import checkpoint_reader
 from distmnist.nn import layers
 from distmnist.tables import first_rows, key_map, new_rows
-from distmnist.transport import strategy
+from distmnist.transport import fed_initial_values, strategy
 from tests.support import in_process
 
 
@@ -138,3 +139,28 @@ def test_wrong_first_rows_are_found_before_anything_has_a_value(tf_session):
     start.set_in(tf_session)
   assert (start.told.num_centers, start.num_starts) == (0, 0)
   assert tf_session.run(tf.report_uninitialized_variables()).size
+
+
+class Gone:
+  """A source whose checkpoint is dropped once it has been found."""
+
+  def read(self):
+    raise checkpoint_reader.DamageError('run/model.ckpt-7', 'is not there')
+
+
+def load_nothing():
+  return Gone().read()
+
+
+@pytest.mark.parametrize(
+  'load', [load_nothing, lambda: ({}, {'user': Gone()})], ids=['whole', 'rows']
+)
+def test_a_warm_start_whose_checkpoint_is_gone_may_begin_again(
+  tf_session, monkeypatch, load
+):
+  monkeypatch.delenv(names.ATTEMPT, raising=False)
+  make_table(np.arange(N))
+  fed_initial_values.give_first(load)
+  with pytest.raises(cli.PassingError) as caught:
+    Start().set_in(tf_session)
+  assert caught.value.exit_code == 3
