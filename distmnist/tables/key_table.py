@@ -6,6 +6,8 @@ a KeyTable, which makes rows in each step; elsewhere it gets a PlainTable, which
 does not: an evaluation and a served model look up only the rows that exist.
 """
 
+import dataclasses
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record, tf_internals
@@ -36,6 +38,11 @@ def get_table(start, width, name):
   rows = sparse_table.get_table(num_positions, width, start)
   is_made = isinstance(rows, sparse_table.Table)
   table = rows if is_made else _get_plain(rows, start, name)
+  if _differ_in_arrays(table.start.new_rows, start.new_rows):
+    raise ValueError(
+      f'embedding {name!r}: first has other arrays than the table of this name '
+      'has: give the same two arrays, made once outside build()'
+    )
   for what, of in (
     ('rows of', lambda x: x.new_rows),
     ('keys of', lambda x: x.kind),
@@ -46,6 +53,16 @@ def get_table(start, width, name):
         f'of this name has, not {of(start)}'
       )
   return table
+
+
+def _differ_in_arrays(made, other):
+  """Whether two NewRows are equal but for the rows that they are given."""
+  firsts = made.first, other.first
+  return (
+    all(firsts)
+    and firsts[0] != firsts[1]
+    and dataclasses.replace(other, first=firsts[0]) == made
+  )
 
 
 class PlainTable:

@@ -42,25 +42,26 @@ _DEVIATIONS = 6
 
 
 class First:
-  """Rows that a table begins with; equal to those of the same two objects.
+  """Rows that a table begins with; equal to those that lie where they do.
 
   Attributes:
     keys: array [n], whole numbers or text.
     rows: array [n, width] of floats. Either may be mapped from a file.
+    places: tuple, equal for the same two objects and the same views of them.
   """
 
   def __init__(self, keys, rows):
-    self._given = keys, rows
+    self._given = keys, rows  # While they are kept, no others lie there.
     self.keys, self.rows = np.asarray(keys), np.asarray(rows)
+    self.places = _find_place(keys), _find_place(rows)
 
   def __eq__(self, other):
     if not isinstance(other, First):
       return NotImplemented
-    pairs = zip(self._given, other._given, strict=True)
-    return all(mine is theirs for mine, theirs in pairs)
+    return self.places == other.places
 
   def __hash__(self):
-    return hash(tuple(map(id, self._given)))
+    return hash(self.places)
 
   def __repr__(self):
     return f'({len(self.rows):,} rows)'
@@ -93,6 +94,14 @@ class First:
     if len(keys) > capacity:
       return f'{len(keys):,} keys are more than the capacity, {capacity:,}'
     return ''
+
+
+def _find_place(given):
+  """Returns what two views of the same memory have in common."""
+  if not isinstance(given, np.ndarray):
+    return id(given)
+  address, _ = given.__array_interface__['data']
+  return address, given.shape, given.strides, given.dtype
 
 
 @dataclasses.dataclass(frozen=True)

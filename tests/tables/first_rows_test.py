@@ -215,6 +215,10 @@ def test_arrays_stay_mapped_and_features_share_them(tmp_path):
   made = make((KEYS, rows))
   assert np.shares_memory(made.first.rows, rows)
   for _ in range(2):
-    look_up(ids, make((KEYS, rows)))
+    # Views that are made anew, as in build().
+    look_up(ids, make((KEYS[:150], rows[:150])))
+  for other in (rows[:150].copy(), rows[1:151], rows[:300:2], rows[149::-1]):
+    with pytest.raises(ValueError, match='the same two arrays'):
+      look_up(ids, make((KEYS[: len(other)], other)))
   with pytest.raises(ValueError, match='as the table of this name has'):
-    look_up(ids, make((KEYS, rows.copy())))
+    look_up(ids, layers.NewRows(CAPACITY))
