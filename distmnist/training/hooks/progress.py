@@ -168,7 +168,8 @@ class Progress:
   def _print(self, now, step):
     dealing = self._source.dealing
     then, then_step, then_local = self._mark
-    self._mark = (now, step, self._stats.local_steps)
+    if step != then_step:  # A round may take longer than from line to line.
+      self._mark = (now, step, self._stats.local_steps)
     self._printed_steps = self._stats.local_steps
     last = self.last_step
     of_all = f'{step}' if last is None else f'{min(step, last)}/{last}'

@@ -1,6 +1,7 @@
 """What a worker counts of its steps, and the line that it prints of them."""
 
 import itertools
+import re
 import types
 
 import pytest
@@ -91,10 +92,35 @@ def test_a_line_has_step_epoch_and_loss(worker):
   assert part == 0.2
 
 
-def test_the_time_left_is_at_the_pace_so_far(worker, monkeypatch):
+@pytest.fixture
+def clock(monkeypatch):
+  """A clock that goes on by 4 s from run to run."""
   times = itertools.count(100.0, 4.0)
-  clock = types.SimpleNamespace(monotonic=lambda: next(times))
-  monkeypatch.setattr(progress, 'time', clock)
+  stands_for = types.SimpleNamespace(monotonic=lambda: next(times))
+  monkeypatch.setattr(progress, 'time', stands_for)
+
+
+def read_rates(console):
+  """Returns the ms/step and the images/s of each line, or None."""
+  rate = re.compile(r'([\d.]+) ms/step  ([\d,]+) images/s')
+  found = [rate.search(text) for text, _ in console.lines]
+  return [m and (float(m[1]), int(m[2].replace(',', ''))) for m in found]
+
+
+@pytest.mark.usefixtures('clock')
+def test_a_rate_is_of_all_the_time_that_a_global_step_took(worker):
+  worker.run((1, 0, 40))
+  worker.console.due = True
+  # Rounds of several local steps, each with several lines.
+  for step in (1, 2, 2, 2, 2, 3, 3, 4):
+    worker.run((step, 0, 40))
+  *_, third, _, fourth = read_rates(worker.console)
+  # 200 images in 16 s and in 8 s.
+  assert (third, fourth) == ((4000, 12), (4000, 25))
+
+
+@pytest.mark.usefixtures('clock')
+def test_the_time_left_is_at_the_pace_so_far(worker):
   worker.run((1, 0, 40))
   worker.run((2, 0, 40))
   worker.console.due = True
