@@ -396,6 +396,7 @@ class WorkerTask:
     )
     batches = own_step_hook.OwnBatches(
       self._strategy.batches_per_update,
+      self._strategy.push_period,
       None if last_step == _ENDLESS else last_step,
     )
     self._progress = progress.Progress(

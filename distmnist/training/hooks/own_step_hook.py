@@ -23,9 +23,15 @@ class OwnBatches:
   batch_size = 1
   images_per_epoch = None
 
-  def __init__(self, batches_per_update: int, last_step: int | None):
+  def __init__(
+    self,
+    batches_per_update: int,
+    batches_per_push: int,
+    last_step: int | None,
+  ):
     self.dealing = self
     self.images_per_step = batches_per_update
+    self.batches_per_push = batches_per_push
     self.known_last_step = last_step
 
 

@@ -176,6 +176,8 @@ class Progress:
     text = f'step {of_all}'
     if in_epoch := self._source.images_per_epoch:
       text += f'  epoch {self._source.count_images(step) / in_epoch:.2f}'
+    if dealing.batches_per_push > 1:
+      text += f'  {self._stats.local_steps:,} local steps'
     text += f'  loss {self.final_loss:.4f}'
     if secs := self._compute_secs_left(now, step):
       text += f'  {table_text.format_secs(secs)} left'

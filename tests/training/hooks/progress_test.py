@@ -92,6 +92,16 @@ def test_a_line_has_step_epoch_and_loss(worker):
   assert part == 0.2
 
 
+def test_within_a_round_a_line_has_the_local_steps(worker, monkeypatch):
+  dealing = SOURCE.dealing._replace(batches_per_push=3)
+  monkeypatch.setattr(SOURCE, 'dealing', dealing)
+  worker.console.due = True
+  for step in (0, 0, 1, 1):
+    worker.run((step, 0, 40))
+  found = [re.search(r'(\d+) local', text) for text, _ in worker.console.lines]
+  assert [int(m[1]) for m in found] == [1, 2, 3, 4]
+
+
 @pytest.fixture
 def clock(monkeypatch):
   """A clock that goes on by 4 s from run to run."""
