@@ -77,8 +77,9 @@ def fit(
     class_weight: {class: how much its examples count in training}.
     test_data: (x, y) or (x, y, weights), or a data set, of which nothing is
       seen before the end: report.test_metrics.
-    best: what early_stopping_patience goes by, a metric with + if more is
-      better and - if less is, such as '+auc'; None for '-loss'.
+    best: what the best weights are judged by, a metric with + if more is better
+      and - if less is, such as '+auc'; None for '-loss' under
+      early_stopping_patience.
     groups: variables with a rate, an optimizer or a weight decay of their own,
       by their Keras paths: {'dense/kernel': {'learning_rate': 10}}. A key is a
       regular expression for a whole path, with or without the model's name; of
@@ -96,7 +97,7 @@ def fit(
 
   Returns:
     (model, report): the same model, with the weights of the last step, or of
-    the best one under early_stopping_patience.
+    the best one with best or early_stopping_patience.
 
   Raises:
     process.Error: the training has failed, or another run has the logdir.

@@ -47,6 +47,15 @@ def validates():
   return bool(_VALIDATION_STEPS.value or _EARLY_STOPPING_PATIENCE.value)
 
 
+def _judges_best():
+  """Whether the end is that of the best checkpoint, and not of the last step.
+
+  Without a log directory there is no such checkpoint.
+  """
+  is_asked = _EARLY_STOPPING_PATIENCE.value or flags.FLAGS.best
+  return bool(is_asked and validates())
+
+
 def find_period(plan):
   """Returns the global steps (int) from one evaluation to the next; 0 for none.
 
@@ -215,7 +224,7 @@ class Chief(strategy.CenterHook):
       progress: progress.Progress.
       start: float, time.monotonic() at the start of this program.
     """
-    kept = _EARLY_STOPPING_PATIENCE.value and self._validation.best
+    kept = self._validation.best if _judges_best() else None
     known, of_step = {}, self._validation and self._validation.last
     if of_step and of_step[0] == self._final_step:
       known = {'validation': of_step[1]}
@@ -265,7 +274,7 @@ def report_alone(task, choice, judges, folder, start):
     f'the others have left: {CHIEF} evaluates {path} alone'
   )
   kept = None
-  if _EARLY_STOPPING_PATIENCE.value:
+  if _judges_best():
     kept = _open_best(problem, folder)
   evaluate = _make_evaluate(task, choice, judges, path)
   judged = _judge(task, choice, judges, kept, evaluate, (last_step, {}))
@@ -318,7 +327,7 @@ def _judge(task, choice, judges, kept, evaluate, last):
     task: task.Task of the chief.
     choice: flag_checks.Choice.
     judges: {name: split.Split}, see problem_data.load_judges.
-    kept: best.Best of early stopping, or None.
+    kept: best.Best, if its checkpoint is to be judged, or None.
     evaluate: callable, names of splits -> {name: metrics} of the last step.
     last: (step, {split: metrics}), the last step, and what is known of it.
   """

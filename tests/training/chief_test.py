@@ -187,6 +187,41 @@ def test_the_report_is_of_the_center_if_the_best_has_been_removed(
   assert found['test_accuracy'] == pytest.approx(share)
 
 
+@pytest.mark.parametrize(
+  'words, best_step',
+  [
+    (['--validation_steps=10'], None),
+    (['--validation_steps=10', '--best=+accuracy'], 20),
+    (['--validation_steps=10', '--early_stopping_patience=2'], 20),
+    (['--best=+accuracy'], None),
+  ],
+)
+def test_the_best_is_reported_if_it_is_asked_for(
+  tf_session, set_flags, tmp_path, monkeypatch, words, best_step
+):
+  set_flags(*FEW, *words)
+  run = Run(tf_session, tmp_path)
+  if run.chief._validation:
+    values = {'w': np.zeros(3), 'global_step': np.int64(20)}
+    metrics = {'accuracy': 0.8, 'loss': 0.5}
+    run.chief._validation.best.note(values, 20, metrics)
+  evaluated = []
+
+  def make_evaluate(task, choice, judges, path):
+    evaluated.append(path)
+    return lambda splits: {name: {'accuracy': 0.7} for name in splits}
+
+  monkeypatch.setattr(chief_lib, '_make_evaluate', make_evaluate)
+  run.end()
+  run.report(local_steps=10, examples=100)
+  found = json.loads((tmp_path / 'report.json').read_text())
+  assert (found['best_step'], found['global_step']) == (best_step, 40)
+  assert len(evaluated) == (best_step is not None)
+  if best_step:
+    assert found['validation_metrics']['accuracy'] == 0.8
+    assert found['test_accuracy'] == 0.7
+
+
 def test_when_its_time_is_over_all_are_told_once(
   tf_session, set_flags, monkeypatch
 ):

@@ -67,7 +67,9 @@ _BEST = flags.DEFINE_string(
   None,
   'The metric that judges a training on validation data, for early stopping '
   'and the best checkpoint: + and its name if more is better, such as +auc, - '
-  'if less is, such as -loss. By default what the problem says.',
+  'if less is, such as -loss. By default what the problem says. With it and '
+  '--logdir the report and the model are those of the best checkpoint, also '
+  'without --early_stopping_patience.',
 )
 _JUDGE = re.compile(r'[+-].+')
 flags.register_validator(
