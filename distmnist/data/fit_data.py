@@ -62,6 +62,9 @@ def make_splits(
   splits = {'train': train}
   if validation_split:
     splits = _cut(train, validation_split)
+    for name, (_, _, *weights) in splits.items():
+      for array in weights:
+        example_weights.check_any(f'sample_weight of the {name} part', array)
   for name, given in ('validation', validation_data), ('test', test_data):
     if is_dataset(given):
       splits[name] = take(model, f'{name}_data', given)
@@ -186,9 +189,9 @@ def _describe(array: np.ndarray) -> str:
 
 
 def _check_inputs(model: 'keras.Model', x: Nest) -> None:
-  """Raises ValueError if x has other widths than a model that knows them.
+  """Raises ValueError if x has other axes than a model that knows its own.
 
-  Keras itself adds or drops an axis of one where their number differs.
+  Keras itself adds or drops a last axis of one.
   """
   names, arrays = array_folder.flatten(x)
   inputs = getattr(model, 'inputs', None) or []
@@ -198,12 +201,20 @@ def _check_inputs(model: 'keras.Model', x: Nest) -> None:
   elif len(inputs) != len(arrays):
     return
   for name, tensor, array in zip(names or ['x'], inputs, arrays, strict=True):
-    if tensor is None or len(tensor.shape) != array.ndim:
+    if tensor is None:
       continue
     wanted, found = [*tensor.shape[1:]], [*array.shape[1:]]
-    if any(a not in (None, b) for a, b in zip(wanted, found, strict=True)):
+    if not _fits(wanted, found):
       path = 'x' if names is None else f'{name} of x'
       raise ValueError(f'the model takes {wanted} as {path}, which is {found}')
+
+
+def _fits(wanted: list[int | None], found: list[int]) -> bool:
+  """Whether Keras takes examples of one shape for those of another."""
+  if len(wanted) == len(found):
+    return all(a in (None, b) for a, b in zip(wanted, found, strict=True))
+  shorter, longer = sorted((wanted, found), key=len)
+  return len(longer) == len(shorter) + 1 and longer[-1] == 1
 
 
 def _cut(train: Examples, part: float) -> Splits:
@@ -298,6 +309,12 @@ def check_labels(model: 'keras.Model', loss: Any, splits: Splits) -> None:
     if name == 'binary_crossentropy':
       _refuse_labels(called, y, (y < 0) | (y > 1), 'the loss', '0 and 1')
     elif name == 'sparse_categorical_crossentropy' and is_one:
+      if y.ndim == len(shape) and y.shape[-1] == shape[-1] > 1:
+        raise ValueError(
+          f'{called} is of shape {[*y.shape]}, one-hot, and the loss takes '
+          "numbers: compile with 'categorical_crossentropy', or give "
+          'y.argmax(-1)'
+        )
       wrong = (y < 0) | (y >= shape[-1]) | (y != np.floor(y))
       wrong &= y != getattr(loss, 'ignore_class', None)
       _refuse_labels(

@@ -103,6 +103,16 @@ def test_the_weights_of_classes_are_those_of_keras_and_of_training_alone():
     ({'sample_weight': [[1], [1, 2]]}, '^sample_weight has values of several'),
     ({'sample_weight': -X}, '^sample_weight: 9 of 10 weights are negative'),
     ({'sample_weight': 0 * X}, '^sample_weight: all 10 weights are 0'),
+    ({'validation_data': (X, Y, 0 * X)}, 'validation_data: all 10 weights are'),
+    ({'test_data': (X, Y, 0 * X)}, 'test_data: all 10 weights are 0'),
+    (
+      {'sample_weight': X >= 5, 'validation_split': 0.5},
+      'train part: all 5 weights are 0',
+    ),
+    (
+      {'sample_weight': X < 5, 'validation_split': 0.5},
+      'validation part: all 5 weights are 0',
+    ),
     (
       {'class_weight': dict.fromkeys(range(10), 0)},
       '^class_weight: all 10 weights are 0',
@@ -149,6 +159,32 @@ def test_other_data_are_of_the_type_and_shape_of_the_training(
 def test_labels_of_other_data_are_as_those_of_the_training():
   with pytest.raises(ValueError, match=r'^test_data has \[1\] .* as y where y'):
     make_splits(X, Y, test_data=(X[:4], Y[:4, None]))
+
+
+@pytest.mark.parametrize(
+  'wanted, found, is_taken',
+  [
+    ([784], [28, 28], False),
+    ([28, 28, 1], [28, 28], True),
+    ([28, 28, 1], [28], False),
+    ([28, 28], [28, 28, 1], True),
+    ([None, 3], [3], False),
+    ([28, 28], [28, 28, 3], False),
+    ([], [1], True),
+    ([1], [], True),
+  ],
+)
+def test_only_a_last_axis_of_one_is_added_or_dropped(wanted, found, is_taken):
+  model = keras.Sequential([keras.Input(wanted), keras.layers.Flatten()])
+  x = np.ones([4, *found], np.float32)
+  if is_taken:
+    model(x)
+    assert fit_data.make_splits(model, x, Y[:4])
+    return
+  with pytest.raises(ValueError, match='^the model takes .* as x, which is'):
+    fit_data.make_splits(model, x, Y[:4])
+  with pytest.raises(ValueError, match='shape'):  # Nor does Keras.
+    model(x)
 
 
 def test_what_a_model_takes_is_known_before_a_training():
@@ -324,6 +360,11 @@ def test_a_data_set_that_has_no_numbered_examples_is_refused(change, said):
       'categorical_crossentropy',
       *(3, [0, 1, 2], r'\[3\], and the .* 3 classes: expected \[n, 3\], one-'),
     ),
+    (
+      'sparse_categorical_crossentropy',
+      *(3, np.eye(3), r'\[3, 3\], one-hot, .*categorical_.* y\.argmax\(-1\)'),
+    ),
+    ('sparse_categorical_crossentropy', 3, [[0], [2], [1]], None),
     (
       keras.losses.SparseCategoricalCrossentropy(ignore_class=-1),
       *(3, [2, -1, 1], None),
