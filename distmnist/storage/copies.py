@@ -11,8 +11,9 @@ import shutil
 
 from distmnist.storage import paths, scratch, stores, urls
 
-# How many checkpoints are kept; the oldest goes first.
-_MAX_KEPT = 2
+# How many checkpoints are kept; the oldest goes first. A delta reads four at
+# once: two that are partial, and their bases.
+_MAX_KEPT = 4
 _kept = collections.OrderedDict()  # url -> (versions, folder)
 
 

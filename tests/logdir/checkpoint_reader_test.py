@@ -364,3 +364,20 @@ def test_a_slice_that_cannot_be_read_once_is_read_again(
     found = reader.read('a/rows', part)
   np.testing.assert_array_equal(found, whole['a/rows'][2:6])
   assert waits == [0.5]
+
+
+def test_two_in_a_store_and_their_bases_are_read_at_once(tmp_path):
+  folder = f'memory://{tmp_path.name}'
+  writer, found = saving.CheckpointWriter(folder, 5), {}
+  for base, step in (2, 7), (12, 17):
+    partial.write_base(writer, base)
+    path = checkpoints.path_of_step(folder, step)
+    found[path] = partial.write(writer, folder, base, step)
+  one, other = found
+  with (
+    checkpoint_reader.Reader(one) as first,
+    checkpoint_reader.Reader(other) as second,
+  ):
+    for name in found[one]:
+      np.testing.assert_array_equal(first.read(name), found[one][name])
+      np.testing.assert_array_equal(second.read(name), found[other][name])

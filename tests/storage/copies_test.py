@@ -21,8 +21,8 @@ def test_a_prefix_is_brought_once_until_it_changes(store):
   local = copies.fetch_prefix(f'{url}/a-1')
   with open(f'{local}.data', 'rb') as file:
     assert file.read() == b'another'
-  # Two others, and the first is gone.
-  for name in ('a-11', 'none'):
+  # Four others, and the first is gone.
+  for name in ('a-11', 'none', 'none-1', 'none-2'):
     copies.fetch_prefix(f'{url}/{name}')
   assert not os.path.exists(f'{local}.data')
 
