@@ -6,6 +6,7 @@ Where an export stands for the earlier checkpoint, its own variables are read.
 """
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -53,15 +54,29 @@ class Base(NamedTuple):
 
 
 def find_run(path: str) -> str | None:
-  """Returns which training a checkpoint is of; None if its folder has none."""
+  """Returns which training a checkpoint is of; None if its folder has none.
+
+  Raises:
+    cli.RunError: the file that says so cannot be read; cli.PassingError if that
+      may pass.
+  """
+  folder = saved_run.find_folder(path)
   try:
-    return owner.find_run(saved_run.find_folder(path))
-  except OSError:
+    return owner.find_run(folder)
+  except FileNotFoundError:
     return None
+  except OSError as error:
+    raise cli.choose_error(error)(
+      f'which run {folder} is of cannot be read: {error.strerror}'
+    ) from error
 
 
 def describe(path: str) -> dict:
-  """Returns {run, step, checkpoint} of a checkpoint, for what is exported."""
+  """Returns {run, step, checkpoint} of a checkpoint, for what is exported.
+
+  Raises:
+    cli.RunError: one of them cannot be read.
+  """
   return {
     'run': find_run(path),
     'step': checkpoints.read_step(path),
@@ -93,11 +108,11 @@ def find_base(logdir: str) -> Base | None:
   if given.isdigit():
     path = checkpoints.path_of_step(logdir, int(given))
   elif paths.is_folder(path):
-    record = files.read_dict(os.path.join(path, delta.RECORD_FILE))
-    if record:
+    record = _read_dict(os.path.join(path, delta.RECORD_FILE))
+    if {'run', 'step'} <= record.keys():
       variables = os.path.join(path, 'variables', 'variables')
       return Base(variables, record['step'], record['run'], True)
-    path = _find_end(path, logdir)
+    return _find_end(path, logdir)
   if not checkpoint_reader.is_there(path):
     raise _error(
       f'was not found (a path of a checkpoint has no ending: '
@@ -107,23 +122,45 @@ def find_base(logdir: str) -> Base | None:
     return Base(path, checkpoints.read_step(path), find_run(path), False)
 
 
-def _find_end(folder: str, logdir: str) -> str:
-  """Returns the path of the checkpoint that a delta leads to."""
-  name = files.read_dict(os.path.join(folder, delta.DELTA_FILE)).get(
-    'checkpoint'
-  )
-  if name is None:
+def _find_end(folder: str, logdir: str) -> Base:
+  """Returns the state that a delta leads to, of the run that it is of."""
+  about = _read_dict(os.path.join(folder, delta.DELTA_FILE))
+  if not {'run', 'to_step', 'checkpoint'} <= about.keys():
     raise _error(
-      'is neither a checkpoint nor a folder that export has written: give one '
-      f'of these, or {_WHOLE}'
+      'is neither a checkpoint nor a folder that export has written, or an '
+      'earlier version has, which did not say of which run it is: give another '
+      f'one, or {_WHOLE}'
     )
+  name, step = about['checkpoint'], about['to_step']
   for each in logdir, checkpoints.best_dir(logdir):
-    if checkpoint_reader.is_there(os.path.join(each, name)):
-      return os.path.join(each, name)
+    path = os.path.join(each, name)
+    if not checkpoint_reader.is_there(path):
+      continue
+    with _blaming():
+      if checkpoints.read_step(path) == step:
+        return Base(path, step, about['run'], False)
   raise _error(
-    f'leads to {name}, which is no longer in {logdir} (--keep_checkpoints of '
-    f'the training): give an export, which has its values, or {_WHOLE}'
+    f'leads to {name} of step {step}, which is no longer in {logdir} '
+    '(--keep_checkpoints of the training): give an export, which has its '
+    f'values, or {_WHOLE}'
   )
+
+
+def _read_dict(path: str) -> dict:
+  """Returns the dict of a JSON file; {} if it is not there, or damaged.
+
+  Raises:
+    cli.RunError: it cannot be read; cli.PassingError if that may pass.
+  """
+  try:
+    found = json.loads(paths.read_text(path))
+  except (FileNotFoundError, ValueError):
+    return {}
+  except OSError as error:
+    raise cli.choose_error(error)(
+      f'--since={_SINCE.value} cannot be read: {path}: {error.strerror}'
+    ) from error
+  return found if isinstance(found, dict) else {}
 
 
 def _error(what: str) -> cli.RunError:
@@ -154,7 +191,7 @@ def check(base: Base, path: str, record: dict) -> None:
   """
   run = record['run']
   is_same = base.run == run
-  if not run:
+  if not run and not base.is_export:
     is_same = os.path.dirname(base.path) == os.path.dirname(path)
   if not is_same:
     raise _error(

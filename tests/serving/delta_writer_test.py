@@ -1,5 +1,6 @@
 """Deltas: an earlier export and a delta are the whole later export."""
 
+import errno
 import json
 import os
 import pathlib
@@ -373,10 +374,16 @@ def export_another_run(run, tmp_path):
   return export_whole(of_another_run(run, tmp_path), tmp_path / 'base')
 
 
-def end_of_a_delta_that_is_gone(run, tmp_path):
-  del run
-  (tmp_path / 'delta.json').write_text('{"checkpoint": "model.ckpt-77"}')
-  return str(tmp_path)
+def end_of_a_delta(step=0, name='model.ckpt-0', of=None):
+  """Returns what makes the base a delta that leads to a checkpoint."""
+
+  def write(run, tmp_path):
+    about = {'run': of or owner.find_run(run), 'to_step': step}
+    text = json.dumps(about | {'checkpoint': name})
+    (tmp_path / 'delta.json').write_text(text)
+    return str(tmp_path)
+
+  return write
 
 
 def name_nothing(run, tmp_path):
@@ -416,7 +423,9 @@ def with_(**arrays):
     ),
     (name_nothing, 'was not found '),
     (lambda run, tmp_path: run, 'is neither a checkpoint nor a folder '),
-    (end_of_a_delta_that_is_gone, 'leads to model.ckpt-77, '),
+    (end_of_a_delta(77, 'model.ckpt-77'), 'leads to model.ckpt-77 '),
+    (end_of_a_delta(5), 'leads to model.ckpt-0 of step 5'),
+    (end_of_a_delta(of='another'), 'is not of the run of '),
     (name_a_later_one, 'is of step 3, and '),
     (with_(half=None), 'has no half: '),
     (with_(half=np.zeros(5, np.float32)), 'has half in float32, and it is'),
@@ -441,6 +450,43 @@ def test_what_no_delta_can_begin_with_is_refused_in_a_line(
     export_since(set_flags, given, path, tmp_path / 'delta')
   assert '\n' not in str(caught.value)
   assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize(
+  ('number', 'is_passing'), [(errno.EIO, True), (errno.EACCES, False)]
+)
+def test_a_failure_to_read_does_not_make_it_another_run(
+  run, tmp_path, set_flags, monkeypatch, number, is_passing
+):
+  path, given = State().save(run), end_of_a_delta()(run, tmp_path)
+  set_flags(f'--since={given}')
+  assert delta_writer.find_base(run).run == owner.find_run(run)
+
+  def fail(path):
+    raise OSError(number, os.strerror(number), path)
+
+  monkeypatch.setattr(delta_writer.paths, 'read_text', fail)
+  for read in (
+    lambda: delta_writer.describe(path),
+    lambda: delta_writer.find_base(run),
+  ):
+    with pytest.raises(cli.RunError) as caught:
+      read()
+    assert isinstance(caught.value, cli.PassingError) == is_passing
+
+
+def test_a_folder_that_no_training_has_had_has_exports_too(tmp_path, set_flags):
+  set_flags('--since=models/1')
+  (tmp_path / 'copy').mkdir()
+  path = State().step().save(str(tmp_path / 'copy'))
+  record = delta_writer.describe(path)
+  assert record == {'run': None, 'step': 1, 'checkpoint': 'model.ckpt-1'}
+  variables = 'models/1/variables/variables'
+  base = delta_writer.Base(variables, 0, None, True)
+  delta_writer.check(base, path, record)
+  for other in base._replace(run='a'), base._replace(is_export=False):
+    with pytest.raises(cli.RunError, match='is not of the run of'):
+      delta_writer.check(other, path, record)
 
 
 def test_a_table_does_not_become_smaller(run, tmp_path, set_flags):
