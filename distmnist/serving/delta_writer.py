@@ -345,7 +345,9 @@ def _write_variables(
 
 def _write_whole(path: str, array: np.ndarray) -> None:
   array = _find_bits(array)
-  if array.ndim > 1:
+  if not array.size:
+    array = array.reshape(-1)
+  elif array.ndim > 1:
     array = array.reshape(len(array), -1)
   with _File(path, array.dtype, array.shape[1:]) as file:
     file.write(values=array.reshape(-1, *array.shape[1:]))

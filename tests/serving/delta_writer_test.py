@@ -489,6 +489,18 @@ def test_a_folder_that_no_training_has_had_has_exports_too(tmp_path, set_flags):
       delta_writer.check(other, path, record)
 
 
+@pytest.mark.parametrize('shape', [[0], [0, 3], [3, 0], [2, 0, 4]])
+def test_a_variable_without_numbers_stays_one(tmp_path, shape):
+  array = np.zeros(shape, np.float32)
+  delta_writer._write_whole(str(tmp_path / 'w.parquet'), array)
+  about = {'dtype': 'float32', 'shape': shape, 'file': 'w.parquet'}
+  (tmp_path / 'delta.json').write_text(json.dumps({'variables': {'w': about}}))
+  arrays = {'w': array}
+  delta.apply(arrays, str(tmp_path))
+  assert arrays['w'] is not array
+  assert arrays['w'].shape == tuple(shape)
+
+
 def test_a_table_does_not_become_smaller(run, tmp_path, set_flags):
   State(capacity=900).save(run)
   path = State().step().save(run)
