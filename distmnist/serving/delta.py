@@ -54,7 +54,8 @@ def apply(arrays: dict[str, np.ndarray], folder: str) -> None:
 
   Raises:
     OSError: the delta is not there.
-    ValueError: it is damaged, or is not of this model.
+    ValueError: it is damaged, or is not of this model; or an array of a table
+      is read only.
   """
   variables = read(folder)['variables']
   changes = {}
@@ -66,6 +67,8 @@ def apply(arrays: dict[str, np.ndarray], folder: str) -> None:
     if 'position' in found:
       is_row = found['position'] >= 0
       rows = _grow(arrays[name], name, about)
+      if not rows.flags.writeable:
+        raise ValueError(f'{name} is read only: expected an array to change')
       changes[name] = rows, found['position'][is_row], values[is_row]
     else:
       changes[name] = values.reshape(about['shape']), None, None
@@ -115,7 +118,12 @@ def _save(arrays: dict[str, np.ndarray], path: str) -> None:
   """Writes variables as TensorFlow's checkpoints have them."""
   import tensorflow.compat.v1 as tf  # noqa: PLC0415
 
-  with tf.Graph().as_default(), tf.device('/cpu:0'), tf.Session() as session:
+  config = tf.ConfigProto(device_count={'GPU': 0})  # They are of others.
+  with (
+    tf.Graph().as_default(),
+    tf.device('/cpu:0'),
+    tf.Session(config=config) as session,
+  ):
     given = [tf.placeholder(a.dtype, a.shape) for a in arrays.values()]
     save = tf.raw_ops.SaveV2(
       prefix=path,
@@ -134,11 +142,22 @@ def read(folder: str) -> dict:
 
 
 def _read_columns(path: str) -> dict[str, np.ndarray]:
-  """Returns {column: [n] or, of lists, [n, length]}, which is read only."""
+  """Returns {column: [n] or, of lists, [n, length]}, which is read only.
+
+  Raises:
+    OSError: it cannot be read.
+    ValueError: it is damaged, in one line.
+  """
   from pyarrow import parquet  # noqa: PLC0415  An extra.
 
-  with parquet.ParquetFile(path, page_checksum_verification=True) as file:
-    table = file.read()
+  try:
+    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+      table = file.read()
+  except (OSError, ValueError) as error:
+    if getattr(error, 'errno', None):  # The system's: it may be whole.
+      raise
+    reason = ' '.join(str(error).split())
+    raise ValueError(f'{path} is damaged: {reason:.200}') from error
   found = {}
   for name in table.column_names:
     column, size = table[name].combine_chunks(), ()

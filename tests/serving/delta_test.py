@@ -65,6 +65,32 @@ def test_rows_of_tables_change_in_place_and_others_are_replaced(tmp_path):
   assert arrays['x'].tolist() == [1]
 
 
+def protect_a_later_table(arrays, folder):
+  about = json.loads((folder / 'delta.json').read_text())
+  about['variables']['u'] = about['variables']['t']
+  (folder / 'delta.json').write_text(json.dumps(about))
+  arrays['u'] = np.zeros([4, 2], np.float32)
+  arrays['u'].flags.writeable = False
+
+
+def damage_a_page(arrays, folder):
+  """Changes a number in the file of a variable."""
+  from pyarrow import parquet  # noqa: PLC0415  Where there is pyarrow.
+
+  del arrays
+  path, values = folder / 'w.parquet', np.full(2, 0x2211, np.uint16)
+  parquet.write_table(
+    *(pa.table({'values': values}), path),
+    use_dictionary=False,
+    compression='none',
+    write_statistics=False,
+    write_page_checksum=True,
+  )
+  content = path.read_bytes()
+  assert content.count(b'\x11\x22') == 2
+  path.write_bytes(content.replace(b'\x11\x22', b'\x33\x22'))
+
+
 @pytest.mark.parametrize(
   'harm',
   [
@@ -76,14 +102,17 @@ def test_rows_of_tables_change_in_place_and_others_are_replaced(tmp_path):
     lambda arrays, folder: (folder / 'w.parquet').unlink(),
     lambda arrays, folder: (folder / 'delta.json').write_text('{"variab'),
     lambda arrays, folder: (folder / 'delta.json').unlink(),
+    protect_a_later_table,
+    damage_a_page,
   ],
 )
 def test_what_does_not_fit_or_is_damaged_changes_nothing(tmp_path, harm):
   arrays, folder = make_arrays(), write(tmp_path / 'delta')
   harm(arrays, tmp_path / 'delta')
   before = {name: array.copy() for name, array in arrays.items()}
-  with pytest.raises((ValueError, OSError)):
+  with pytest.raises((ValueError, FileNotFoundError)) as caught:
     delta.apply(arrays, folder)
+  assert '\n' not in str(caught.value)
   np.testing.assert_equal(arrays, before)
 
 
@@ -96,6 +125,23 @@ def test_another_model_than_a_delta_begins_with_is_refused(tmp_path, run, step):
   with pytest.raises(ValueError, match='goes from step 1 to 2 of a run, but '):
     delta.apply_to_model(str(tmp_path / 'old'), folder, str(tmp_path / 'new'))
   assert not (tmp_path / 'new').exists()
+
+
+def test_a_model_is_written_without_a_gpu(tmp_path, monkeypatch):
+  import tensorflow.compat.v1 as tf  # noqa: PLC0415  Others are without it.
+
+  found, make = [], tf.Session
+
+  def record(*args, config=None, **kwargs):
+    found.append(config)
+    return make(*args, config=config, **kwargs)
+
+  monkeypatch.setattr(tf, 'Session', record)
+  delta._save({'x': np.ones(3)}, str(tmp_path / 'variables'))
+  [config] = found
+  assert dict(config.device_count) == {'GPU': 0}
+  reader = tf.train.load_checkpoint(str(tmp_path / 'variables'))
+  assert reader.get_tensor('x').tolist() == [1, 1, 1]
 
 
 @pytest.mark.slow
