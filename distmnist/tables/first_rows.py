@@ -173,8 +173,17 @@ def _check_once(
     keys = np.sort(np.concatenate(found))
     is_again = keys[1:] == keys[:-1]
     if is_again.any():
-      again = keys[1:][is_again][0]
-      raise ValueError(f'first has a key that is there twice: {again}')
+      one, other = _find_places(source, keys[1:][is_again][0])
+      raise ValueError(f'key {one} and key {other} of first are the same')
+
+
+def _find_places(source: Given, key: np.int64) -> list[int]:
+  """Returns the first two places of a key."""
+  found, begin = [], 0
+  for keys in source.read_keys():
+    found += (begin + np.flatnonzero(keys == key)).tolist()
+    begin += len(keys)
+  return found[:2]
 
 
 class FirstRows:

@@ -159,8 +159,8 @@ def change(values, at, value):
 @pytest.mark.parametrize(
   'keys, rows, named',
   [
-    (change(KEYS, 150, KEYS[3]), ROWS, f'there twice: {KEYS[3]}'),
-    (change(WORDS, 150, WORDS[3]), ROWS, 'there twice: '),
+    (change(KEYS, 150, KEYS[3]), ROWS, 'key 3 and key 150 '),
+    (change(WORDS, 150, WORDS[3]), ROWS, 'key 3 and key 150 '),
     (KEYS, change(ROWS, (170, 1), np.nan), 'row 170 of first is not finite'),
     (KEYS, change(ROWS.astype(float), 199, 1e300), 'row 199 .* not finite'),
     (change(KEYS, 160, -(2**63)), ROWS, 'key 160 of first is .*-922337203'),
