@@ -11,7 +11,7 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +40,8 @@ _MOST_NAMES = 8
 _ADVICE = 'or give another --warm_start'
 # What belongs together in a table whose rows are made.
 _TABLE_PARTS = '/keys', '/rows'
+# What a checkpoint has that is beside no variable.
+_OF_OPTIMIZERS = 'global_step', 'beta1_power', 'beta2_power'
 
 
 def is_wanted() -> bool:
@@ -96,7 +98,7 @@ def check(logdir: str | None, is_moved: bool) -> None:
     if not any(pattern.fullmatch(name) for name in source.shapes):
       raise _error(
         f'no variable of {source.path} matches {pattern.pattern}: it has '
-        f'{_list(source.shapes)}'
+        f'{_list(_choose_values(source.shapes))}'
       )
 
 
@@ -169,7 +171,8 @@ def _load(
     if not chosen:
       raise _error(
         f'no variable of the model has its name and shape in {source.path}: '
-        f'the model has {_list(specs)}, and there is {_list(source.shapes)}'
+        f'the model has {_list(specs)}, and there is '
+        f'{_list(_choose_values(source.shapes))}'
       )
     left = specs.keys() - chosen
     text = f'warm start from {source.path}: {_list(chosen)}'
@@ -300,6 +303,18 @@ def _read_keras(path: str) -> Source:
     {name: tf.as_dtype(value.dtype) for name, value in found.items()},
     found.__getitem__,
   )
+
+
+def _choose_values(names: Iterable[str]) -> list[str]:
+  """Returns the names without slots and other things of an optimizer."""
+  known = {*names}
+
+  def is_beside(name):
+    parts = name.split('/')
+    starts = ('/'.join(parts[:i]) for i in range(1, len(parts)))
+    return parts[-1] in _OF_OPTIMIZERS or any(s in known for s in starts)
+
+  return [name for name in known if not is_beside(name)]
 
 
 def _list(names) -> str:

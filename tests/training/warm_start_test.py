@@ -221,6 +221,16 @@ def test_what_gives_no_values_is_refused(
     warm_start.check(None, False)
 
 
+def test_a_wrong_pattern_is_told_the_variables_alone(set_flags, source):
+  path = f'{source}/model.ckpt-7'
+  names = [name for name, _ in tf.train.list_variables(path)]
+  assert {'global_step', 'net/rows/Momentum'} < {*names}
+  set_flags(f'--warm_start={source}:nothing')
+  with pytest.raises(cli.UsageError) as caught:
+    warm_start.check(None, False)
+  assert str(caught.value).split()[-2:] == ['head/w,', 'net/rows']
+
+
 def test_a_broken_file_is_no_source(set_flags, tmp_path):
   (tmp_path / 'net.keras').write_text('no model')
   set_flags(f'--warm_start={tmp_path}/net.keras')
