@@ -147,11 +147,13 @@ class Progress:
   def _compute_secs_left(self, now: float, step: int) -> float | None:
     """Returns the seconds left, at the pace since the first call, or None."""
     then, then_step = self._pace_mark
-    if self.last_step is None or step <= then_step:
+    if step <= then_step:
       return None
     if not self._has_pace:
       # The first steps, between which graphs are built, tell little of others.
       self._pace_mark, self._has_pace = (now, step), True
+      return None
+    if self.last_step is None:
       return None
     secs = (now - then) / (step - then_step)
     return max(0.0, secs * (self.last_step - step))
@@ -171,7 +173,7 @@ class Progress:
     if step != then_step:  # A round may take longer than from line to line.
       self._mark = (now, step, self._stats.local_steps)
     self._printed_steps = self._stats.local_steps
-    last = self.last_step
+    had_pace, last = self._has_pace, self.last_step
     of_all = f'{step}' if last is None else f'{min(step, last)}/{last}'
     text = f'step {of_all}'
     if in_epoch := self._source.images_per_epoch:
@@ -182,7 +184,7 @@ class Progress:
     if secs := self._compute_secs_left(now, step):
       text += f'  {table_text.format_secs(secs)} left'
     local_steps = self._stats.local_steps - then_local
-    if local_steps and step > then_step:
+    if had_pace and local_steps and step > then_step:
       rate = (step - then_step) * dealing.images_per_step / (now - then)
       text += (
         f'  {1000 * (now - then) / local_steps:.2f} ms/step'

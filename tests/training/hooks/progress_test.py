@@ -85,8 +85,9 @@ def test_a_line_has_step_epoch_and_loss(worker):
   worker.run((1, 0, 40))
   assert worker.console.lines == []
   worker.console.due = True
+  worker.run((5, 0, 40))
   worker.run((10, 0, 40))
-  [(text, part)] = worker.console.lines
+  _, (text, part) = worker.console.lines
   assert text.startswith('step 10/50  epoch 2.00  loss 0.5000  ')
   assert text.endswith(' images/s')
   assert part == 0.2
@@ -127,6 +128,18 @@ def test_a_rate_is_of_all_the_time_that_a_global_step_took(worker):
   *_, third, _, fourth = read_rates(worker.console)
   # 200 images in 16 s and in 8 s.
   assert (third, fourth) == ((4000, 12), (4000, 25))
+
+
+@pytest.mark.parametrize('last_step', [50, batch_table.NO_LAST_STEP])
+@pytest.mark.usefixtures('clock')
+def test_no_rate_is_of_the_first_steps(worker, monkeypatch, last_step):
+  dealing = SOURCE.dealing._replace(last_step=last_step)
+  monkeypatch.setattr(SOURCE, 'dealing', dealing)
+  worker.console.due = True
+  # The second line is of no new global step, the third of the first one.
+  for step in (1, 1, 2, 3):
+    worker.run((step, 0, 40))
+  assert read_rates(worker.console) == [None, None, None, (4000, 50)]
 
 
 @pytest.mark.usefixtures('clock')
