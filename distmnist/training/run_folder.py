@@ -5,6 +5,7 @@ a --logdir has no folder, and all of this does nothing.
 """
 
 import logging
+import os
 
 import tensorflow.compat.v1 as tf
 
@@ -91,10 +92,8 @@ class RunFolder:
       changed = problem_source.find_change(problem, self.path, True)
       if changed:
         _log.info(changed)
-      if self.path and (changes := run_flags.find_changes(self.path)):
-        _log.info(
-          f'changed since the last life: {run_flags.describe_changes(changes)}'
-        )
+      if self.path:
+        self._tell_changes()
       if plan:
         self._check_epochs(plan)
       if self.path and not run_flags.are_kept(self.path):
@@ -127,6 +126,22 @@ class RunFolder:
           raise
       task.stalls.goes_on()
       task.stop.wait(wait.choose_pause())
+
+  def _tell_changes(self):
+    """Logs which flags are not those that what the run goes on from had."""
+    folder, since = self.path, 'the last life'
+    if not run_flags.are_kept(folder):
+      path = self.restart.find()
+      if not self.restart.is_of_other_run:
+        return
+      folder, _ = os.path.split(path)
+      since = f'the run in {folder}'
+    changes = run_flags.find_changes(folder)
+    if folder != self.path:
+      changes.pop('resume', None)  # It is what names the folder.
+    if changes:
+      told = run_flags.describe_changes(changes)
+      _log.info(f'changed since {since}: {told}')
 
   def _check_epochs(self, plan):
     """Checks that epochs can be counted, and says from where."""

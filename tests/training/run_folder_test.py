@@ -3,6 +3,7 @@ import dataclasses
 import errno
 import importlib
 import os
+import re
 import shutil
 
 import pytest
@@ -16,6 +17,7 @@ from distmnist.storage import process_tag
 from distmnist.training import run_folder
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
+from tests.logdir import checkpoints_test
 from tests.support import in_process, problems
 
 CHIEF = cluster_lib.Cluster()
@@ -117,6 +119,31 @@ def test_the_chief_has_the_folder_to_itself(make, tmp_path):
   folder.owner.check()
   with pytest.raises(cli.RunError, match='--logdir'):
     make(CHIEF, f'--logdir={path}', '--start_timeout_secs=0')
+
+
+@pytest.mark.parametrize('number', [0.5, 0.25])
+def test_a_run_from_another_tells_which_flags_differ(
+  set_flags, tmp_path, caplog, number
+):
+  caplog.set_level('INFO', run_folder.__name__)
+
+  def claim(name, *words):
+    caplog.clear()
+    set_flags(f'--logdir={tmp_path}/{name}', *words)
+    folder = run_folder.RunFolder(in_process.make_task(CHIEF), 10)
+    with contextlib.ExitStack() as at_end:
+      folder.claim(None, at_end)
+    changes = re.findall(r'--(\w+) (\S+) -> ([^\s,]+)', caplog.text)
+    return {name: (then, now) for name, then, now in changes}
+
+  assert claim('a', '--learning_rate=0.5') == {}
+  checkpoints_test.save(tmp_path / 'a', step=3, w=[2])
+  words = f'--learning_rate={number}', f'--resume={tmp_path}/a'
+  expected = {'learning_rate': ('0.5', '0.25')} if number == 0.25 else {}
+  assert claim('b', *words) == expected
+  # The flags of b are its own from then on.
+  checkpoints_test.save(tmp_path / 'b', step=4, w=[2])
+  assert 'learning_rate' not in claim('b', '--resume=auto')
 
 
 def test_a_folder_that_was_removed_is_signed_again(make, tmp_path, monkeypatch):
