@@ -27,8 +27,9 @@ _PREFIX = 'distmnist_fit_'  # Of a temporary folder.
 _LOGS = 'logs'
 _INSTEAD = {
   'callbacks': (
-    "early_stopping_patience, lr_schedule ('plateau' is one) and logdir stand "
-    'for the most usual ones, and on_line gets each line'
+    'early_stopping_patience for EarlyStopping (best='
+    "'+accuracy' says by what), lr_schedule='plateau' for ReduceLROnPlateau, "
+    'logdir for ModelCheckpoint; docs/keras.md has the others'
   ),
   'initial_epoch': 'with a logdir, the same call goes on where it ended',
   'shuffle': 'each epoch is shuffled, by seed',
@@ -113,6 +114,10 @@ def fit(
   given = process.read_flags(process.make_words(None, settings))
   logdir = logdir or given.get('logdir')
   check_arguments(settings)
+  _check_objects(settings)
+  if best:
+    _check_direction(best)
+    settings['best'] = given['best'] = best
   parsed = keras_groups.parse(groups)
   if logdir and urls.is_remote(os.fspath(logdir)):
     raise ValueError(
@@ -147,18 +152,6 @@ def fit(
         'leave one of them out, or give learning_rate, too'
       )
   defaults = {n: value for n, value in defaults.items() if n not in given}
-  if best:
-    if best[0] not in '+-':
-      raise ValueError(
-        f'best={best!r}: expected + if more of it is better, such as '
-        f"'+{best}', or - if less is"
-      )
-    if best[1:].startswith('val_'):
-      raise ValueError(
-        f'best={best!r}: expected {best[0] + best[5:]!r}, without val_: what '
-        'is measured on the validation data'
-      )
-    settings['best'] = best
   with _opened(logdir) as folder:
     settings = {**defaults, **settings}
     is_off = {name for name, value in settings.items() if value is False}
@@ -170,10 +163,40 @@ def fit(
   return model, report
 
 
+def _check_objects(settings: Mapping[str, object]) -> None:
+  """Raises ValueError for an object of Keras where a flag has a name."""
+  for name, example in ('optimizer', 'adam'), ('learning_rate', 0.01):
+    value = settings.get(name)
+    if hasattr(value, 'get_config'):
+      kind = type(value).__name__
+      inner = f'{kind}(...)' if name == 'optimizer' else f'Adam({kind}(...))'
+      raise ValueError(
+        f'{name} is an object, {kind}: compile the model with {inner}, or give '
+        f'{name}={example!r} or the like'
+      )
+
+
+def _check_direction(best: str) -> None:
+  """Raises ValueError unless it is + or - and what fit calls a metric."""
+  if best[0] not in '+-':
+    example = '+' + best.removeprefix('val_')
+    raise ValueError(
+      f'best={best!r}: expected + if more of it is better, such as '
+      f'{example!r}, or - if less is'
+    )
+  if best[1:].startswith('val_'):
+    raise ValueError(
+      f'best={best!r}: expected {best[0] + best[5:]!r}, without val_: what '
+      'is measured on the validation data'
+    )
+
+
 def _find_judged(given: Mapping[str, str]) -> str:
   """Returns the flag that needs validation data, '' if none does."""
   if given.get('early_stopping_patience', '0') != '0':
     return 'early_stopping_patience'
+  if given.get('best'):
+    return f'best={given["best"]!r}'
   return 'lr_schedule=plateau' * (given.get('lr_schedule') == 'plateau')
 
 
@@ -214,6 +237,8 @@ def reword_line(
     line: as the run prints it.
     is_off: the settings that are False, which the run calls --noNAME.
   """
+  if 'failed call to cuInit' in line:  # There is no GPU.
+    return None
   if temporary and temporary in line:
     line = re.sub(rf', logs in {re.escape(temporary)}\S*', '', line)
     if line.split(' ')[0] in _HIDDEN:

@@ -16,7 +16,7 @@ from distmnist.api import fit, process
 from distmnist.common import owner
 from tests.support.paths import REPO
 
-X = np.ones([3, 1], np.float32)
+X = np.ones([32, 1], np.float32)
 with runtime.eagerly():
   MODEL = keras.Sequential()
 FIT_ARGUMENTS_X, Y = np.arange(10.0), np.arange(10)
@@ -35,6 +35,8 @@ def test_a_judge_has_a_direction():
 def test_a_judge_has_the_name_of_the_metric():
   with pytest.raises(ValueError, match=r"^best='\+val_auc': expected '\+auc'"):
     fit.fit(MODEL, X, X, optimizer='sgd', best='+val_auc')
+  with pytest.raises(ValueError, match=r"^best='val_auc': expected .*'\+auc'"):
+    fit.fit(MODEL, X, X, optimizer='sgd', best='val_auc')
 
 
 @pytest.mark.parametrize(
@@ -48,10 +50,11 @@ def test_a_judge_has_the_name_of_the_metric():
 def test_the_splits_have_the_names_of_the_arguments(monkeypatch, given, names):
   found = []
   monkeypatch.setattr(fit, '_train', lambda *args: found.extend(args[2:4]))
-  fit.fit(MODEL, X, X, optimizer='sgd', best='+auc', **given)
+  best = '+auc' if 'validation' in names else None
+  fit.fit(MODEL, X, X, optimizer='sgd', best=best, **given)
   splits, settings = found
   assert splits.keys() == names | {'train'}
-  assert settings['best'] == '+auc'
+  assert settings.get('best') == best
 
 
 @pytest.mark.parametrize('resume, is_resumed', [(None, True), ('never', False)])
@@ -309,7 +312,30 @@ def test_what_no_rule_can_train_is_refused_before_anything_is_written(
   assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize(
+  'make, said',
+  [
+    (
+      lambda: {'optimizer': keras.optimizers.Adam(0.1)},
+      r"^optimizer .* with Adam\(\.\.\.\), or .*'adam'",
+    ),
+    (
+      lambda: {
+        'learning_rate': keras.optimizers.schedules.CosineDecay(0.1, 100)
+      },
+      r'^learning_rate .* Adam\(CosineDecay\(\.\.\.\)\), or .*=0\.01',
+    ),
+  ],
+)
+def test_objects_of_keras_are_for_compile(small_model, make, said):
+  with pytest.raises(ValueError, match=said) as why:
+    fit.fit(small_model, X, X, **make())
+  assert '\n' not in str(why.value)
+
+
 def test_early_stopping_needs_what_to_judge_by(small_model):
+  with pytest.raises(ValueError, match=r"^best='\+mae' needs validation_data"):
+    fit.fit(small_model, X, X, best='+mae', test_data=(X, X))
   with pytest.raises(ValueError, match='needs validation_data or validation_'):
     fit.fit(small_model, X, X, early_stopping_patience=2)
   with pytest.raises(ValueError, match='^lr_schedule=plateau needs valid'):
@@ -336,6 +362,11 @@ def test_lines_are_in_the_words_of_fit(line, said):
   assert fit.reword_line('/tmp/f', line) == said
   if ': error: ' not in line:  # A folder that stays may be named.
     assert fit.reword_line(None, line) == line
+
+
+def test_that_there_is_no_gpu_is_no_line_of_a_run():
+  line = 'E0000 00:00:1.2 3 cuda_platform.cc:52] failed call to cuInit: x'
+  assert fit.reword_line('/tmp/f', line) is fit.reword_line(None, line) is None
 
 
 @pytest.mark.parametrize(
@@ -386,12 +417,12 @@ def test_a_group_is_moved_as_it_says():
     before = [w.numpy() for w in model.weights]
     said = []
     fit.fit(
-      *(model, X, np.ones([3, 2], np.float32)),
+      *(model, X, np.ones([32, 2], np.float32)),
       groups={
         'body/kernel': {'learning_rate': 0},
         'head/.*': {'optimizer': 'adam'},
       },
-      **{'batch_size': 3, 'num_ps': 1, 'num_workers': 1},
+      **{'batch_size': 32, 'num_ps': 1, 'num_workers': 1},
       on_line=said.append,
     )
     after = [w.numpy() for w in model.weights]
