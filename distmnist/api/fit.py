@@ -115,6 +115,7 @@ def fit(
   logdir = logdir or given.get('logdir')
   check_arguments(settings)
   _check_objects(settings)
+  _check_has_ps(given)
   if best:
     _check_direction(best)
     settings['best'] = given['best'] = best
@@ -151,7 +152,12 @@ def fit(
         f'lr_schedule: the model is compiled with {schedule["class_name"]}: '
         'leave one of them out, or give learning_rate, too'
       )
+    if schedule:
+      last = given.get('train_steps', '') if 'epochs' not in given else ''
+      last = [int(last)] if last.isdecimal() else []
+      keras_optimizer.check_schedule(model, [0, 1, *last])
   defaults = {n: value for n, value in defaults.items() if n not in given}
+  _check_batch(defaults | given, splits['train'])
   with _opened(logdir) as folder:
     settings = {**defaults, **settings}
     is_off = {name for name, value in settings.items() if value is False}
@@ -174,6 +180,38 @@ def _check_objects(settings: Mapping[str, object]) -> None:
         f'{name} is an object, {kind}: compile the model with {inner}, or give '
         f'{name}={example!r} or the like'
       )
+
+
+def _check_has_ps(given: Mapping[str, str]) -> None:
+  """Raises ValueError for several workers without a ps under the usual rule."""
+  is_usual = given.keys().isdisjoint({'strategy', 'sync_replicas', 'like'})
+  is_alone = given.get('num_workers') == '1'
+  if is_usual and not is_alone and given.get('num_ps') == '0':
+    raise ValueError(
+      'num_ps=0: async_sgd, the usual strategy, needs a ps: give num_ps=1, or '
+      "strategy='ring_allreduce'"
+    )
+
+
+def _check_batch(
+  settings: Mapping[str, object], train: 'fit_data.Examples'
+) -> None:
+  """Raises ValueError if a step of one worker takes more than all examples."""
+  from distmnist.data import array_folder  # noqa: PLC0415  It needs NumPy.
+
+  number = len(array_folder.flatten(train[1])[1][0])
+  sizes = []
+  for name in 'batch_size', 'gradient_accumulation':
+    try:
+      sizes.append(int(settings.get(name, 1)))
+    except ValueError:  # launch says what is wrong with it.
+      return
+  if sizes[0] * sizes[1] > number:
+    times = f' times gradient_accumulation={sizes[1]}' if sizes[1] > 1 else ''
+    raise ValueError(
+      f'batch_size={sizes[0]}{times} is larger than the {number} training '
+      'examples'
+    )
 
 
 def _check_direction(best: str) -> None:

@@ -1,5 +1,6 @@
 """The optimizer that a Keras model is compiled with, as flags of train."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -87,6 +88,26 @@ def read_schedule(model: 'keras.Model') -> Schedule | None:
       'number, or a keras.optimizers.schedules object'
     )
   return rate
+
+
+def check_schedule(model: 'keras.Model', steps: Iterable[int]) -> None:
+  """Raises ValueError if the compiled schedule has no rate at one of the steps.
+
+  Args:
+    model: compiled with a schedule.
+    steps: which to try.
+  """
+  import keras  # noqa: PLC0415  With a Keras model, it is there.
+
+  config = model.optimizer.get_config()['learning_rate']
+  schedule = keras.optimizers.schedules.deserialize(config)
+  for step in steps:
+    rate = float(keras.ops.convert_to_numpy(schedule(step)))
+    if not 0 <= rate < float('inf'):
+      raise ValueError(
+        f'the schedule {config["class_name"]} gives {rate:g} at step {step}: '
+        'expected a number of 0 or more'
+      )
 
 
 def _check_settings(

@@ -51,7 +51,7 @@ def test_the_splits_have_the_names_of_the_arguments(monkeypatch, given, names):
   found = []
   monkeypatch.setattr(fit, '_train', lambda *args: found.extend(args[2:4]))
   best = '+auc' if 'validation' in names else None
-  fit.fit(MODEL, X, X, optimizer='sgd', best=best, **given)
+  fit.fit(MODEL, X, X, optimizer='sgd', batch_size=9, best=best, **given)
   splits, settings = found
   assert splits.keys() == names | {'train'}
   assert settings.get('best') == best
@@ -333,6 +333,35 @@ def test_objects_of_keras_are_for_compile(small_model, make, said):
   assert '\n' not in str(why.value)
 
 
+@pytest.mark.parametrize(
+  'given, said',
+  [
+    ({'batch_size': 33}, '^batch_size=33 is larger than the 32 training exa'),
+    (
+      {'batch_size': 17, 'gradient_accumulation': 2},
+      '^batch_size=17 times gradient_accumulation=2 is larger than the 32',
+    ),
+    ({'validation_split': 0.5}, '^batch_size=32 is larger than the 16'),
+    ({'num_ps': 0}, "^num_ps=0: async_sgd.* num_ps=1, or .*'ring_allreduce'"),
+    ({'num_ps': 0, 'num_workers': 1}, None),
+    ({'num_ps': 0, 'strategy': 'ring_allreduce'}, None),
+    ({'batch_size': 16, 'gradient_accumulation': 2}, None),
+    ({'batch_size': 'many'}, None),  # launch refuses it.
+  ],
+)
+def test_what_no_cluster_could_train_starts_none(
+  monkeypatch, small_model, given, said
+):
+  started = []
+  monkeypatch.setattr(fit, '_train', lambda *args: started.append(args))
+  if said is None:
+    fit.fit(small_model, X, X, **given)
+  else:
+    with pytest.raises(ValueError, match=said):
+      fit.fit(small_model, X, X, **given)
+  assert len(started) == (said is None)
+
+
 def test_early_stopping_needs_what_to_judge_by(small_model):
   with pytest.raises(ValueError, match=r"^best='\+mae' needs validation_data"):
     fit.fit(small_model, X, X, best='+mae', test_data=(X, X))
@@ -379,6 +408,23 @@ def test_that_there_is_no_gpu_is_no_line_of_a_run():
 def test_a_setting_has_the_name_that_the_caller_gave(said, is_off, expected):
   begin = 'distmnist.launch: error: '
   assert fit.reword_line(None, begin + said, is_off) == begin + expected
+
+
+@pytest.mark.parametrize('given', [{'train_steps': 60}, {'train_steps': 40}])
+def test_a_schedule_without_a_rate_starts_nothing(monkeypatch, given):
+  started = []
+  monkeypatch.setattr(fit, '_train', lambda *args: started.append(args))
+  rate = keras.optimizers.schedules.PiecewiseConstantDecay([50], [0.1, -0.1])
+  with runtime.eagerly():
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(rate), 'mse')
+    if given['train_steps'] < 50:
+      fit.fit(model, X, X, **given)
+      assert started
+      return
+    with pytest.raises(ValueError, match='gives -0.1 at step 60: expected'):
+      fit.fit(model, X, X, **given)
+    assert not started
 
 
 def test_what_is_false_is_named_without_its_no(monkeypatch):

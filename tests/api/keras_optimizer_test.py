@@ -134,3 +134,21 @@ def test_a_rate_that_is_a_function_is_refused():
 
 def half():
   return 0.5
+
+
+def test_a_schedule_has_a_rate_at_the_steps_that_are_tried():
+  schedules = keras.optimizers.schedules
+  with runtime.eagerly():
+    for rate, step in [
+      (schedules.ExponentialDecay(0.1, 100, 0.9), None),
+      (schedules.ExponentialDecay(0.1, 100, -0.9), 1),
+      (schedules.PiecewiseConstantDecay([50], [0.1, -0.1]), 60),
+    ]:
+      model = keras.Sequential([keras.layers.Dense(1)])
+      model.compile(keras.optimizers.SGD(rate), 'mse')
+      if step is None:
+        keras_optimizer.check_schedule(model, [0, 1, 60])
+        continue
+      said = f'^the schedule {type(rate).__name__} gives .* at step {step}: '
+      with pytest.raises(ValueError, match=said):
+        keras_optimizer.check_schedule(model, [0, 1, 60])
