@@ -7,6 +7,7 @@ here is refused, and the error says what to give instead.
 import contextlib
 import functools
 import glob
+import inspect
 import os
 import re
 import tempfile
@@ -130,6 +131,8 @@ def fit(
   from distmnist.data import fit_data  # noqa: PLC0415  It needs NumPy.
 
   _check_layers(model)
+  if given.get('best'):
+    _check_is_measured(model, given['best'])
   splits, batch_size = fit_data.make_splits(
     *(model, x, y, validation_data, validation_split),
     *(test_data, sample_weight, class_weight),
@@ -226,6 +229,36 @@ def _check_direction(best: str) -> None:
     raise ValueError(
       f'best={best!r}: expected {best[0] + best[5:]!r}, without val_: what '
       'is measured on the validation data'
+    )
+
+
+def _check_is_measured(model: 'keras.Model', best: str) -> None:
+  """Raises ValueError if `best` is no metric of a compiled model.
+
+  What only the tasks can name, such as a metric's class, they check.
+  """
+  import keras  # noqa: PLC0415  Keeps `import distmnist` cheap.
+
+  from distmnist import tf_internals  # noqa: PLC0415  With a model, it is there.
+
+  compiled = tf_internals.get_compile_arguments(model)
+  if not compiled:
+    return
+  names = ['loss']
+  for kind in 'metrics', 'weighted_metrics':
+    for part in keras.tree.flatten(compiled.get(kind) or []):
+      if isinstance(part, keras.metrics.Metric):
+        name = part.name
+      elif isinstance(part, str) or inspect.isfunction(part):
+        name = getattr(part, '__name__', part)
+      else:
+        return
+      is_taken = kind == 'weighted_metrics' and name in names
+      names.append(f'weighted_{name}' if is_taken else name)
+  if best[1:] not in names:
+    raise ValueError(
+      f'best={best!r}: no metric is {best[1:]!r}: expected one of '
+      f'{", ".join(sorted(names))}'
     )
 
 

@@ -362,9 +362,45 @@ def test_what_no_cluster_could_train_starts_none(
   assert len(started) == (said is None)
 
 
+def mine(y, outputs):
+  return keras.ops.mean(abs(y - outputs), -1)
+
+
+@pytest.mark.parametrize(
+  'metrics, weighted, taken, refused',
+  [
+    (['mae'], None, ['-loss', '-mae'], ['-mse', '+val', '-weighted_mae']),
+    (['AUC', mine], None, ['+AUC', '-mine'], ['+auc']),
+    (
+      lambda: [keras.metrics.AUC(name='area')],
+      *(['mae'], ['+area', '-mae'], ['+AUC', '+auc']),
+    ),
+    ([['mae']], ['mae'], ['-mae', '-weighted_mae'], ['-weighted_loss']),
+    (None, None, ['-loss'], ['-mae']),
+    (lambda: [keras.metrics.AUC], None, ['+auc', '+what'], []),
+  ],
+)
+def test_the_best_is_by_what_is_measured(
+  monkeypatch, metrics, weighted, taken, refused
+):
+  started = []
+  monkeypatch.setattr(fit, '_train', lambda *args: started.append(args))
+  with runtime.eagerly():
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    made = metrics() if callable(metrics) else metrics
+    model.compile('sgd', 'mse', metrics=made, weighted_metrics=weighted)
+    for best in taken:
+      fit.fit(model, X, X, validation_data=(X, X), best=best)
+    assert len(started) == len(taken)
+    for best in refused:
+      with pytest.raises(ValueError, match='no metric is .* one of .*loss'):
+        fit.fit(model, X, X, validation_data=(X, X), best=best)
+  assert len(started) == len(taken)
+
+
 def test_early_stopping_needs_what_to_judge_by(small_model):
-  with pytest.raises(ValueError, match=r"^best='\+mae' needs validation_data"):
-    fit.fit(small_model, X, X, best='+mae', test_data=(X, X))
+  with pytest.raises(ValueError, match='^best=.-loss. needs validation_data'):
+    fit.fit(small_model, X, X, best='-loss', test_data=(X, X))
   with pytest.raises(ValueError, match='needs validation_data or validation_'):
     fit.fit(small_model, X, X, early_stopping_patience=2)
   with pytest.raises(ValueError, match='^lr_schedule=plateau needs valid'):
