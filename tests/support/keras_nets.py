@@ -14,6 +14,7 @@ _NET = flags.DEFINE_enum(
   'Which net.',
 )
 _EXAMPLES = flags.DEFINE_integer('examples', 40, 'Examples in an epoch.')
+_DROPS = flags.DEFINE_bool('drops', True, 'Whether dropout drops units.')
 
 _WORDS, _LENGTH = 30, 8
 layers = keras.layers
@@ -43,7 +44,7 @@ def _make_mlp():
       layers.Input([8, 8, 1]),
       layers.Flatten(),
       layers.Dense(16, activation='relu', kernel_regularizer='l2'),
-      layers.Dropout(0.5),
+      layers.Dropout(0.5 * _DROPS.value),
       layers.Dense(4),
     ]
   )
@@ -98,12 +99,13 @@ def _make_masked_text():
 def _make_transformer():
   words = layers.Input([_LENGTH], dtype='int32')
   x = layers.Embedding(_WORDS, 8)(words)
-  attention = layers.MultiHeadAttention(2, 4, dropout=0.1)
+  attention = layers.MultiHeadAttention(2, 4, dropout=0.1 * _DROPS.value)
   x = layers.LayerNormalization()(x + attention(x, x, use_causal_mask=True))
   x = layers.LayerNormalization()(x + layers.Dense(8, activation='gelu')(x))
   return keras.Model(words, layers.Dense(4)(layers.Flatten()(x)))
 
 
+@keras.saving.register_keras_serializable('keras_nets')
 class TwoTowers(keras.Model):
   def __init__(self, **kwargs):
     super().__init__(**kwargs)

@@ -1,5 +1,7 @@
 """A worker of a cluster in this process, which trains as the program does."""
 
+import threading
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.lifecycle import liveness, lost_workers
@@ -12,7 +14,8 @@ from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_checks, problem_data
 from tests.support import in_process
 
-_SEED = 3
+SEED = 3
+_building = threading.Lock()
 
 
 class _Start(tf.train.SessionRunHook):
@@ -38,14 +41,17 @@ def train(member, server=None):
     server: tf.train.Server of this worker, or None for one process.
   """
   task = in_process.make_task(member, server)
-  problem = problem_lib.from_flags()
-  splits = problem_data.load_training_splits(problem)
-  choice = flag_checks.check(member, *(split.num_examples for split in splits))
-  problem_checks.check_graph(
-    problem, splits[0], choice.plan.slice_size, choice.strategy
-  )
   with tf.Graph().as_default():
-    graph = worker_graph.build(task, choice, splits[0], _SEED)
+    # A model of Keras, all workers' here, is built by one at a time.
+    with _building:
+      problem = problem_lib.from_flags()
+      splits = problem_data.load_training_splits(problem)
+      sizes = [split.num_examples for split in splits]
+      choice = flag_checks.check(member, *sizes)
+      problem_checks.check_graph(
+        problem, splits[0], choice.plan.slice_size, choice.strategy
+      )
+      graph = worker_graph.build(task, choice, splits[0], SEED)
     steps, hooks_of_steps = _make_steps(task, choice, graph)
     last, losses = {}, []
     start = _Start(graph.step.center)
@@ -71,7 +77,7 @@ def train(member, server=None):
 def _make_steps(task, choice, graph):
   """Returns a fused_steps.Steps, and the hooks by which it runs and ends."""
   history = history_lib.from_flags(None, task.cluster.task_index, life=1)
-  source = worker_graph.make_source(task, choice.plan, graph, history, _SEED)
+  source = worker_graph.make_source(task, choice.plan, graph, history, SEED)
   steps, _ = worker_graph.make_steps(source, graph, has_summaries=False)
   stop = stop_hook.StopHook(
     steps,
