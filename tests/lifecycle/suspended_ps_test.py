@@ -11,13 +11,14 @@ FLAGS = (
   *SMALL,
   '--train_steps=10000000',
   '--log_secs=0',
+  # It is silent for some seconds before it is named.
   '--start_timeout_secs=10',
   '--stall_warn_secs=1',
   '--stall_fail_secs=15',
 )
 
 
-@pytest.mark.daily
+@pytest.mark.daily(but=['sync_sgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('rule', ['async_sgd', 'sync_sgd'])
 def test_who_begins_beside_a_suspended_ps_says_so_and_ends(

@@ -67,7 +67,7 @@ def check(logdir):
   return report
 
 
-@pytest.mark.daily
+@pytest.mark.daily(but=['ps-async_sgd'])
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(

@@ -581,7 +581,6 @@ def test_a_chief_whose_input_ends_waits_for_the_steps_of_the_others(
     assert checkpoints.parse_step(path) == 306
 
 
-@pytest.mark.daily
 @pytest.mark.slow
 def test_a_chief_that_waits_for_the_others_survives_a_lost_ps(tmp_path):
   logdir = tmp_path / 'run'

@@ -350,7 +350,6 @@ def test_of_two_each_may_be_lost_anywhere_and_no_shard_has_a_part_twice(make):
   assert found == [(10, 0, [1.5, 4.5])] * 2
 
 
-@pytest.mark.daily
 @pytest.mark.slow
 def test_one_that_is_lost_with_shards_held_back_pushes_the_rest(
   make_stepper, make_cluster, monkeypatch
