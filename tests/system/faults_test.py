@@ -168,7 +168,6 @@ def test_sync_stays_in_lock_step_when_a_worker_is_killed_again_and_again(
   assert [row['gradients_dropped'] for row in rows] == [0, 0, 0]
 
 
-@pytest.mark.daily
 @pytest.mark.slow
 def test_all_are_killed_and_the_next_start_uses_the_last_whole_checkpoint(
   tasks, make_real_cluster, tmp_path
@@ -359,9 +358,10 @@ class Host:
   def _inside(self, command):
     return ['nsenter', '-t', str(self.pid), '-n', '-m', *command]
 
-  def train(self, log, *flags):
-    """Starts a task here; returns the Popen."""
-    command = [sys.executable, '-m', 'distmnist.train', *flags]
+  def train(self, log, *flags, first=''):
+    """Starts a task here, after the statements `first`; returns the Popen."""
+    program = f'{first}\nfrom distmnist import train\ntrain.run()'
+    command = [sys.executable, '-c', program, *flags]
     with open(log, 'wb') as file:
       self._started.append(
         subprocess.Popen(
@@ -404,12 +404,21 @@ def connect(hosts):
     host.call('ip', 'link', 'set', 'net0', 'up')
 
 
-@pytest.mark.daily
+# As shipped, the kernel takes 20 s to find out.
+_SOON = """
+from distmnist.cluster import keepalive
+keepalive._IDLE_SECS = keepalive._ASK_SECS = 1
+keepalive._SENT_SECS = 3
+"""
+
+
+@pytest.mark.daily(but=['async_sgd-soon'])
 @pytest.mark.slow
 @needs_namespaces
+@pytest.mark.parametrize('first', [_SOON, ''], ids=['soon', 'shipped'])
 @pytest.mark.parametrize('rule', ['async_sgd', 'sync_sgd'])
 def test_a_worker_notices_that_the_host_of_its_ps_has_vanished(
-  make_host, tmp_path, rule
+  make_host, tmp_path, rule, first
 ):
   hosts = [make_host('-n', '-m'), make_host('-n', '-m')]
   connect(hosts)
@@ -421,7 +430,8 @@ def test_a_worker_notices_that_the_host_of_its_ps_has_vanished(
   ps_flags = [*flags, '--job_name=ps', '--task_index=0']
   ps = hosts[0].train(tmp_path / 'ps', *ps_flags)
   log = tmp_path / 'worker'
-  process = hosts[1].train(log, *flags, '--job_name=worker', '--task_index=0')
+  own = '--job_name=worker', '--task_index=0'
+  process = hosts[1].train(log, *flags, *own, first=first)
   worker = Task('worker', log)
   wait_for_step(worker, 100)
   # Nothing comes back from a host that is off, not even a refusal.
