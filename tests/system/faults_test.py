@@ -423,7 +423,7 @@ def test_a_worker_notices_that_the_host_of_its_ps_has_vanished(
   hosts = [make_host('-n', '-m'), make_host('-n', '-m')]
   connect(hosts)
   flags = [
-    *(*SMALL, f'--strategy={rule}', '--train_steps=2000', '--log_secs=0'),
+    *(*SMALL, f'--strategy={rule}', '--train_steps=1200', '--log_secs=0'),
     *('--ps_hosts=10.77.0.1:2222', '--worker_hosts=10.77.0.2:2223'),
     *('--save_steps=50', f'--logdir={tmp_path / "run"}'),
   ]
@@ -438,11 +438,11 @@ def test_a_worker_notices_that_the_host_of_its_ps_has_vanished(
   hosts[0].call('ip', 'link', 'set', 'net0', 'down')
   ps.kill()
   ps.wait()
+  again = hosts[0].train(tmp_path / 'ps_again', *ps_flags)
   # Its step is given up, and it looks for the ps; the kernel alone would send
   # the same request again for a quarter of an hour.
   wait_for_line(worker, 'waiting for ps 0 at 10.77.0.1:2222 (')
   hosts[0].call('ip', 'link', 'set', 'net0', 'up')
-  again = hosts[0].train(tmp_path / 'ps_again', *ps_flags)
   assert [process.wait(90), again.wait(90)] == [0, 0]
   assert 'recovered at step ' in worker.output
 
