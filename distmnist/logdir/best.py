@@ -26,6 +26,9 @@ _WORSE_FILE = 'worse_steps.json'
 class Best:
   """Keeps the best checkpoint, and which later evaluations were not better.
 
+  Also which cuts of the rate followed from these, by nn/plateau.py: a center
+  that is set back may lack one, which a better evaluation has come after.
+
   Attributes:
     step: int, global_step of the best, or None before the first evaluation.
     metric: str, the name of the metric that judges.
@@ -33,7 +36,6 @@ class Best:
       the first evaluation.
     path: str, its checkpoint, or None without a folder.
     num_worse: int, evaluations after it that were not better.
-    worse_step: int, the global_step of the last of these, -1 without any.
   """
 
   def __init__(
@@ -51,6 +53,7 @@ class Best:
     self.metric = metric
     self._sign = sign
     self._worse_steps = []
+    self._cuts = []  # (number from 1, step of the evaluation), in order.
     self._folder = folder
     self._writer = None
     if folder:
@@ -67,14 +70,10 @@ class Best:
   def num_worse(self):
     return len(self._worse_steps)
 
-  @property
-  def worse_step(self):
-    return self._worse_steps[-1] if self._worse_steps else -1
-
   def _is_better(self, value):
     return self.value is None or self._sign * (value - self.value) > 0
 
-  def note(self, values, step, metrics):
+  def note(self, values, step, metrics, patience=0, num_cuts=0):
     """Notes an evaluation, and keeps what was evaluated if it is the best.
 
     Args:
@@ -82,6 +81,9 @@ class Best:
       step: int, their global_step.
       metrics: {name: float}, computed from them, with the one that judges;
         nan is never the best.
+      patience: int, a cut follows from so many more that were not better; 0
+        for none.
+      num_cuts: int, the cuts that the center has.
 
     Returns:
       bool, whether it is the best so far.
@@ -100,12 +102,41 @@ class Best:
       self.step, self.metrics, self._worse_steps = step, dict(metrics), []
       return True
     # A training that was set back reaches the same steps again.
-    worse_steps = [s for s in self._worse_steps if s < step]
-    worse_steps += [step] if step > (self.step or 0) else []
+    worse_steps, cuts = self._find_until(step - 1)
+    if step > (self.step or 0):
+      worse_steps.append(step)
+      if patience and len(worse_steps) % patience == 0:
+        last = cuts[-1][0] if cuts else 0
+        cuts.append((max(num_cuts, last) + 1, step))
     if self._folder:
-      self._write_worse(worse_steps)
-    self._worse_steps = worse_steps
+      self._write_worse(worse_steps, cuts)
+    self._worse_steps, self._cuts = worse_steps, cuts
     return False
+
+  def has_cut(self, num_cuts, step):
+    """Whether a center at `step` is to have more than `num_cuts` cuts."""
+    return any(n > num_cuts and s <= step for n, s in self._cuts)
+
+  def go_back_to(self, step):
+    """Forgets what will be evaluated again by a training at `step`."""
+    found = self._find_until(step)
+    if found == (self._worse_steps, self._cuts):
+      return
+    self._worse_steps, self._cuts = found
+    if self._folder:
+      with contextlib.suppress(saving.SaveError):  # The next one writes it.
+        self._write_worse(*found)
+
+  def _find_until(self, step):
+    """Returns (worse steps, cuts) up to `step`.
+
+    With the cuts up to the best, as what led to these no longer counts.
+    """
+    last = max(step, self.step or 0)
+    return (
+      [s for s in self._worse_steps if s <= step],
+      [(n, s) for n, s in self._cuts if s <= last],
+    )
 
   def forget_removed(self):
     """Begins anew if somebody has removed the best checkpoint.
@@ -121,13 +152,13 @@ class Best:
         self.step, self.path, self.metrics = None, None, {}
         self._worse_steps = []
 
-  def _write_worse(self, steps):
+  def _write_worse(self, steps, cuts):
     path = os.path.join(self._folder, _WORSE_FILE)
     try:
       paths.make_folders(self._folder)  # As long as nothing was the best.
       with files.replacing(path) as file:
         found = {'metric': self.metric, 'best_step': self.step}
-        json.dump(found | {'worse_steps': steps}, file)
+        json.dump(found | {'worse_steps': steps, 'cuts': cuts}, file)
         file.write('\n')
     except OSError as error:
       raise saving.choose_error(error)(
@@ -153,6 +184,9 @@ class Best:
       if not math.isnan(value) and self._is_better(value):
         self.step, self.path, self.metrics = step, path, metrics
     self._worse_steps = _read_worse(self._folder, self.metric, self.step)
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+      cuts = _read_file(self._folder)['cuts']  # Whatever is best by now.
+      self._cuts = [(int(number), int(step)) for number, step in cuts]
 
 
 def count_worse(folder, metric):
@@ -166,8 +200,12 @@ def _read_worse(folder, metric, best_step):
   """Returns the steps (list of int) of later evaluations; [] if unknown."""
   # If this file is damaged, that costs some patience and nothing else.
   with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-    found = json.loads(paths.read_text(os.path.join(folder, _WORSE_FILE)))
+    found = _read_file(folder)
     is_same = found.get('metric', metric) == metric  # Of old ones it is.
     if is_same and found['best_step'] == best_step:
       return [int(step) for step in found['worse_steps']]
   return []
+
+
+def _read_file(folder):
+  return json.loads(paths.read_text(os.path.join(folder, _WORSE_FILE)))

@@ -14,6 +14,9 @@ all wait for it, the others are at most in the step from t to t + 1, whose rate
 they may have read already. This is why a cut holds only from t + 1 on: by then
 each worker has the same count, whenever it has read it.
 
+A center that is set back to a checkpoint from before a cut gets it once more,
+at the same step, from best/ (logdir/best.py) or by the same evaluations.
+
 Without a center each worker has the variable. The chief says in its next step,
 from t to t + 1, that it has cut the rate, and the others follow at its end.
 """

@@ -159,3 +159,28 @@ def test_before_there_is_a_best_one_is_counted_as_well(tmp_path):
     assert not note(kept, step, float('nan'))
   assert describe(kept) == (None, None, 2)
   assert note(best.Best(folder), 30, 0.5)
+
+
+def test_a_cut_outlives_what_is_better_and_is_decided_anew_after_it(tmp_path):
+  kept = best.Best(str(tmp_path))
+
+  def note_all(*found):
+    for step, accuracy in found:
+      values = {'global_step': np.int64(step)}
+      kept.note(values, step, {'accuracy': accuracy}, patience=2, num_cuts=3)
+
+  def find_cuts(of):
+    """Returns the first steps at which the cuts after the third are due."""
+    due = [[s for s in range(100) if of.has_cut(n, s)] for n in (3, 4, 5)]
+    return [steps[0] for steps in due if steps]
+
+  note_all((10, 0.5), (20, 0.4), (30, 0.4), (40, 0.6), (50, 0.4), (60, 0.4))
+  assert find_cuts(kept) == find_cuts(best.Best(str(tmp_path))) == [30, 60]
+  kept.go_back_to(55)
+  assert describe(kept) == (40, 0.6, 1)
+  assert find_cuts(kept) == find_cuts(best.Best(str(tmp_path))) == [30]
+  kept.go_back_to(25)
+  note_all((30, 0.4), (40, 0.6), (57, 0.4), (67, 0.4))
+  assert find_cuts(kept) == [30, 67]
+  note_all((70, 0.7))
+  assert find_cuts(best.Best(str(tmp_path))) == [30, 67]

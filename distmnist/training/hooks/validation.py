@@ -71,7 +71,8 @@ class Validation:
     self._history = history or history_lib.History()
     self._metrics = metrics or own_metrics.OwnMetrics()
     self._plateau = plateau
-    self._cut = self._cut_step = None
+    self._cut = None
+    self._num_cuts = 0
     self._next_step = None
     self._has_stopped = False
     self._is_new_center = False
@@ -98,7 +99,12 @@ class Validation:
     if self._writer:
       self._writer.begin_session(step)
     if self._plateau:
-      self._cut_step = int(session.run(self._plateau.variable)[1])
+      self._num_cuts = int(session.run(self._plateau.variable)[0])
+    # Also a center that is taken over may have been set back.
+    next_step = self._find_next_step(step)
+    self._next_step = min(next_step, self._next_step or next_step)
+    if not self._is_over:
+      self.best.go_back_to(step)
     if self._has_stopped:
       self._say_why(step)
       coord.request_stop()
@@ -109,10 +115,8 @@ class Validation:
 
   def after_run(self, run_context, run_values):
     step = self._steps.last['global_step']
-    due = self._next_step is not None and step >= self._next_step
-    if due or self._next_step is None:
-      self._next_step = step + self._every_steps - step % self._every_steps
-    if due:
+    if step >= self._next_step:
+      self._next_step = self._find_next_step(step)
       if run_context.stop_requested:
         self._save(run_context.session)
       self._evaluate(run_context.session)
@@ -123,24 +127,27 @@ class Validation:
       self._has_stopped = True
       self._say_why(step)
       self._end_run(run_context)
-    elif self._plateau and self._is_cut_due(step):
-      self._cut_rate(run_context.session)
+    elif self._plateau:
+      self._cut_if_due(run_context.session, step)
 
-  def _is_cut_due(self, step):
-    """Whether the last evaluation up to `step` asks for a cut not yet made.
+  def _find_next_step(self, step):
+    return step + self._every_steps - step % self._every_steps
+
+  def _cut_if_due(self, session, step):
+    """Makes a cut that follows from evaluations up to `step`.
 
     Those beyond it, from before the training was set back, are made again.
     """
-    num_worse = self.best.num_worse
-    is_over = num_worse and num_worse % self._plateau.patience == 0
-    return is_over and self._cut_step < self.best.worse_step <= step
-
-  def _cut_rate(self, session):
-    num_cuts, self._cut_step = map(int, session.run(self._cut))
+    if not self.best.has_cut(self._num_cuts, step):
+      return
+    self._num_cuts, cut_step = map(int, session.run(self._cut))
+    reason = self._describe_worse()
+    if self.best.num_worse < self._plateau.patience:
+      reason = 'as it was before the training was set back'
     _log.info(
-      f'step {self._cut_step}: the learning rate is {self._plateau.factor:g} '
-      f'times what it was from the next step on (cut {num_cuts}): '
-      f'{self._describe_worse()}'
+      f'step {cut_step}: the learning rate is {self._plateau.factor:g} '
+      f'times what it was from the next step on (cut {self._num_cuts}): '
+      f'{reason}'
     )
 
   def _say_why(self, step):
@@ -167,7 +174,8 @@ class Validation:
       'evaluation', split='validation', step=step, metrics=metrics
     )
     try:
-      is_best = self.best.note(values, step, metrics)
+      patience = self._plateau.patience if self._plateau else 0
+      is_best = self.best.note(values, step, metrics, patience, self._num_cuts)
     except saving.SaveError as error:
       _log.info(
         f'step {step}: validation {found} is not taken into account: {error}; '

@@ -239,16 +239,62 @@ def test_a_chief_makes_the_cut_that_an_earlier_one_had_only_noted(cutting):
   assert cutting.read_cuts() == (1, [31])
 
 
-def test_a_training_that_is_set_back_is_cut_where_it_was(cutting):
-  for step, w in [(5, 0), (10, 0.5), (20, 0.25)]:
-    cutting.run_to(step, w)
-  before = cutting.session.run(cutting.plateau.variable)
-  cutting.run_to(30, 0.25)
-  # The ps was lost, and comes back with the checkpoint of step 20.
-  cutting.session.run(cutting.plateau.variable.assign(before))
+def set_back(cutting, step, cuts=(0, -1)):
+  """Lets the chief find its center restored at `step` with these cuts."""
+  cutting.set(step, 0)
+  cutting.session.run(cutting.plateau.variable.assign(cuts))
+  cutting.lines.clear()
+  cutting.hook.on_new_center(cutting.session)
   cutting.begin_session()
-  for step in 22, 29:
-    cutting.run_to(step, 0.25)
-  assert cutting.read_cuts() == (0, [30])
-  cutting.run_to(30, 0.25)
-  assert cutting.read_cuts() == (1, [30, 30])
+
+
+@pytest.mark.parametrize('is_new_life', [False, True])
+@pytest.mark.parametrize(
+  'rest, worse',
+  [
+    ([(20, 0.25), (29, 0.25), (30, 0.25), (40, 0.25)], [20, 30, 40]),
+    # Asynchronously no step is seen twice.
+    ([(21, 0.25), (29, 0.25), (33, 0.25), (44, 0.25)], [21, 33, 44]),
+  ],
+)
+def test_a_training_that_is_set_back_is_cut_where_it_was(
+  cutting, rest, worse, is_new_life
+):
+  for step, w in [(5, 0), (10, 0.5), (20, 0.25), (30, 0.25), (40, 0.25)]:
+    cutting.run_to(step, w)
+  if is_new_life:
+    cutting.begin()
+  set_back(cutting, 19)
+  assert cutting.hook.best.num_worse == 0
+  for step, w in rest:
+    cutting.run_to(step, w)
+  assert cutting.read_cuts() == (1, [worse[1]])
+  cutting.run_to(50, 0.25)
+  assert cutting.hook.best.num_worse == 4
+  assert cutting.read_cuts() == (2, [worse[1], 50])
+
+
+@pytest.mark.parametrize('is_new_life', [False, True])
+def test_a_cut_before_the_best_is_made_again(cutting, is_new_life):
+  path = [(10, 0.5), (20, 0.25), (30, 0.25), (40, 0.75), (50, 0.25)]
+  for step, w in path:
+    cutting.run_to(step, w)
+  if is_new_life:
+    cutting.begin()
+  set_back(cutting, 25)
+  cutting.run_to(29, 0.25)
+  assert not [line for line in cutting.lines if 'learning rate' in line]
+  for step, w in path[2:]:
+    cutting.run_to(step, w)
+  assert cutting.read_cuts() == (1, [30])
+  cutting.run_to(60, 0.25)
+  assert cutting.read_cuts() == (2, [30, 60])
+
+
+def test_what_is_due_at_the_first_step_of_a_life_is_evaluated(cutting):
+  for step, w in [(9, 0), (10, 0.5)]:
+    cutting.run_to(step, w)
+  cutting.set(19, 0.25)
+  cutting.begin()
+  cutting.run_to(20, 0.25)
+  assert cutting.hook.best.num_worse == 1
