@@ -127,7 +127,7 @@ class Validation:
       self._has_stopped = True
       self._say_why(step)
       self._end_run(run_context)
-    elif self._plateau:
+    elif self._plateau and not self._has_stopped:
       self._cut_if_due(run_context.session, step)
 
   def _find_next_step(self, step):

@@ -298,3 +298,12 @@ def test_what_is_due_at_the_first_step_of_a_life_is_evaluated(cutting):
   cutting.begin()
   cutting.run_to(20, 0.25)
   assert cutting.hook.best.num_worse == 1
+
+
+def test_what_is_stopped_early_is_not_cut(cutting):
+  cutting.patience = 2
+  cutting.begin()
+  for step, w in [(10, 0.5), (20, 0.25), (30, 0.25), (31, 0.25), (32, 0.25)]:
+    cutting.run_to(step, w)
+  assert len(cutting.stops) == 1
+  assert cutting.read_cuts() == (0, [])
