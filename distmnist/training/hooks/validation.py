@@ -71,7 +71,7 @@ class Validation:
     self._history = history or history_lib.History()
     self._metrics = metrics or own_metrics.OwnMetrics()
     self._plateau = plateau
-    self._cut = None
+    self._cut = self._is_untold = None
     self._num_cuts = 0
     self._next_step = None
     self._has_stopped = False
@@ -85,6 +85,7 @@ class Validation:
       self._writer = summaries.Writer(self._summary_dir)
     if self._plateau:
       self._cut = self._plateau.build_cut()
+      self._is_untold = self._plateau.build_is_untold()
 
   def on_new_center(self, session):
     self._is_new_center = True
@@ -134,12 +135,14 @@ class Validation:
     return step + self._every_steps - step % self._every_steps
 
   def _cut_if_due(self, session, step):
-    """Makes a cut that follows from evaluations up to `step`.
+    """Makes a cut that follows from evaluations up to `step`, one at a time.
 
     Those beyond it, from before the training was set back, are made again.
     """
     if not self.best.has_cut(self._num_cuts, step):
       return
+    if session.run(self._is_untold):
+      return  # The others would take two for one.
     self._num_cuts, cut_step = map(int, session.run(self._cut))
     reason = self._describe_worse()
     if self.best.num_worse < self._plateau.patience:

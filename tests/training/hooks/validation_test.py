@@ -307,3 +307,14 @@ def test_what_is_stopped_early_is_not_cut(cutting):
     cutting.run_to(step, w)
   assert len(cutting.stops) == 1
   assert cutting.read_cuts() == (0, [])
+
+
+def test_no_second_cut_is_made_as_long_as_the_first_is_untold(cutting):
+  for step, w in [(10, 0.5), (20, 0.25), (30, 0.25), (40, 0.25)]:
+    cutting.run_to(step, w)
+  # The message of step 40 was lost: the cut is told again in that of 50.
+  cutting.session.run(cutting.plateau.variable.assign([1, 50]))
+  cutting.run_to(50, 0.25)
+  assert cutting.session.run(cutting.plateau.variable).tolist() == [1, 50]
+  cutting.run_to(51, 0.25)
+  assert cutting.session.run(cutting.plateau.variable).tolist() == [2, 51]
