@@ -26,7 +26,7 @@ from distmnist.lifecycle import lost_workers
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import checkpoints, restart
 from distmnist.logdir import history as history_lib
-from distmnist.nn import optimizers
+from distmnist.nn import optimizers, plateau
 from distmnist.training import (
   flag_checks,
   worker_graph,
@@ -78,6 +78,7 @@ SCHEDULES = (
   '--lr_schedule=linear_scaling --lr_warmup_steps=4',
   '--lr_schedule=cosine --lr_warmup_steps=2 --lr_decay_steps=5',
   '--lr_schedule=polynomial --lr_power=2 --lr_decay_steps=9',
+  '--lr_schedule=plateau --lr_decay_rate=0.5 --validation_steps=1',
 )
 # What an update of one worker is where nothing is stale; the mean of several
 # workers; the mean of several batches of one, whose copy stays. All kinds of
@@ -147,6 +148,17 @@ def draw(seed):
   )
 
 
+class Cut(tf.train.SessionRunHook):
+  """Cuts the rate of plateau before the first step, as a chief does."""
+
+  def begin(self):
+    found = plateau.find()
+    self._cut = found.build_cut() if found else []
+
+  def after_create_session(self, session, coord):
+    session.run(self._cut)
+
+
 def train(member, server=None):
   """Trains as a worker; returns {name: array}, the weights and averages."""
   task = in_process.make_task(member, server)
@@ -175,6 +187,7 @@ def train(member, server=None):
     state.make_liveness(),
     steps,
     *state.hooks,
+    *([Cut()] if member.is_chief else []),
     stop_hook.StopHook(
       *(steps, step.global_step, step.table.find_end, task.stop),
       lambda: False,
