@@ -90,7 +90,7 @@ def test_a_module_is_named_with_dots(tmp_path, set_flags, monkeypatch):
   'named, other',
   [
     ('clicks', 'distmnist/problems/clicks.py'),
-    ('net_of_mine', 'net_of_mine/__init__.py'),
+    ('net_of_two_kinds', 'net_of_two_kinds/__init__.py'),
   ],
 )
 def test_a_file_beside_a_module_of_its_name_is_refused(
@@ -98,8 +98,8 @@ def test_a_file_beside_a_module_of_its_name_is_refused(
 ):
   # Another test of this process may have asked for it.
   monkeypatch.setattr(problem_module, '_loaded', {})
-  (tmp_path / 'net_of_mine').mkdir()
-  (tmp_path / 'net_of_mine' / '__init__.py').write_text('')
+  (tmp_path / 'net_of_two_kinds').mkdir()
+  (tmp_path / 'net_of_two_kinds' / '__init__.py').write_text('')
   (tmp_path / f'{named}.py').write_text('')
   monkeypatch.chdir(tmp_path)
   monkeypatch.syspath_prepend(str(tmp_path))
