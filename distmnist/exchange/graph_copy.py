@@ -171,6 +171,8 @@ class Copier:
           else:
             others = ends.find(op)
           tf_internals.add_control_inputs(op, others)
+        if op.type == 'ResourceGather' and not wire.is_on_ps(op):
+          _read_in_turn(op)
     self._latest = dict(zip(names, found[len(wanted) :], strict=True))
     step, copies = self._first, iter(found)
     return Step(
@@ -223,6 +225,23 @@ class Copier:
       if has_state and node.op not in _CALLS:
         shared |= {output.name: output for output in outputs}
     return part, wanted, shared
+
+
+def _read_in_turn(gather):
+  """Keeps TensorFlow from reading a variable before its row numbers are there.
+
+  In place of rows that are gathered once each and then summed where they belong
+  (tf.nn.embedding_lookup_sparse), its rewrites read the whole variable, and let
+  that wait for nothing. They do not if the numbers are copied in between.
+
+  Args:
+    gather: tf.Operation, a ResourceGather on this worker.
+  """
+  with tf.name_scope(None), tf.device(gather.device):
+    numbers = tf.raw_ops.Snapshot(
+      input=gather.inputs[1], name=f'{gather.name}/numbers'
+    )
+  tf_internals.set_input(gather, 1, numbers)
 
 
 def _is_elsewhere(op, step):

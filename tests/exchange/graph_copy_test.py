@@ -31,6 +31,31 @@ def test_a_loop_that_reads_a_variable_is_copied(tf_session):
   assert tf_session.run(number) == 8
 
 
+def test_rows_that_are_gathered_and_summed_are_read_in_turn():
+  def make(name, value):
+    return tf.get_variable(name, initializer=value, use_resource=True)
+
+  # TensorFlow rewrites ops that are known to be in one place.
+  with tf.Graph().as_default():
+    with tf.device('/device:CPU:0'):
+      table = make('table', tf.ones([4, 1]))
+      unique, places = tf.unique(make('rows', tf.constant([0, 1, 1])))
+      # As tf.nn.embedding_lookup_sparse does it.
+      total = tf.sparse.segment_sum(tf.gather(table, unique), places, [0, 0, 0])
+      # A read that is not in turn would be over before a step this long.
+      square = make('square', tf.zeros([600, 600]))
+      total += tf.reduce_sum(square @ square @ square)
+      added = table.assign_add(tf.tile(total, [4, 1]), read_value=False)
+    thrice = graph_copy.repeat(added, 3, '/device:CPU:0')
+    config = tf.ConfigProto()  # Most tests do without rewrites.
+    rewriting = config.graph_options.rewrite_options
+    rewriting.optimizers.extend(['pruning', 'arithmetic', 'dependency'])
+    with tf.Session(config=config) as session:
+      session.run(tf.global_variables_initializer())
+      session.run(thrice)
+      assert session.run(table).tolist() == [[64]] * 4
+
+
 def test_what_another_worker_sends_is_taken_in_turn(tf_session):
   here, there = (f'/job:worker/task:{i}/device:CPU:0' for i in (0, 1))
   with tf.device(there):
