@@ -62,6 +62,19 @@ def compute_hash(index):
   return hashlib.sha256(index).hexdigest()
 
 
+def cut_rows(num_rows, row_bytes, most_bytes=None):
+  """Yields (first, size), ints, of the rows of each slice, in order.
+
+  Args:
+    num_rows: int, all of them.
+    row_bytes: int, what each takes; a row is never cut.
+    most_bytes: int, the most in a slice; None for SLICE_BYTES.
+  """
+  step = max(1, (most_bytes or SLICE_BYTES) // row_bytes)
+  for first in range(0, num_rows, step):
+    yield first, min(step, num_rows - first)
+
+
 def name_place(shape, first, num_rows):
   """Returns rows of a variable as TensorFlow's shape_and_slices name them.
 

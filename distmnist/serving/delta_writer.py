@@ -362,13 +362,13 @@ def _write_rows(
 ) -> dict[str, int]:
   """Writes the rows of a table that have changed, or whose keys have."""
   num_rows, *shape = variable.shape.as_list()
-  row_bytes = int(np.prod(shape)) * variable.dtype.size
-  step, num_changed = partial_names.SLICE_BYTES // (row_bytes + 8) or 1, 0
+  row_bytes = int(np.prod(shape)) * variable.dtype.size + 8
+  num_changed = 0
   dtype = _find_bits(np.empty([0], variable.dtype.as_numpy_dtype)).dtype
   bits = f'u{dtype.itemsize}'
   with _File(path, dtype, shape, 'position', 'key') as file:
-    for first in range(0, num_rows, step):
-      part = first, min(step, num_rows - first)
+    for part in partial_names.cut_rows(num_rows, row_bytes):
+      first = part[0]
       values = _find_bits(new(variable, *part)).reshape(part[1], -1)
       before = _find_bits(old(variable, *part)).reshape(part[1], -1)
       # By their bits: 0 is not -0, and what is not a number is itself.
@@ -394,11 +394,11 @@ def _write_keys(
   """
   num_rows = keys.shape.as_list()[0]
   in_bucket = num_rows // new_rows.NUM_BUCKETS
-  step = in_bucket * (partial_names.SLICE_BYTES // (8 * in_bucket) or 1)
   num_changed = num_gone = 0
   with _File(path, np.dtype(np.int64), [], 'position') as file:
-    for first in range(0, num_rows, step):
-      part = first, min(step, num_rows - first)
+    buckets = partial_names.cut_rows(new_rows.NUM_BUCKETS, 8 * in_bucket)
+    for begin, size in buckets:
+      first, part = in_bucket * begin, (in_bucket * begin, in_bucket * size)
       now, then = new(keys, *part), old(keys, *part)
       rows = np.flatnonzero(now != then)
       left = then[rows]

@@ -47,8 +47,6 @@ class Given:
 
   def __init__(self, first: 'new_rows.First'):
     self._keys, self._rows = first.keys, first.rows
-    row_bytes = 4 * self._rows.shape[1] + 8
-    self._step = max(1, partial_names.SLICE_BYTES // row_bytes)
 
   def read(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """See Source.
@@ -56,24 +54,29 @@ class Given:
     Raises:
       ValueError: in one line, what is no key, or a row that is not finite.
     """
-    for begin in range(0, len(self._keys), self._step):
-      part = slice(begin, begin + self._step)
-      rows = self._rows[part]
+    for begin, keys, rows in self._cut():
       with np.errstate(over='ignore'):  # It is then not finite.
         rows = np.asarray(rows, np.float32)
       is_wrong = ~np.isfinite(rows).all(1)
       if is_wrong.any():
         at = begin + int(np.argmax(is_wrong))
         raise ValueError(f'row {at} of first is not finite as float32')
-      yield _make_keys(self._keys[part], begin), rows
+      yield _make_keys(keys, begin), rows
 
   def read_shared(self) -> None:
     """See Source."""
 
   def read_keys(self) -> Iterator[np.ndarray]:
     """Yields the keys alone, int64 [n]."""
-    for begin in range(0, len(self._keys), self._step):
-      yield _make_keys(self._keys[begin : begin + self._step], begin)
+    for begin, keys, _ in self._cut():
+      yield _make_keys(keys, begin)
+
+  def _cut(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yields (place of the first, keys, rows) of each slice, as given."""
+    row_bytes = 4 * self._rows.shape[1] + 8
+    for begin, size in partial_names.cut_rows(len(self._keys), row_bytes):
+      part = slice(begin, begin + size)
+      yield begin, self._keys[part], self._rows[part]
 
 
 def _make_keys(given: np.ndarray, begin: int) -> np.ndarray:

@@ -30,15 +30,13 @@ def cut(shard, slice_bytes):
     slice_bytes: int, the most in a slice; a row is never cut.
   """
   _, full_shape, offset = find_place(shard)
-  size = int(shard.shape[0])
-  row_bytes = count_bytes(shard) // size
+  num_rows = int(shard.shape[0])
   # A gather also takes an 8-byte index for each row.
-  step = max(1, slice_bytes // (row_bytes + 8))
-  for begin in range(0, size, step):
-    end = min(begin + step, size)
+  row_bytes = count_bytes(shard) // num_rows + 8
+  for begin, size in partial_names.cut_rows(num_rows, row_bytes, slice_bytes):
     first = offset + begin
-    place = partial_names.name_place(full_shape, first, end - begin)
-    yield Slice(begin, end, first, place)
+    place = partial_names.name_place(full_shape, first, size)
+    yield Slice(begin, begin + size, first, place)
 
 
 def choose_large(shards, slice_bytes):

@@ -215,15 +215,13 @@ class StoredRows:
     name = f'{self._table}/rows'
     with checkpoint_reader.Reader(self._path) as reader:
       row_bytes = reader.dtypes[name].size * reader.shapes[name][1]
-      most = max(1, partial_names.SLICE_BYTES // row_bytes)
       for part in reader.find_slices(name):
         # A SavedModel has all rows in one piece.
-        end = part.first + part.size
-        for first in range(part.first, end, most):
-          size = min(most, end - first)
-          keys = reader.read_rows(f'{self._table}/keys', first, size)
+        for begin, size in partial_names.cut_rows(part.size, row_bytes):
+          rows = part.first + begin, size
+          keys = reader.read_rows(f'{self._table}/keys', *rows)
           is_key = keys >= new_rows.LOWEST_KEY
-          yield keys[is_key], reader.read_rows(name, first, size)[is_key]
+          yield keys[is_key], reader.read_rows(name, *rows)[is_key]
 
   def read_shared(self) -> np.ndarray:
     """See first_rows.Source."""
