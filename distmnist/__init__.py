@@ -1,8 +1,12 @@
 """distmnist: classic parameter-server training that starts, ends, survives."""
 
+from __future__ import annotations
+
 import importlib
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from distmnist.common import names, quiet_import, signals
 
@@ -18,14 +22,14 @@ if os.uname().machine == 'x86_64':
 quiet_import.watch()
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Callable[..., Any] | None:
   # Loaded on demand, so that `import distmnist` costs nothing.
   if name in names.CALLS:
     return getattr(importlib.import_module(names.CALLS[name]), name)
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
-def _is_program():
+def _is_program() -> bool:
   """Whether this process is one of our programs, as users start them."""
   words, [program] = sys.orig_argv, sys.argv[:1] or ['']
   if program == '-m' and '-m' in words:

@@ -6,6 +6,8 @@ list of what train would say about each before it starts: None or one line.
 TensorFlow is imported once, and a data set is loaded once.
 """
 
+from __future__ import annotations
+
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split
@@ -64,7 +66,9 @@ class Checker:
   program. Without `needs_data`, nothing on this machine is checked.
   """
 
-  def __init__(self, num_ps: int, num_workers: int, needs_data: bool = True):
+  def __init__(
+    self, num_ps: int, num_workers: int, needs_data: bool = True
+  ) -> None:
     self._needs_data = needs_data
     self._hosts = {}
     if num_ps + num_workers > 1:

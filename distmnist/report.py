@@ -6,6 +6,8 @@ It can be asked during a run and at any time after it, and needs no network. The
 page is drawn by matplotlib and Jinja2: pip install distmnist[plots].
 """
 
+from __future__ import annotations
+
 from distmnist.common import cli, files
 from distmnist.logdir import find_run, run_flags
 from distmnist.watching import html_report, timeline
@@ -13,7 +15,7 @@ from distmnist.watching import html_report, timeline
 _FIRST_FLAGS = ('logdir',)
 
 
-def main():
+def main() -> None:
   """Writes the page and the timeline, if steps were traced; prints the paths.
 
   Raises:
@@ -40,7 +42,7 @@ def main():
     ) from error
 
 
-def run():
+def run() -> None:
   cli.run(main, first_flags=_FIRST_FLAGS)
 
 

@@ -20,6 +20,8 @@ Each trial is one process; with --num_ps, --num_workers, --max_restarts or
 It needs Optuna: pip install distmnist[sweep].
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import shlex
@@ -219,7 +221,7 @@ def make_spec(words: list[str], train_flags: list[str]) -> spec_lib.Spec:
   return spec
 
 
-def make_command(spec):
+def make_command(spec: spec_lib.Spec) -> trial_command.TrialCommand | None:
   """Returns a trial_command.TrialCommand from the flags that say what runs it.
 
   Raises:
@@ -238,7 +240,7 @@ def make_command(spec):
   return trial_command.TrialCommand(spec, backend, launch_flags)
 
 
-def run():
+def run() -> None:
   """The console's entry point."""
   # One worker with no ps is a single process. The other flags of launch keep
   # their defaults.

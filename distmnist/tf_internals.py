@@ -9,6 +9,8 @@ and the runtime itself need it, and no room is below all of them but `common`,
 which does without TensorFlow.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import inspect
@@ -210,7 +212,9 @@ def take_eager_tensors_as_constants() -> None:
   """
   take = ops._EagerTensorBase.__tf_tensor__
 
-  def take_in_graph(tensor, dtype=None, name=None):
+  def take_in_graph(
+    tensor, dtype: tf.DType | None = None, name: str | None = None
+  ):
     if tf.executing_eagerly() or tf.get_default_graph().building_function:
       return take(tensor, dtype, name)
     return tensor._capture_as_const(name).__tf_tensor__(dtype, name)
@@ -221,7 +225,7 @@ def take_eager_tensors_as_constants() -> None:
 # Keras.
 
 
-def list_layers(model: 'keras.Model') -> list['keras.Layer']:
+def list_layers(model: keras.Model) -> list[keras.Layer]:
   """Returns all layers of a model, those within layers, too."""
   return list(model._flatten_layers())
 
@@ -231,12 +235,12 @@ def get_mask(output: tf.Tensor) -> tf.Tensor | None:
   return getattr(output, '_keras_mask', None)
 
 
-def is_built(metric: 'keras.metrics.Metric') -> bool:
+def is_built(metric: keras.metrics.Metric) -> bool:
   """Whether a metric has made its variables."""
   return getattr(metric, '_built', True)
 
 
-def get_compile_arguments(model: 'keras.Model') -> dict[str, object]:
+def get_compile_arguments(model: keras.Model) -> dict[str, object]:
   """Returns what a model was compiled with, {} if it was not.
 
   As it was given: Keras's public functions return it serialized, without the
@@ -246,7 +250,7 @@ def get_compile_arguments(model: 'keras.Model') -> dict[str, object]:
   return config.config if config else {}
 
 
-def has_undecayed(optimizer: 'keras.optimizers.Optimizer') -> bool:
+def has_undecayed(optimizer: keras.optimizers.Optimizer) -> bool:
   """Whether a Keras optimizer leaves some variables out of its decay."""
   return hasattr(optimizer, '_exclude_from_weight_decay')
 

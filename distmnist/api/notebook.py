@@ -1,5 +1,7 @@
 """A training in a notebook cell: its lines, and a learning curve that grows."""
 
+from __future__ import annotations
+
 import contextlib
 import re
 import sys
@@ -19,7 +21,7 @@ class Cell:
   the run is beyond what it shows; its title says how far the run is.
   """
 
-  def __init__(self, logdir: str | None, curve: learning_curve.Curve):
+  def __init__(self, logdir: str | None, curve: learning_curve.Curve) -> None:
     """
     Args:
       logdir: of the run; None, or a place that has no metrics, has no picture.

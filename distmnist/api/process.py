@@ -1,5 +1,7 @@
 """A program of distmnist as a process that ends with its caller."""
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import os
@@ -26,7 +28,7 @@ class Error(Exception):
     lines: list of str, the last lines printed.
   """
 
-  def __init__(self, message: str, exit_code: int, lines: list[str]):
+  def __init__(self, message: str, exit_code: int, lines: list[str]) -> None:
     super().__init__(message)
     self.exit_code = exit_code
     self.lines = lines
@@ -121,7 +123,7 @@ class Process:
     read: Callable[[int], object],
     folder: contextlib.AbstractContextManager | None = None,
     reword: Callable[[str], str | None] = str,
-  ):
+  ) -> None:
     """Starts it.
 
     Args:
@@ -202,7 +204,7 @@ class Process:
   def __enter__(self):
     return self
 
-  def __exit__(self, *error):
+  def __exit__(self, *error) -> None:
     self.stop()
 
 

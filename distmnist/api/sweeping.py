@@ -1,5 +1,7 @@
 """A sweep as a call: many trainings, and which one is best."""
 
+from __future__ import annotations
+
 import csv
 import os
 import tempfile
@@ -33,7 +35,7 @@ class SweepReport(list):
     self,
     rows: Iterable[dict[str, object]],
     trials: Iterable[dict[str, object]] = (),
-  ):
+  ) -> None:
     super().__init__(rows)
     self.trials = list(trials) or list(self)
 

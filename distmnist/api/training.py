@@ -1,5 +1,7 @@
 """A training as a call: run waits for its end, start does not."""
 
+from __future__ import annotations
+
 import json
 import os
 import re
@@ -33,7 +35,9 @@ class Report(dict):
       `learning_curve.Curve.find_history`.
   """
 
-  def __init__(self, fields: dict, curve: learning_curve.Curve | None = None):
+  def __init__(
+    self, fields: dict, curve: learning_curve.Curve | None = None
+  ) -> None:
     """
     Args:
       fields: of report.json.
@@ -63,8 +67,8 @@ class Report(dict):
     return f'Report({", ".join(said)})'
 
   def plot(
-    self, axes: 'Axes | None' = None, name: str = learning_curve.LOSS
-  ) -> 'Axes':
+    self, axes: Axes | None = None, name: str = learning_curve.LOSS
+  ) -> Axes:
     """Draws the loss, or a metric; see `learning_curve.Curve.plot`."""
     return self.curve.plot(axes, name)
 
@@ -191,7 +195,7 @@ class _TemporaryFolders:
     has_failed: whether the run has.
   """
 
-  def __init__(self):
+  def __init__(self) -> None:
     # Both need absl.
     from distmnist.launching.screen import task_logs  # noqa: PLC0415
     from distmnist.storage import scratch  # noqa: PLC0415
@@ -208,7 +212,7 @@ class _TemporaryFolders:
   def __enter__(self):
     return self
 
-  def __exit__(self, *error):
+  def __exit__(self, *error) -> None:
     paths.remove_folder(self.logdir)
     if not self.has_failed:
       self._logs.remove_if_temporary(self.logs_dir)

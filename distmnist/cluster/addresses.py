@@ -1,5 +1,7 @@
 """Addresses, host:port, as people write them, and who may reach them."""
 
+from __future__ import annotations
+
 import contextlib
 import ipaddress
 import re
@@ -9,7 +11,7 @@ from distmnist.common import cli
 MAX_NAME_CHARS = 255
 
 
-def check_address(address, where, more=''):
+def check_address(address: str, where: str, more: str = '') -> None:
   """Checks that `address`, a str, is host:port.
 
   Args:
@@ -35,7 +37,7 @@ def check_address(address, where, more=''):
     )
 
 
-def check_differ(addresses):
+def check_differ(addresses: tuple[str, ...]) -> None:
   """Raises cli.UsageError if two of `addresses`, host:port, are the same."""
   seen = {}
   for address in addresses:
@@ -50,7 +52,7 @@ def check_differ(addresses):
     )
 
 
-def normalize(address):
+def normalize(address: str) -> tuple[str, int]:
   """Returns (host, port) of 'host:port', the same for all its spellings."""
   host, _, port = address.rpartition(':')
   host = host.strip('[]').lower().rstrip('.')
@@ -61,7 +63,7 @@ def normalize(address):
   return host, int(port)
 
 
-def describe_exposure(tasks):
+def describe_exposure(tasks: str) -> str:
   """Returns a line (str) on who can reach `tasks`, a str such as 'the tasks'.
 
   TensorFlow's server listens on all addresses, asks for no password and

@@ -6,7 +6,11 @@ program runs on one machine, as a worker 0 that is its own chief and keeps the
 variables itself.
 """
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -45,26 +49,26 @@ class Cluster:
   chief_alias: str = dataclasses.field(default='', compare=False)
 
   @property
-  def num_ps(self):
+  def num_ps(self) -> int:
     return len(self.ps_hosts)
 
   @property
-  def num_workers(self):
+  def num_workers(self) -> int:
     return max(1, len(self.worker_hosts))
 
   @property
-  def is_distributed(self):
+  def is_distributed(self) -> bool:
     return bool(self.worker_hosts)
 
   @property
-  def is_chief(self):
+  def is_chief(self) -> bool:
     return self.job_name == 'worker' and self.task_index == 0
 
   @property
-  def name(self):
+  def name(self) -> str:
     return f'{self.job_name} {self.task_index}'
 
-  def addresses(self, *job_names):
+  def addresses(self, *job_names) -> dict[str, str]:
     """Returns {'worker 0': 'host:port', ...} of these jobs."""
     return {
       f'{job_name} {i}': address
@@ -72,48 +76,48 @@ class Cluster:
       for i, address in enumerate(getattr(self, f'{job_name}_hosts'))
     }
 
-  def other_addresses(self, *job_names):
+  def other_addresses(self, *job_names) -> dict[str, str]:
     """Returns `addresses` without this task's."""
     found = self.addresses(*job_names)
     return {name: a for name, a in found.items() if name != self.name}
 
   @property
-  def address(self):
+  def address(self) -> str:
     return self.addresses(self.job_name).get(self.name, 'this process')
 
   @property
-  def port(self):
+  def port(self) -> int:
     """int, on which this task serves; only of one that has an address."""
     return int(self.address.rpartition(':')[2])
 
   @property
-  def coordinator(self):
+  def coordinator(self) -> str:
     """The task that keeps the tables all tasks share: ps 0, else worker 0."""
     return 'ps 0' if self.num_ps else 'worker 0'
 
   @property
-  def coordinator_address(self):
+  def coordinator_address(self) -> str:
     return (self.ps_hosts or self.worker_hosts)[0]
 
   @property
-  def coordinator_device(self):
+  def coordinator_device(self) -> str:
     """The device prefix of the coordinator."""
     return f'/job:{"ps" if self.num_ps else "worker"}/task:0'
 
   @property
-  def task_device(self):
+  def task_device(self) -> str:
     """The device prefix of this task; empty for one process."""
     if not self.is_distributed:
       return ''
     return f'/job:{self.job_name}/task:{self.task_index}'
 
   @property
-  def cpu_device(self):
+  def cpu_device(self) -> str:
     """Where this task's input and bookkeeping live."""
     return f'{self.task_device}/device:CPU:0'
 
   @property
-  def tower_devices(self):
+  def tower_devices(self) -> list[str]:
     """Where this worker's model is computed, list of str: one per GPU."""
     kind = 'GPU' if self.num_gpus else 'CPU'
     return [
@@ -122,11 +126,11 @@ class Cluster:
     ]
 
   @property
-  def compute_device(self):
+  def compute_device(self) -> str:
     """Where this worker's copy of the center is, and its first tower."""
     return self.tower_devices[0]
 
-  def device_setter(self, ps_strategy=None):
+  def device_setter(self, ps_strategy=None) -> Callable[..., Any] | str:
     """Returns what places variables on the ps, and the rest here.
 
     Args:
@@ -145,7 +149,7 @@ class Cluster:
     jobs = {'ps': list(self.ps_hosts), 'worker': list(self.worker_hosts)}
     return tf.train.ClusterSpec({job: h for job, h in jobs.items() if h})
 
-  def session_config(self, server_config, with_workers=False):
+  def session_config(self, server_config, with_workers: bool = False):
     """Returns `server_config` with device filters, for this task's sessions.
 
     The filters keep the other workers out of the session, so that none of
@@ -164,7 +168,13 @@ class Cluster:
     return config
 
 
-def make_cluster(ps_hosts, worker_hosts, job_name, task_index, **settings):
+def make_cluster(
+  ps_hosts: tuple[str, ...],
+  worker_hosts: tuple[str, ...],
+  job_name: str | None,
+  task_index: int | None,
+  **settings,
+) -> Cluster | None:
   """Checks the hosts and this task's place before anything starts.
 
   Args:
@@ -214,13 +224,13 @@ def make_cluster(ps_hosts, worker_hosts, job_name, task_index, **settings):
   return Cluster(ps_hosts, worker_hosts, job_name, task_index, **settings)
 
 
-def describe_size(cluster):
+def describe_size(cluster: Cluster) -> str:
   """Returns how many tasks a cluster has: '2 ps, 1 worker'."""
   number = cluster.num_workers
   return f'{cluster.num_ps} ps, {number} worker{"s" if number > 1 else ""}'
 
 
-def describe(cluster, rule):
+def describe(cluster: Cluster, rule: str) -> str:
   """Returns who trains how: 'worker 0 at host:port on 1 GPU: async_sgd, ...'.
 
   Args:
@@ -235,7 +245,7 @@ def describe(cluster, rule):
   )
 
 
-def name_in_source(cluster, name):
+def name_in_source(cluster: Cluster, name: str) -> str:
   """Returns what the source calls a task, '' if it has the same name."""
   job, index = name.split()
   if job != 'worker' or not cluster.chief_alias:
@@ -245,7 +255,7 @@ def name_in_source(cluster, name):
   return f'worker {int(index) - 1}'
 
 
-def format_tasks(cluster):
+def format_tasks(cluster: Cluster) -> str:
   """Returns all tasks with their addresses, and which is this one.
 
   Args:

@@ -1,7 +1,11 @@
 """Calls something that may never return, and limits the wait for it."""
 
+from __future__ import annotations
+
 import queue
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -12,7 +16,7 @@ class StillRunningError(tf.errors.DeadlineExceededError):
   """The call has not returned, and may never do so."""
 
 
-def call(work, timeout_secs):
+def call(work: Callable[..., Any], timeout_secs: float):
   """Returns what `work()` returns, or raises what it raises.
 
   TensorFlow's own timeouts only cover running a session: creating it, which is
@@ -30,7 +34,7 @@ def call(work, timeout_secs):
     ) from None
 
 
-def call_and_look(work, look):
+def call_and_look(work: Callable[..., Any], look: Callable[..., Any]):
   """Returns what `work()` returns, or raises what it raises.
 
   Args:
@@ -46,11 +50,11 @@ def call_and_look(work, look):
       look()
 
 
-def _start(work):
+def _start(work: Callable[..., Any]):
   """Returns a queue.Queue that gets (answer, error) of work()."""
   answers = queue.Queue()
 
-  def run():
+  def run() -> None:
     try:
       answers.put((work(), None))
     except BaseException as error:
@@ -60,7 +64,7 @@ def _start(work):
   return answers
 
 
-def _get(answers, timeout_secs):
+def _get(answers, timeout_secs: float):
   answer, error = answers.get(timeout=timeout_secs)
   if error:
     raise error

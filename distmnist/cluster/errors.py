@@ -1,7 +1,10 @@
 """What went wrong with which tasks, in words for people."""
 
+from __future__ import annotations
+
 import contextlib
 import re
+from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 
@@ -23,12 +26,12 @@ _HEAD = re.compile(
 )
 
 
-def list_tasks(addresses):
+def list_tasks(addresses: dict[str, str]) -> str:
   """Returns 'worker 0 at host:port, ...' of {name: 'host:port'}, a str."""
   return list_some(f'{name} at {text}' for name, text in addresses.items())
 
 
-def list_some(texts):
+def list_some(texts) -> str:
   """Returns 'a, b, ..., 300 more' for many texts, and all of a few."""
   texts = list(texts)
   more = len(texts) - _MAX_LISTED
@@ -37,7 +40,7 @@ def list_some(texts):
   return ', '.join(texts)
 
 
-def explain(error):
+def explain(error) -> str:
   """Returns the line (str) of a tf.errors.OpError that says what is wrong."""
   lines = [line.strip() for line in error.message.splitlines()]
   # That line comes after the stack of the node, if there is one.
@@ -52,7 +55,7 @@ def explain(error):
 
 
 @contextlib.contextmanager
-def naming_losses():
+def naming_losses() -> Iterator[None]:
   """Turns errors caused by a lost task into one that a session recovers from.
 
   MonitoredSession makes a new session after AbortedError and UnavailableError.
@@ -74,7 +77,7 @@ def naming_losses():
     ) from error
 
 
-def make_replaced(name):
+def make_replaced(name: str) -> cli.LostError:
   """Returns the cli.LostError of task `name` that has lost its place."""
   return cli.LostError(
     f'another process has become {name} while this one was suspended or cut '
@@ -82,6 +85,6 @@ def make_replaced(name):
   )
 
 
-def is_loss(error):
+def is_loss(error) -> bool:
   """Whether a tf.errors.OpError was caused by a lost task."""
   return isinstance(error, GONE) or bool(_LOST.search(error.message))

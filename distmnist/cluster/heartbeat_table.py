@@ -15,6 +15,8 @@ So the cost of a beat does not depend on the number of tasks: it is written, and
 only the beat before it is read.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import threading
@@ -41,7 +43,7 @@ _NO_BEAT = Beat(-1, -1, -1)
 class HeartbeatTable:
   """This task's access to the table; may be used by several threads."""
 
-  def __init__(self, cluster, server):
+  def __init__(self, cluster, server) -> None:
     """
     Args:
       cluster: cluster.Cluster of this task; the table is on ps 0, or on worker
@@ -64,7 +66,7 @@ class HeartbeatTable:
     self._session = None
     self._lock = threading.Lock()
 
-  def _build_texts(self):
+  def _build_texts(self) -> None:
     self._key = tf.placeholder(tf.int64, [])
     self._text = tf.placeholder(tf.string, [])
     self._puts, self._finds = {}, {}
@@ -85,7 +87,7 @@ class HeartbeatTable:
           table_handle=table, Tkeys=tf.int64, Tvalues=tf.string
         )
 
-  def _build_beats(self):
+  def _build_beats(self) -> None:
     table = tf.raw_ops.MutableHashTableOfTensorsV2(
       key_dtype=tf.int64,
       value_dtype=tf.int64,
@@ -100,7 +102,7 @@ class HeartbeatTable:
       default_value=tf.constant(_NO_BEAT, tf.int64),
     )
 
-    def put():
+    def put() -> tf.Operation:
       return tf.raw_ops.LookupTableInsertV2(
         table_handle=table, keys=own, values=self._beat
       )
@@ -115,7 +117,9 @@ class HeartbeatTable:
       table_handle=table, Tkeys=tf.int64, Tvalues=tf.int64
     )
 
-  def write(self, row, settings):
+  def write(
+    self, row: dict[str, int | str], settings: dict[str, int | str]
+  ) -> None:
     """Writes this task's `row` and its `settings`, two dicts."""
     text = json.dumps(settings, sort_keys=True)
     key = zlib.crc32(text.encode())
@@ -123,10 +127,10 @@ class HeartbeatTable:
     self._known[key] = json.loads(text)
     self._put('rows', self._own_key, json.dumps(row | {'settings': key}))
 
-  def _put(self, table, key, text):
+  def _put(self, table: str, key: int, text: str) -> None:
     self._run(self._puts[table], {self._key: key, self._text: text})
 
-  def read(self, name):
+  def read(self, name: str):
     """Returns (row, settings) of the task called `name`, or None.
 
     Raises:
@@ -144,14 +148,14 @@ class HeartbeatTable:
       self._known[key] = json.loads(settings)
     return row, self._known[key]
 
-  def _find(self, table, key):
+  def _find(self, table: str, key: int) -> bytes:
     return self._run(self._finds[table], {self._key: key})
 
-  def claim(self, beat):
+  def claim(self, beat: Beat) -> None:
     """Writes this task's Beat over whatever is under its name."""
     self._run(self._claim, {self._beat: beat})
 
-  def beat(self, beat):
+  def beat(self, beat: Beat) -> Beat | None:
     """Writes this task's Beat, unless another life has claimed its name.
 
     Returns:
@@ -159,7 +163,7 @@ class HeartbeatTable:
     """
     return Beat(*map(int, self._run(self._beat_after, {self._beat: beat})))
 
-  def read_beats(self):
+  def read_beats(self) -> dict[str, Beat] | None:
     """Returns {task name: Beat}; raises tf.errors.OpError as `read` does."""
     keys, values = self._run(self._read_beats, None)
     return {
@@ -167,7 +171,7 @@ class HeartbeatTable:
       for key, value in zip(keys, values, strict=True)
     }
 
-  def write_busy(self, text):
+  def write_busy(self, text: str) -> None:
     """Tells the others what this task takes long over; '' for nothing."""
     self._put('busy', self._own_key, text)
 
@@ -180,7 +184,9 @@ class HeartbeatTable:
       if text
     }
 
-  def _run(self, fetches, feed):
+  def _run(
+    self, fetches: tf.Operation | tf.Tensor, feed: dict[tf.Tensor, int | str]
+  ):
     options = tf.RunOptions(timeout_in_ms=_TIMEOUT_MS)
     with self._lock:
       if self._session is None:
@@ -194,22 +200,22 @@ class HeartbeatTable:
         self._close()
         raise
 
-  def close(self):
+  def close(self) -> None:
     with self._lock:
       self._close()
 
-  def _close(self):
+  def _close(self) -> None:
     if self._session is not None:
       with contextlib.suppress(tf.errors.OpError):
         self._session.close()
       self._session = None
 
 
-def _key_of(name):
+def _key_of(name: str) -> int:
   """Returns a task's number: -1, -2, ... for a ps, 0, 1, ... for others."""
   job, index = name.split()
   return -1 - int(index) if job == 'ps' else int(index)
 
 
-def _name_of(key):
+def _name_of(key) -> str:
   return f'worker {key}' if key >= 0 else f'ps {-1 - key}'

@@ -14,12 +14,15 @@ Where the workers have the variables there is no ps to mark, and the rule is
 asked whether they can still go on together.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import logging
 import threading
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -42,7 +45,9 @@ class LossWatch:
   ended.
   """
 
-  def __init__(self, cluster, server, find_loss=None):
+  def __init__(
+    self, cluster, server, find_loss: Callable[..., Any] | None = None
+  ) -> None:
     """
     Args:
       cluster: cluster.Cluster of this worker.
@@ -58,12 +63,14 @@ class LossWatch:
     self._thread = None
     self._is_over = threading.Event()
 
-  def build(self):
+  def build(self) -> None:
     """Adds the ops by which a session marks each ps to the default graph."""
     ps = range(self._cluster.num_ps)
     self._marks = [build_mark(self._cluster, i).set for i in ps]
 
-  def begin_session(self, session, coord, run):
+  def begin_session(
+    self, session, coord, run: Callable[..., Any]
+  ) -> Callable[..., Any]:
     """Gives up the session before this one; returns what runs this one.
 
     Args:
@@ -90,7 +97,7 @@ class LossWatch:
 
     return run_naming_losses
 
-  def watch_session(self, session):
+  def watch_session(self, session: tf.Session) -> None:
     """Marks each ps in the session that `begin_session` was given last."""
     if not (self._marks or self._find_loss):
       return
@@ -101,7 +108,7 @@ class LossWatch:
       self._thread = threading.Thread(target=self._watch, daemon=True)
       self._thread.start()
 
-  def _end_unfinished(self, session):
+  def _end_unfinished(self, session) -> None:
     """Closes the session before this one, if its creation was given up.
 
     MonitoredSession forgets one that loses a task in its after_create_session.
@@ -113,17 +120,17 @@ class LossWatch:
       with contextlib.suppress(Exception):
         self._life.session.close()
 
-  def note_move(self):
+  def note_move(self) -> None:
     """Notes that a step begins or has ended."""
     if self._life.last_move is not None:
       self._life.last_move = time.monotonic()
 
-  def close(self):
+  def close(self) -> None:
     """Ends the watch."""
     self._life.last_move = None
     self._is_over.set()
 
-  def _watch(self):
+  def _watch(self) -> None:
     finders = [
       _Marked(self._cluster, self._server, i).find_loss
       for i in range(self._cluster.num_ps)
@@ -140,7 +147,7 @@ class LossWatch:
       for look in looks:
         look.begin(life, self._end)
 
-  def _end(self, life, loss):
+  def _end(self, life: _Life, loss: str) -> None:
     """Ends a _Life that cannot go on, by a text; called by any thread."""
     # The main thread may have begun the next life: leave that alone.
     if life is not self._life or life.last_move is None:
@@ -189,7 +196,7 @@ class Mark(NamedTuple):
   is_set: tf.Tensor
 
 
-def build_mark(cluster, ps_index):
+def build_mark(cluster, ps_index: int) -> Mark:
   """Returns the Mark of this worker on a ps."""
   with tf.device(f'/job:ps/task:{ps_index}/device:CPU:0'):
     table = tf.raw_ops.MutableHashTableV2(
@@ -209,7 +216,7 @@ def build_mark(cluster, ps_index):
 class _Look:
   """Looks whether a session can go on, never twice at a time."""
 
-  def __init__(self, find_loss):
+  def __init__(self, find_loss: Callable[..., Any]) -> None:
     """
     Args:
       find_loss: callable, see LossWatch; it may never return.
@@ -217,12 +224,12 @@ class _Look:
     self._find_loss = find_loss
     self._is_busy = threading.Lock()
 
-  def begin(self, life, end):
+  def begin(self, life, end) -> None:
     """Calls end(life, loss) if there is one; does not wait."""
     if not self._is_busy.acquire(blocking=False):
       return  # The task that was asked is silent, as it was at the last look.
 
-    def work():
+    def work() -> None:
       try:
         # Else it is gone, or new, and asked in another session.
         with contextlib.suppress(tf.errors.OpError, RuntimeError):
@@ -237,7 +244,7 @@ class _Look:
 class _Marked:
   """Looks for this worker's mark on one ps."""
 
-  def __init__(self, cluster, server, ps_index):
+  def __init__(self, cluster, server, ps_index: int) -> None:
     self._index = ps_index
     place = f'/job:ps/task:{ps_index}'
     with tf.Graph().as_default() as graph:

@@ -8,6 +8,8 @@ TensorFlow never asks whether the other end is still there; the kernel does if
 it is told to, at both ends of each connection.
 """
 
+from __future__ import annotations
+
 import contextlib
 import socket
 import threading
@@ -24,7 +26,7 @@ _SENT_SECS = 20
 _LOOK_SECS = 1.0
 
 
-def ask_who_connects(port):
+def ask_who_connects(port: int) -> None:
   """Makes the kernel check the peers of a server of this process.
 
   To be called when it listens, as its connections inherit what is set then.
@@ -38,7 +40,7 @@ def ask_who_connects(port):
         set_on(found)
 
 
-def look_after_own(addresses):
+def look_after_own(addresses: list[str]) -> None:
   """Makes the kernel check the tasks that this process connects to.
 
   From now on, in a thread: TensorFlow opens connections whenever it needs one.
@@ -48,7 +50,7 @@ def look_after_own(addresses):
   """
   ports = {int(address.rpartition(':')[2]) for address in addresses}
 
-  def look():
+  def look() -> None:
     while True:
       with contextlib.suppress(OSError):  # No descriptor is left to look with.
         set_on_own(ports)
@@ -58,7 +60,7 @@ def look_after_own(addresses):
   threading.Thread(target=look, daemon=True).start()
 
 
-def set_on_own(ports):
+def set_on_own(ports: set[int]) -> None:
   """Does so once, for what is connected to one of these ports (ints) now."""
   for _, found in tcp_sockets.find():
     with contextlib.suppress(OSError):  # It is not connected, or no TCP socket.
@@ -69,7 +71,7 @@ def set_on_own(ports):
         )
 
 
-def set_on(connection):
+def set_on(connection) -> None:
   """Makes the kernel check the peer of a socket.socket."""
   connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
   for option, value in (
@@ -80,7 +82,7 @@ def set_on(connection):
     connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _listens(found, port):
+def _listens(found, port: int) -> bool:
   return (
     found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
     and found.getsockname()[1] == port

@@ -6,6 +6,8 @@ that it lives as long as the task it is on, needs no initialisation and is in
 no checkpoint. Each MessageQueue has its own graph and session.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import json
@@ -23,7 +25,7 @@ _GRACE_SECS = 2.0
 class MessageQueue:
   """One end of the queue called `name` on a task."""
 
-  def __init__(self, cluster, server, place, name):
+  def __init__(self, cluster, server, place: str, name: str) -> None:
     """
     Args:
       cluster: cluster.Cluster of this task.
@@ -46,7 +48,7 @@ class MessageQueue:
     )
     self._session = self._open()
 
-  def send(self, message, timeout_secs=5.0):
+  def send(self, message, timeout_secs: float = 5.0) -> None:
     """Puts `message`, a dict, into the queue.
 
     Raises:
@@ -54,15 +56,20 @@ class MessageQueue:
     """
     self._run(self._put, timeout_secs, {self._text: json.dumps(message)})
 
-  def take(self, timeout_secs=5.0):
+  def take(self, timeout_secs: float = 5.0):
     """Returns the next message; raises tf.errors.OpError as `send` does."""
     return json.loads(self._run(self._take, timeout_secs))
 
-  def size(self):
+  def size(self) -> int:
     """Returns how many messages wait (int); raises as `send` does."""
     return int(self._run(self._size, 5.0))
 
-  def _run(self, fetch, timeout_secs, feed=None):
+  def _run(
+    self,
+    fetch: tf.Operation | tf.Tensor,
+    timeout_secs: float,
+    feed: dict[tf.Tensor, str] | None = None,
+  ):
     session = self._session
     options = tf.RunOptions(timeout_in_ms=int(timeout_secs * 1000))
     try:
@@ -86,7 +93,7 @@ class MessageQueue:
     """
     received = queue.Queue()
 
-    def receive():
+    def receive() -> None:
       # RuntimeError is a session that was closed between two messages.
       with contextlib.suppress(tf.errors.OpError, RuntimeError):
         take = self._session.make_callable(self._take)
@@ -96,17 +103,17 @@ class MessageQueue:
     threading.Thread(target=receive, daemon=True).start()
     return received
 
-  def close(self):
+  def close(self) -> None:
     with contextlib.suppress(deadlines.StillRunningError):
       deadlines.call(functools.partial(_close, self._session), _GRACE_SECS)
 
-  def __enter__(self):
+  def __enter__(self) -> MessageQueue:
     return self
 
-  def __exit__(self, *_):
+  def __exit__(self, *_) -> None:
     self.close()
 
 
-def _close(session):
+def _close(session: tf.Session) -> None:
   with contextlib.suppress(tf.errors.OpError):
     session.close()

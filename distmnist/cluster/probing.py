@@ -6,12 +6,16 @@ packet is sent again after a second, so a single silent look says little
 answer from the name server, we know nothing.
 """
 
+from __future__ import annotations
+
 import concurrent.futures
 import enum
 import errno
 import functools
 import socket
 import time
+from collections.abc import Callable
+from typing import Any
 
 from distmnist.cluster import errors
 from distmnist.common import cli, console
@@ -36,7 +40,7 @@ class Answer(enum.Enum):
   UNKNOWN = 'unknown'
 
 
-def ask(address, timeout_secs=_CONNECT_SECS):
+def ask(address: str, timeout_secs: float = _CONNECT_SECS) -> Answer | None:
   """Returns the Answer at 'host:port', within `timeout_secs` per connection."""
   infos = _look_up(address)
   if infos is None:
@@ -57,7 +61,7 @@ def ask(address, timeout_secs=_CONNECT_SECS):
   return answer
 
 
-def _look_up(address):
+def _look_up(address: str):
   """Returns what socket.getaddrinfo does of 'host:port', kept for some seconds.
 
   An empty list if no host has that name; None if no name server answers.
@@ -73,7 +77,7 @@ def _look_up(address):
 _names = {}
 
 
-def _resolve(host, port):
+def _resolve(host: str, port: int):
   """Returns what socket.getaddrinfo does, kept for some seconds."""
   now = time.monotonic()
   kept = _names.get((host, port))
@@ -89,7 +93,9 @@ def _pool():
   return concurrent.futures.ThreadPoolExecutor(_NUM_THREADS, 'probing')
 
 
-def ask_all(addresses, timeout_secs=_CONNECT_SECS):
+def ask_all(
+  addresses: dict[str, str], timeout_secs: float = _CONNECT_SECS
+) -> dict[str, Answer]:
   """Returns {name: Answer} of {name: 'host:port'}, all asked at once.
 
   One whose name is not resolved in time is UNKNOWN.
@@ -112,7 +118,7 @@ def ask_all(addresses, timeout_secs=_CONNECT_SECS):
   return found
 
 
-def find_silent(addresses):
+def find_silent(addresses: dict[str, str]) -> dict[str, str]:
   """Returns those of `addresses`, {name: 'host:port'}, where none answers."""
   silent = Answer.REFUSED, Answer.SILENT
   found = ask_all(addresses)
@@ -122,7 +128,7 @@ def find_silent(addresses):
 class Absences:
   """Tells tasks that are gone from tasks that only lost a packet."""
 
-  def __init__(self, secs_silent=None):
+  def __init__(self, secs_silent: Callable[..., Any] | None = None) -> None:
     """
     Args:
       secs_silent: callable(name) -> float, the seconds without a beat, or None
@@ -131,7 +137,7 @@ class Absences:
     self._secs_silent = secs_silent or (lambda name: None)
     self._misses = {}  # Name: list of times.
 
-  def find_gone(self, addresses):
+  def find_gone(self, addresses: dict[str, str]) -> dict[str, str]:
     """Looks once; returns those of {name: 'host:port'} that are gone.
 
     A task is gone if its port refuses the connection, or if it was silent at
@@ -147,7 +153,7 @@ class Absences:
         self._misses.pop(name, None)
     return gone
 
-  def _is_missed(self, name):
+  def _is_missed(self, name: str) -> bool:
     now = time.monotonic()
     misses = self._misses.setdefault(name, [])
     misses.append(now)
@@ -159,7 +165,7 @@ class Absences:
     )
 
 
-def wait_until_gone(addresses, timeout_secs):
+def wait_until_gone(addresses, timeout_secs) -> None:
   """Returns once no address answers, or after `timeout_secs`."""
   deadline = time.monotonic() + timeout_secs
   while (left := deadline - time.monotonic()) > 0:
@@ -169,13 +175,13 @@ def wait_until_gone(addresses, timeout_secs):
 
 
 def wait_for_tasks(
-  addresses,
-  timeout_secs,
-  pause=None,
+  addresses: dict[str, str],
+  timeout_secs: float,
+  pause: Callable[..., Any] | None = None,
   error_class=cli.RunError,
-  were_there=False,
-  hint='',
-):
+  were_there: bool = False,
+  hint: str = '',
+) -> None:
   """Returns once every address accepts a connection.
 
   Args:
@@ -211,7 +217,7 @@ def wait_for_tasks(
     (pause or time.sleep)(wait.choose_pause())
 
 
-def _advise(answers, were_there):
+def _advise(answers: dict[str, Answer], were_there: bool) -> str:
   """Returns what to do about tasks that are not there, a str.
 
   Args:
@@ -236,7 +242,7 @@ def _advise(answers, were_there):
   )
 
 
-def _describe_unknown(addresses):
+def _describe_unknown(addresses: list[str]) -> str:
   """Returns which hosts of 'host:port' strings have no address, a str or ''."""
   hosts = {a.rpartition(':')[0] for a in addresses if _look_up(a) == []}
   known = f'no host is known here as {", ".join(sorted(hosts))}; '

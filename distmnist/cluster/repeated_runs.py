@@ -7,6 +7,8 @@ without feeds. Here a run is remembered, once it has succeeded, by its tensors
 and by the shapes of what was fed.
 """
 
+from __future__ import annotations
+
 import itertools
 
 import numpy as np
@@ -24,7 +26,7 @@ class RepeatedRuns:
   options, such as a trace.
   """
 
-  def __init__(self, session):
+  def __init__(self, session: tf.Session) -> None:
     """
     Args:
       session: tf.Session.
@@ -33,7 +35,13 @@ class RepeatedRuns:
     self._run_anew = session.run
     self._known = {}
 
-  def run(self, fetches, feed_dict=None, options=None, run_metadata=None):
+  def run(
+    self,
+    fetches,
+    feed_dict: dict[str | tf.Tensor, list[int] | np.ndarray] | None = None,
+    options=None,
+    run_metadata=None,
+  ):
     """Returns what tf.Session.run does, and raises the same errors."""
     feed_dict = feed_dict or {}
     has_options = options is not None and options.ByteSize()
@@ -47,7 +55,9 @@ class RepeatedRuns:
     return result
 
 
-def _make_key(fetches, feed_dict):
+def _make_key(
+  fetches, feed_dict: dict[str | tf.Tensor, list[int] | np.ndarray]
+):
   """Returns a tuple that is equal for runs that are alike, or None."""
   if not isinstance(fetches, dict):
     return None
@@ -69,20 +79,22 @@ def _make_key(fetches, feed_dict):
   return tuple(key) if num_fetched else None
 
 
-def _as_list(fetched):
+def _as_list(fetched: list[tf.Tensor | tf.Variable] | tf.Tensor):
   return fetched if isinstance(fetched, list) else [fetched]
 
 
 class _KnownRun:
   """A run of the tensors, and of the feeds, that it was made for."""
 
-  def __init__(self, session, fetches, feed_dict):
+  def __init__(
+    self, session: tf.Session, fetches, feed_dict: dict[tf.Tensor, np.ndarray]
+  ) -> None:
     tensors = list(itertools.chain(*map(_as_list, fetches.values())))
     # While these live, no other tensor has their ids.
     self._kept = tensors, list(feed_dict)
     self._run = tf_internals.bind_run(session, *self._kept)
 
-  def run(self, fetches, feed_dict):
+  def run(self, fetches, feed_dict: dict[tf.Tensor, np.ndarray]):
     """Returns {name: array or list of arrays}, under the names of `fetches`."""
     # The key says in which order they are fed.
     values = iter(self._run(feed_dict.values()))

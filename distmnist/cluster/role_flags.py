@@ -5,6 +5,8 @@ Every task is started with the same two lists of hosts and with its own
 (cluster/task_environment.py). Flags come first.
 """
 
+from __future__ import annotations
+
 import glob
 import logging
 import os
@@ -63,7 +65,7 @@ _WIRE_DTYPE = flags.DEFINE_enum(
 )
 
 
-def parse_hosts(text, flag_name):
+def parse_hosts(text: str | None, flag_name: str) -> tuple[str, ...] | None:
   """Returns the tuple of 'host:port' in `text` (str or None).
 
   Raises:
@@ -79,7 +81,7 @@ def parse_hosts(text, flag_name):
   return hosts
 
 
-def from_flags(environ=None):
+def from_flags(environ: dict[str, str] | None = None) -> cluster.Cluster | None:
   """Returns the cluster.Cluster of this task.
 
   Args:
@@ -124,7 +126,7 @@ def from_flags(environ=None):
   )
 
 
-def _find_num_gpus(job_name):
+def _find_num_gpus(job_name: str | None) -> int | None:
   """Returns how many GPUs a task of this job computes on."""
   num_gpus = _NUM_GPUS.value
   if job_name == 'ps':
@@ -143,7 +145,7 @@ def _find_num_gpus(job_name):
   return num_gpus
 
 
-def _tell_of_unused_card():
+def _tell_of_unused_card() -> None:
   """A TensorFlow without the libraries of CUDA trains on the CPU in silence."""
   cards = glob.glob(GPU_FILES)
   if cards and os.environ.get('CUDA_VISIBLE_DEVICES') != '':

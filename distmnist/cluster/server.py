@@ -1,5 +1,7 @@
 """This task's TensorFlow server, and the config of its sessions."""
 
+from __future__ import annotations
+
 import logging
 import os
 
@@ -37,7 +39,7 @@ _INTER_OP_THREADS = flags.DEFINE_integer(
 )
 
 
-def make_server_config(num_gpus=0):
+def make_server_config(num_gpus: int = 0):
   """The ConfigProto of a server, or of the one process: threads and GPUs."""
   config = tf.ConfigProto(
     allow_soft_placement=_ALLOW_SOFT_PLACEMENT.value,
@@ -56,7 +58,7 @@ def make_server_config(num_gpus=0):
   return config
 
 
-def log_placement(graph):
+def log_placement(graph: tf.Graph) -> None:
   """Prints where each op goes, if --log_device_placement asks for it.
 
   TensorFlow's own log of it is at a level that runtime.py silences.
@@ -91,7 +93,7 @@ def make_server(cluster, config):
   return server
 
 
-def _check_port_is_free(cluster):
+def _check_port_is_free(cluster) -> None:
   """TensorFlow's own message names neither the port nor the cause."""
   try:
     ports.check_is_free(cluster.port)

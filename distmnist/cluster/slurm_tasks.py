@@ -1,5 +1,7 @@
 """The roles of the tasks of a Slurm step."""
 
+from __future__ import annotations
+
 import re
 
 from distmnist.cluster.addresses import MAX_NAME_CHARS, check_address
@@ -17,7 +19,7 @@ from distmnist.common.names import MAX_TASKS
 _HOSTLIST_TOKEN = re.compile(r'\[([^\[\]]*)\]|([^\[\],]+)|(,)|.', re.DOTALL)
 
 
-def read_slurm(environ):
+def read_slurm(environ: dict[str, str]):
   """Returns the Identity of a task of a Slurm step from `environ`, a dict.
 
   Raises:
@@ -75,7 +77,9 @@ def read_slurm(environ):
   )
 
 
-def _read_nodes(environ):
+def _read_nodes(
+  environ: dict[str, str],
+) -> tuple[list[str], list[int], int, tuple[str, str]] | None:
   """Returns where the tasks of a step are.
 
   Returns:
@@ -103,7 +107,9 @@ def _read_nodes(environ):
   return nodes, counts, total, (total_name, nodes_name)
 
 
-def _check_place(environ, task, places):
+def _check_place(
+  environ: dict[str, str], task: int, places: list[tuple[int, ...]]
+) -> None:
   """Checks that this task is where a block distribution would put it.
 
   Args:
@@ -123,7 +129,9 @@ def _check_place(environ, task, places):
     )
 
 
-def expand_nodes(text, name='SLURM_JOB_NODELIST'):
+def expand_nodes(
+  text: str, name: str = 'SLURM_JOB_NODELIST'
+) -> list[str] | None:
   """Returns the hosts of a node list such as 'n[01-03,7],gpu5', list of str.
 
   A number is padded to the width of the first in its range. If a name has
@@ -137,7 +145,7 @@ def expand_nodes(text, name='SLURM_JOB_NODELIST'):
     cli.UsageError: it is not such a list, or names too many.
   """
 
-  def refuse(problem):
+  def refuse(problem: str) -> cli.UsageError:
     return cli.UsageError(
       f'{name}={short.repr(text)}: {problem}; expected hosts such as '
       'node[01-03,07],gpu5'
@@ -166,7 +174,7 @@ def expand_nodes(text, name='SLURM_JOB_NODELIST'):
   return hosts
 
 
-def _expand_ranges(text):
+def _expand_ranges(text: str) -> list[str] | None:
   """Returns the numbers of '01-03,7' as a list of str; None if malformed.
 
   The list may be cut off above MAX_TASKS.
@@ -187,7 +195,9 @@ def _expand_ranges(text):
   return numbers
 
 
-def expand_counts(text, name='SLURM_TASKS_PER_NODE'):
+def expand_counts(
+  text: str, name: str = 'SLURM_TASKS_PER_NODE'
+) -> list[int] | None:
   """Returns the tasks on each node: [2, 2, 2, 1] for '2(x3),1'.
 
   Raises:
@@ -210,7 +220,7 @@ def expand_counts(text, name='SLURM_TASKS_PER_NODE'):
   return counts
 
 
-def _choose(environ, *names):
+def _choose(environ: dict[str, str], *names) -> str | None:
   """Returns the first of `names` that is set."""
   for name in names:
     if environ.get(name):
@@ -221,7 +231,9 @@ def _choose(environ, *names):
   )
 
 
-def _read_number(environ, name, default=None):
+def _read_number(
+  environ: dict[str, str], name: str, default: int | None = None
+) -> int | None:
   """Returns the value of a variable, an int >= 0, or `default` if not set."""
   text = environ.get(name, '').strip()
   if not text and default is not None:

@@ -10,6 +10,8 @@ which may sit in C++ for as long as another task keeps it waiting. So a separate
 thread reads the signals from a wake-up descriptor.
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
@@ -18,6 +20,8 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
@@ -60,7 +64,7 @@ class StopRequest:
       all is saved.
   """
 
-  def __init__(self, grace_secs=8.0):
+  def __init__(self, grace_secs: float = 8.0) -> None:
     """Takes over the signals; to be called in the main thread.
 
     Args:
@@ -91,7 +95,7 @@ class StopRequest:
     signal.set_wakeup_fd(self._writer.fileno())
     threading.Thread(target=self._watch, daemon=True).start()
 
-  def note_unsaved(self, unsaved):
+  def note_unsaved(self, unsaved: Callable[..., Any] | str | None) -> None:
     """Notes what would be lost if this process ended now.
 
     Args:
@@ -100,11 +104,11 @@ class StopRequest:
     """
     self._unsaved = unsaved
 
-  def find_unsaved(self):
+  def find_unsaved(self) -> str | None:
     """Returns what would be lost if this process ended now (str), or None."""
     return self._unsaved() if callable(self._unsaved) else self._unsaved
 
-  def listen_again(self):
+  def listen_again(self) -> None:
     """Takes the wake-up descriptor back if the user's code has taken it.
 
     To be called in the main thread once that code is loaded; a line says so.
@@ -117,7 +121,7 @@ class StopRequest:
       )
 
   @property
-  def is_requested(self):
+  def is_requested(self) -> bool:
     return self.signal is not None or self.error is not None
 
   @property
@@ -132,7 +136,7 @@ class StopRequest:
     """Seconds until the forced end, once a stop is requested (float)."""
     return max(0.0, self._deadline - time.monotonic())
 
-  def end(self):
+  def end(self) -> int | None:
     """Returns the exit code of a task that has stopped, or was never asked to.
 
     Raises:
@@ -148,12 +152,12 @@ class StopRequest:
       raise cli.NotSavedError(unsaved)
     return self.exit_code
 
-  def wait(self, secs):
+  def wait(self, secs) -> None:
     """Waits for `secs`; raises StoppedError once a stop is requested."""
     if self._requested.wait(secs):
       raise StoppedError
 
-  def request(self, signum, exit_code=None):
+  def request(self, signum, exit_code=None) -> None:
     """Stops as if `signum` had come, as another task received it.
 
     This process then ends with `exit_code`, by default 128 + signum.
@@ -168,7 +172,7 @@ class StopRequest:
       # Log the stop before its effects; else that might come after the end.
       self._requested.wait()
 
-  def give_up(self, error):
+  def give_up(self, error) -> None:
     """Stops because of `error`, a cli.RunError, as if a signal had come.
 
     What may pass ends this task with 3: it is amid its work.
@@ -179,7 +183,7 @@ class StopRequest:
       self.error = error
       self._writer.send(bytes([_GIVEN_UP]))
 
-  def end_at_once(self, error):
+  def end_at_once(self, error) -> None:
     """Ends the process without saving, as another has taken its place.
 
     Args:
@@ -189,21 +193,21 @@ class StopRequest:
     _say(_print_error, error)
     os._exit(error.exit_code)
 
-  def on_request(self, callback):
+  def on_request(self, callback) -> None:
     """Calls `callback` from the watching thread when a stop is requested.
 
     Its purpose is to wake a main thread that waits for another task.
     """
     self._callbacks.append(callback)
 
-  def wake(self):
+  def wake(self) -> None:
     """Wakes the main thread as a request does, without one."""
     # A callback may hang, as the other tasks may be gone: it gets no say in
     # when this process ends.
     for callback in self._callbacks:
       threading.Thread(target=callback, daemon=True).start()
 
-  def _watch(self):
+  def _watch(self) -> None:
     first = self._reader.recv(1)[0]
     while not _is_ours(first):
       first = self._reader.recv(1)[0]
@@ -228,7 +232,7 @@ class StopRequest:
     os._exit(code)
 
 
-def _note(signum, frame):
+def _note(signum, frame) -> None:
   """Stands for a signal that is read from the wake-up descriptor."""
 
 
@@ -243,7 +247,7 @@ def _is_ours(byte):
   return signal.getsignal(byte) is _note
 
 
-def _wait_for_second(byte, reader, deadline):
+def _wait_for_second(byte, reader, deadline) -> None:
   """Waits for a signal that is not part of the first stop.
 
   Args:
@@ -266,14 +270,14 @@ def _wait_for_second(byte, reader, deadline):
     byte = reader.recv(1)[0]
 
 
-def _say(write, line):
+def _say(write, line) -> None:
   """Calls write(line), and goes on if that fails or takes too long.
 
   A full disk, a pipe that nobody reads or a terminal that was halted must not
   keep this process from ending.
   """
 
-  def try_to_write():
+  def try_to_write() -> None:
     with contextlib.suppress(OSError):
       write(line)
 
@@ -282,7 +286,7 @@ def _say(write, line):
   thread.join(_SAY_SECS)
 
 
-def _print_error(error):
+def _print_error(error) -> None:
   print(f'error: {error}', file=sys.stderr, flush=True)
 
 

@@ -15,6 +15,8 @@ DISTMNIST_NUM_PS  set for all tasks of a Slurm step, which Slurm's own variables
 Functions of the variables, given as a dict.
 """
 
+from __future__ import annotations
+
 from distmnist.cluster import identity, slurm_tasks, tf_config
 from distmnist.common.names import ATTEMPT, LAUNCH, LAUNCH_ID, MIN_WORKERS
 
@@ -22,12 +24,12 @@ from distmnist.common.names import ATTEMPT, LAUNCH, LAUNCH_ID, MIN_WORKERS
 NAMES = (identity.TF_CONFIG, identity.NUM_PS)
 
 
-def find(environ):
+def find(environ) -> list[str]:
   """Returns those of NAMES that are set in `environ` (dict), list of str."""
   return [name for name in NAMES if environ.get(name, '').strip()]
 
 
-def forget(environ):
+def forget(environ) -> None:
   """Removes what tells a task its role from `environ`, a launcher's (dict).
 
   A launcher, or a sweep, tells its tasks theirs: the role of its own process,
@@ -61,7 +63,7 @@ _STARTERS = (
 )
 
 
-def describe_alone(environ):
+def describe_alone(environ: dict[str, str]) -> str | None:
   """Returns a line (str) if a process that trains alone is one of several.
 
   Else None. Whoever starts n of them expects one training.
@@ -82,7 +84,7 @@ def describe_alone(environ):
   return None
 
 
-def read(environ):
+def read(environ: dict[str, str]) -> identity.Identity | None:
   """Returns the Identity that `environ` (dict) describes, or None.
 
   Raises:

@@ -1,5 +1,7 @@
 """TF_CONFIG: the cluster as Kubeflow, Vertex AI and Estimators give it."""
 
+from __future__ import annotations
+
 import json
 import re
 
@@ -16,7 +18,7 @@ _TF_CONFIG_EXAMPLE = (
 )
 
 
-def read_tf_config(text):
+def read_tf_config(text: str):
   """Returns the Identity that the value of TF_CONFIG (str) describes.
 
   Raises:
@@ -58,14 +60,14 @@ def read_tf_config(text):
   )
 
 
-def _bad_config(problem):
+def _bad_config(problem: str) -> cli.UsageError:
   return cli.UsageError(
     f'TF_CONFIG: {problem}; correct it, or give hosts by flags, which override '
     'it'
   )
 
 
-def _get_object(config, name):
+def _get_object(config, name: str):
   """Returns config[name], a dict; an empty one if it is missing."""
   value = config.get(name)
   if value is None:
@@ -114,7 +116,7 @@ def _read_jobs(cluster):
   return jobs
 
 
-def _read_hosts(job, given):
+def _read_hosts(job: str, given: list[str] | None) -> tuple[str, ...] | None:
   """Returns the addresses of a job, a tuple of str."""
   if given is None:
     return ()
@@ -141,7 +143,7 @@ def _read_hosts(job, given):
   return tuple(given)
 
 
-def _read_task(task, jobs):
+def _read_task(task, jobs) -> tuple[str, int] | None:
   """Returns (job, index), which of `jobs` this task is, as it is called there.
 
   If the cluster is empty, no task needs to be named.
@@ -172,7 +174,7 @@ def _read_task(task, jobs):
   return job, index
 
 
-def _read_index(value, what):
+def _read_index(value, what: str) -> int | None:
   """Returns `value` as an int >= 0: some systems write numbers as strings."""
   if isinstance(value, str) and re.fullmatch('[0-9]{1,9}', value):
     return int(value)
@@ -182,5 +184,5 @@ def _read_index(value, what):
   raise _bad_config(f'{what} is {given}: expected a whole number from 0 on')
 
 
-def _list(names):
+def _list(names) -> str:
   return ', '.join(map(str, names))

@@ -7,6 +7,8 @@ whatever reason. (PR_SET_PDEATHSIG would follow the thread that called fork, and
 a notebook runs in threads.)
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -20,7 +22,9 @@ from distmnist.common.names import SORTED_FLAGS
 _PIPE_NUMBER = 'DISTMNIST_STARTER_PIPE'
 
 
-def start(program, words, env=None, **settings):
+def start(
+  program: str, words: list[str], env: dict[str, str] | None = None, **settings
+):
   """Starts a program, and gives it its flags.
 
   Args:
@@ -65,7 +69,7 @@ def read_words():
   return json.load(sys.stdin)
 
 
-def give_pipe(reader):
+def give_pipe(reader: int) -> dict[str, str]:
   """Returns the variables (dict) that have a program `end_with_starter`.
 
   Args:
@@ -74,7 +78,7 @@ def give_pipe(reader):
   return {_PIPE_NUMBER: str(reader)}
 
 
-def end_with_starter():
+def end_with_starter() -> None:
   """Sends this process SIGTERM once its starter is gone, if it was asked to.
 
   Programs that this one starts do not end with it.
@@ -86,7 +90,7 @@ def end_with_starter():
   threading.Thread(target=_watch, args=[int(number)], daemon=True).start()
 
 
-def _watch(reader):
+def _watch(reader) -> None:
   while os.read(reader, 64):
     pass
   os.kill(os.getpid(), signal.SIGTERM)

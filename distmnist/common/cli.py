@@ -17,12 +17,16 @@ A user's mistake becomes one line on stderr that says what was given, what was
 expected and what to do.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import os
 import re
 import sys
 import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from absl import flags
 
@@ -82,7 +86,7 @@ class UsageError(Exception):
   `program`: the short name of another program whose --help tells more, or None.
   """
 
-  def __init__(self, message, program=None):
+  def __init__(self, message: str, program=None) -> None:
     super().__init__(message)
     self.program = program
 
@@ -118,11 +122,11 @@ class PassingError(RunError):
   is_amid_run = False
 
   @property
-  def exit_code(self):
+  def exit_code(self) -> int:
     return LOST if self.is_amid_run or ATTEMPT in os.environ else FAILED
 
 
-def is_passing(cause):
+def is_passing(cause) -> bool:
   """Whether a system error may go away though its user does nothing.
 
   Args:
@@ -143,7 +147,7 @@ def choose_error(cause, final=RunError, passing=PassingError):
 
 
 @contextlib.contextmanager
-def amid_run():
+def amid_run() -> Iterator[None]:
   """Lets what may pass end even a first attempt with 3: work may be lost.
 
   Raises:
@@ -177,16 +181,16 @@ class PortTakenError(RunError):
 
 
 def run(
-  main,
-  argv=None,
-  passthrough=False,
-  leave=sys.exit,
-  takes_words=False,
-  is_for_train=lambda name: False,
+  main: Callable[..., Any],
+  argv: list[str] | None = None,
+  passthrough: bool = False,
+  leave: Callable[..., Any] = sys.exit,
+  takes_words: bool = False,
+  is_for_train: Callable[..., Any] = lambda name: False,
   first_flags=(),
-  prepare=lambda words: None,
-  is_shown=lambda name: True,
-):
+  prepare: Callable[..., Any] = lambda words: None,
+  is_shown: Callable[..., Any] = lambda name: True,
+) -> None:
   """Parses the flags, calls `main` and ends the process with its exit code.
 
   Args:
@@ -250,7 +254,7 @@ def run(
   del kept
 
 
-def _end_output(program, code):
+def _end_output(program: str, code: int) -> int:
   """Returns the exit code, once what was printed is written."""
   try:
     output.is_read()
@@ -261,19 +265,21 @@ def _end_output(program, code):
   return code
 
 
-def _print_help(program, module_name, first_flags, is_shown):
+def _print_help(
+  program: str, module_name: str, first_flags, is_shown: Callable[..., Any]
+) -> int:
   full = FLAGS.helpfull
   print(help_text.make(program, module_name, first_flags, full, is_shown))
   return 0
 
 
-def _report_os_error(program, error):
+def _report_os_error(program: str, error) -> int:
   if what := _explain_os_error(error):
     return _report(program, what, choose_error(error)().exit_code)
   return _report_unexpected(program, error)
 
 
-def _explain_os_error(error):
+def _explain_os_error(error) -> str | None:
   """Returns what an OSError means (str), None if it is a mistake of ours."""
   if error.filename is None and error.errno in files.FULL:
     return f'its output cannot be written: {error.strerror}'
@@ -285,7 +291,9 @@ def _explain_os_error(error):
   return None
 
 
-def _explain_unknown(program, error, passthrough, is_for_train):
+def _explain_unknown(
+  program: str, error, passthrough: bool, is_for_train: Callable[..., Any]
+):
   """Returns what to say (str) about a flag that the program does not have."""
   name = error.flagname
   if is_for_train(name):
@@ -296,7 +304,7 @@ def _explain_unknown(program, error, passthrough, is_for_train):
   return f'{error} (flags of train come after --)' if passthrough else error
 
 
-def _report_unexpected(program, error):
+def _report_unexpected(program: str, error) -> int:
   """Reports an exception that is not one of ours; returns the exit code.
 
   Args:
@@ -319,7 +327,13 @@ def _explain_memory(error):
   )
 
 
-def _report(program, error, code, help_of=None, has_help=True):
+def _report(
+  program: str,
+  error,
+  code: int,
+  help_of: str | None = None,
+  has_help: bool = True,
+) -> int:
   message = ' '.join(str(error).split())
   if code == WRONG_COMMAND_LINE and has_help:
     # distmnist.launch and distmnist-launch each have a matching train.
@@ -344,7 +358,7 @@ def is_command() -> bool:
   return os.path.basename(sys.argv[0]).startswith(f'{PACKAGE}-')
 
 
-def _program_name(main):
+def _program_name(main: Callable[..., Any]) -> str:
   """The command that a user would type: `main` may run as __main__."""
   if is_command():
     return os.path.basename(sys.argv[0])

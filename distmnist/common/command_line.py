@@ -6,6 +6,8 @@ A # in a text in quotes is none; the quotes belong to the value.
 If there is no file configs/NAME, it is the one shipped with distmnist.
 """
 
+from __future__ import annotations
+
 import contextlib
 import math
 import os
@@ -37,7 +39,9 @@ _COMMENT = re.compile(r"""((?<!\w)"[^"]*"|(?<!\w)'[^']*')|(?:^|\s)#.*""")
 import_errors: list[Exception] = []
 
 
-def parse(values, argv, known_only=False):
+def parse(
+  values, argv: list[str], known_only: bool = False
+) -> list[str] | None:
   """Sets the flags of `values`, a flags.FlagValues, from `argv`.
 
   Args:
@@ -65,7 +69,7 @@ def parse(values, argv, known_only=False):
   return rest
 
 
-def expand(words, _open=()):
+def expand(words: list[str], _open: tuple[str, ...] = ()) -> list[str] | None:
   """Returns `words` with the content of each --flagfile in its place.
 
   Raises:
@@ -92,14 +96,14 @@ def expand(words, _open=()):
   return found
 
 
-def fits_in_file(word):
+def fits_in_file(word: str) -> bool:
   """Whether a flag file can hold a word (str) of a command line as it is."""
   with contextlib.suppress(FlagFileError):
     return _parse(word, '') == [word]
   return False
 
 
-def find_value(words, name):
+def find_value(words: list[str], name: str) -> str | None:
   """Returns the last value (str) of a flag among `words`, or None.
 
   Args:
@@ -114,7 +118,7 @@ def find_value(words, name):
   return found
 
 
-def check_values(values):
+def check_values(values) -> None:
   """Checks what the types of the flags alone do not ensure.
 
   Raises:
@@ -144,12 +148,12 @@ def check_values(values):
         )
 
 
-def _is_utf8(text):
+def _is_utf8(text: str) -> bool:
   """Whether a word of the command line was UTF-8."""
   return all(not '\ud800' <= character <= '\udfff' for character in text)
 
 
-def _find_mistake(name, value):
+def _find_mistake(name: str, value: str) -> str:
   if name in _ADDRESSES:
     return urls.find_mistake(value)
   flags_of_addresses = ', '.join(f'--{known}' for known in _ADDRESSES)
@@ -159,11 +163,11 @@ def _find_mistake(name, value):
   )
 
 
-def _is_path(name):
+def _is_path(name: str) -> bool:
   return name.endswith('_dir') or name in _PATHS
 
 
-def _find(path):
+def _find(path: str) -> str:
   """Returns the path of a flag file: the user's own, else the one shipped."""
   path = os.path.expanduser(path)
   if not os.path.exists(path) and path.startswith('configs/'):
@@ -174,7 +178,7 @@ def _find(path):
   return path
 
 
-def _read(path):
+def _read(path: str) -> list[str] | None:
   """Returns the flags of a file, a list of str."""
   try:
     with open(path, encoding='utf-8-sig') as file:
@@ -185,7 +189,7 @@ def _read(path):
   return _parse(text, path)
 
 
-def _parse(text, path):
+def _parse(text: str, path: str) -> list[str] | None:
   lines = []
   for line in text.splitlines():
     line = _COMMENT.sub(lambda match: match[1] or '', line).strip()
@@ -210,7 +214,7 @@ _MEANT = (
 )
 
 
-def _reword(message):
+def _reword(message: str) -> str:
   for pattern, words in _MEANT:
     message = re.sub(pattern, words, message, flags=re.DOTALL)
   # Show a list as it was given.
@@ -226,12 +230,12 @@ _SECRET = re.compile(
 )
 
 
-def is_secret(name):
+def is_secret(name: str) -> bool:
   """Whether others must not see the value of Spark's setting `name` (str)."""
   return bool(_SECRET.search(name))
 
 
-def hide_secret(setting):
+def hide_secret(setting: str) -> str:
   """Returns `setting` (name=value) for others to read: name=... if secret."""
   name, _, _ = setting.partition('=')
   return f'{name}=...' if is_secret(name) else setting

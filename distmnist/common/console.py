@@ -1,11 +1,15 @@
 """Lines for people: plain in a log, redrawn in place on a terminal."""
 
+from __future__ import annotations
+
 import logging
 import math
 import random
 import sys
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 _log = logging.getLogger(__name__)
 
@@ -15,15 +19,15 @@ _LOOK_SECS = 0.05, 2.0
 
 
 class _LineHandler(logging.Handler):
-  def __init__(self, print_line):
+  def __init__(self, print_line: Callable[..., Any]) -> None:
     super().__init__()
     self._print_line = print_line
 
-  def emit(self, record):
+  def emit(self, record) -> None:
     self._print_line(self.format(record))
 
 
-def print_logs(print_line):
+def print_logs(print_line: Callable[..., Any]) -> None:
   """Prints what distmnist's modules, and no others, log, as plain lines.
 
   The main function of a program calls this; the last call counts.
@@ -38,7 +42,7 @@ def print_logs(print_line):
   logger.propagate = False
 
 
-def print_to_stderr(line):
+def print_to_stderr(line: str) -> None:
   """Prints a line of a program whose stdout holds only its answer."""
   print(line, file=sys.stderr, flush=True)
 
@@ -55,7 +59,7 @@ class Wait:
 
   last_look = -math.inf
 
-  def __init__(self, limit_secs):
+  def __init__(self, limit_secs: float) -> None:
     """
     Args:
       limit_secs: float, seconds from now; may be infinite.
@@ -66,11 +70,11 @@ class Wait:
     self._next_line = self._start + 1
     self._has_logged = False
 
-  def renew(self):
+  def renew(self) -> None:
     """Begins the limit anew: what is awaited is seen to be at work."""
     self._end = time.monotonic() + self._limit_secs
 
-  def is_over(self, what):
+  def is_over(self, what: str) -> bool:
     """Whether the time is up; meant to be asked repeatedly.
 
     Args:
@@ -89,7 +93,7 @@ class Wait:
       self._next_line = now + 5
     return False
 
-  def choose_pause(self):
+  def choose_pause(self) -> float:
     """Returns the seconds until the next look.
 
     Hundreds of tasks that wait for a late one must neither cause a storm nor
@@ -107,7 +111,9 @@ class Console:
   elsewhere it is a plain line every `every_secs`.
   """
 
-  def __init__(self, every_secs=2.0, stream=None, draws=True):
+  def __init__(
+    self, every_secs: float = 2.0, stream=None, draws: bool = True
+  ) -> None:
     """
     Args:
       every_secs: float, from one plain progress line to the next.
@@ -121,16 +127,16 @@ class Console:
     self._next_time = 0.0
     self._is_open = False
 
-  def say(self, text):
+  def say(self, text: str) -> None:
     """Prints `text` as a line of its own."""
     self._write(('\n' if self._is_open else '') + text + '\n')
     self._is_open = False
 
-  def is_due(self):
+  def is_due(self) -> bool:
     """Whether it is time for the next progress line."""
     return time.monotonic() >= self._next_time
 
-  def progress(self, text, fraction):
+  def progress(self, text: str, fraction: float | None) -> None:
     """Draws the progress line.
 
     Args:
@@ -149,7 +155,7 @@ class Console:
     self._write(f'\r\x1b[K{bar}{text}')
     self._is_open = True
 
-  def _write(self, text):
+  def _write(self, text: str) -> None:
     try:
       self._stream.write(text)
       self._stream.flush()

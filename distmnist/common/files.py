@@ -1,5 +1,7 @@
 """Files in folders where others may write as well, and folders of one's own."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import json
@@ -33,7 +35,7 @@ def replacing(path: str, mode: str = 'w') -> Iterator[IO]:
     yield file
 
 
-def read_dict(path):
+def read_dict(path: str):
   """Returns the dict of a JSON file; {} if it is not there, or damaged."""
   try:
     found = json.loads(paths.read_text(path))
@@ -42,7 +44,7 @@ def read_dict(path):
   return found if isinstance(found, dict) else {}
 
 
-def find_obstacle(path):
+def find_obstacle(path: str) -> str | None:
   """Returns why no file can be written at a path (str), or None."""
   folder = os.path.dirname(path) or os.curdir
   if os.path.isdir(path):
@@ -54,7 +56,7 @@ def find_obstacle(path):
   return None
 
 
-def is_full(folder):
+def is_full(folder) -> bool:
   """Whether nothing more can be written to the disk of a local folder."""
   try:
     found = os.statvfs(folder)
@@ -64,7 +66,7 @@ def is_full(folder):
   return bool(found.f_blocks) and not found.f_bavail
 
 
-def describe_refusal(error, who):
+def describe_refusal(error, who: str) -> str:
   """Returns the reason (str) of an OSError of a write, and what to do.
 
   Args:
@@ -75,7 +77,7 @@ def describe_refusal(error, who):
   return f'{error.strerror}; {what}'
 
 
-def no_follow(path, flags):
+def no_follow(path, flags: int) -> int | None:
   """For open(opener=no_follow): raises OSError if `path` itself is a link."""
   try:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
@@ -85,7 +87,7 @@ def no_follow(path, flags):
     raise
 
 
-def advise(reason):
+def advise(reason: str) -> str:
   """Returns what to do (str) about a write to the logdir that failed.
 
   Args:
@@ -98,7 +100,7 @@ def advise(reason):
 
 
 @contextlib.contextmanager
-def private_file(path, text):
+def private_file(path: str, text: str) -> Iterator[None]:
   """Keeps a file at `path`, for this user alone, until the context ends."""
   with contextlib.suppress(FileNotFoundError):
     os.remove(path)
@@ -111,7 +113,7 @@ def private_file(path, text):
     os.remove(path)
 
 
-def make_private(folder):
+def make_private(folder: str) -> None:
   """Makes a folder that this user alone can read and write, if it is absent.
 
   Raises:
@@ -135,7 +137,7 @@ def make_private(folder):
     raise PermissionError(f'{folder} {problem}')
 
 
-def warn_of_owner(name, folder):
+def warn_of_owner(name: str, folder: str) -> None:
   """Warns if the folder of a flag belongs to another user, except root.
 
   Args:
@@ -149,7 +151,7 @@ def warn_of_owner(name, folder):
     )
 
 
-def find_other_owner(*paths):
+def find_other_owner(*paths) -> tuple[str, int] | None:
   """Returns the first path of another user's, and who that is.
 
   A link has two owners: its own, and that of the file it leads to. What is not
@@ -172,7 +174,7 @@ def find_other_owner(*paths):
   return None
 
 
-def sync(path):
+def sync(path: str) -> None:
   """Makes sure that a file, or the names in a folder, are on disk.
 
   Raises:
@@ -185,13 +187,13 @@ def sync(path):
     os.close(number)
 
 
-def read_json(path):
+def read_json(path: str):
   """Returns the content of the file `path`; raises OSError or ValueError."""
   with open(path, encoding='utf-8') as file:
     return json.load(file)
 
 
-def write_json(path, value):
+def write_json(path: str, value) -> None:
   """Writes `value` to the file `path`, whole or not at all."""
   with replacing(path) as file:
     json.dump(value, file, indent=2)

@@ -1,7 +1,11 @@
 """What a program's --help and --helpfull print: its flags, by subject."""
 
+from __future__ import annotations
+
 import sys
 import textwrap
+from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
@@ -38,12 +42,12 @@ _SUBJECTS = {
 _added = set()
 
 
-def add_ours(module_name):
+def add_ours(module_name: str) -> None:
   """Counts a module of the user's as one of distmnist's."""
   _added.add(module_name)
 
 
-def is_ours(module_name):
+def is_ours(module_name: str) -> bool:
   """Whether flags of this module (absl's name for it) are distmnist's."""
   # absl files the flags of __main__ under the path of the program.
   return module_name in {sys.argv[0], *_added} or module_name.startswith(
@@ -52,8 +56,12 @@ def is_ours(module_name):
 
 
 def make(
-  program, module_name, first=(), is_full=False, is_shown=lambda name: True
-):
+  program: str,
+  module_name: str,
+  first=(),
+  is_full: bool = False,
+  is_shown: Callable[..., Any] = lambda name: True,
+) -> str:
   """Returns the text of --help (str).
 
   Args:
@@ -88,7 +96,7 @@ def make(
   return '\n'.join(lines)
 
 
-def _group(own):
+def _group(own: set[str]):
   """Returns {subject: list of flags.Flag}; `own` are names of modules."""
   found = {name: [] for name in ('This program', *_SUBJECTS.values())}
   # Flags of a launcher that are defined in another file.
@@ -109,7 +117,7 @@ def _group(own):
   return _sort(found)
 
 
-def _choose(subjects, is_shown):
+def _choose(subjects, is_shown: Callable[..., Any]):
   """Returns the {subject: list of flags.Flag} of which some are shown."""
   chosen = {
     subject: [flag for flag in found if is_shown(flag.name)]
@@ -137,11 +145,11 @@ def _sort(subjects):
   }
 
 
-def _name(flag):
+def _name(flag) -> str:
   return f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}'
 
 
-def _explain(flag):
+def _explain(flag) -> str:
   """Returns a flag's explanation, default and bounds (str)."""
   # absl adds that a flag can be given again, as our own texts say.
   text, notes = flag.help.partition(';\n    repeat this option')[0], []
@@ -158,7 +166,7 @@ def _explain(flag):
   return _wrap(text, '  ', '    ')
 
 
-def _wrap(text, indent, next_indent=None):
+def _wrap(text: str, indent: str, next_indent: str | None = None) -> str:
   return textwrap.fill(
     ' '.join(text.split()),
     _WIDTH,

@@ -1,11 +1,13 @@
 """What a program prints on, whatever that may be."""
 
+from __future__ import annotations
+
 import os
 import select
 import sys
 
 
-def prepare():
+def prepare() -> None:
   """Has a program print whatever it wants, to whatever it was given."""
   fill_gaps()
   for name in ('stdout', 'stderr'):
@@ -17,7 +19,7 @@ def prepare():
       stream.reconfigure(errors='backslashreplace')
 
 
-def fill_gaps():
+def fill_gaps() -> None:
   """Opens os.devnull for each of stdin, stdout and stderr that is closed.
 
   After `2>&-`, say, the next socket would get the number of stderr, and with it
@@ -28,7 +30,7 @@ def fill_gaps():
   os.close(descriptor)
 
 
-def is_read():
+def is_read() -> bool:
   """Whether the output is still being read, unlike after `... | head`."""
   try:
     sys.stdout.flush()
@@ -41,7 +43,7 @@ def is_read():
   return False
 
 
-def discard(*streams):
+def discard(*streams) -> None:
   """Has what is printed to `streams`, or not yet written, go nowhere."""
   # The interpreter flushes once more at exit.
   with open(os.devnull, 'wb') as nowhere:
@@ -49,7 +51,7 @@ def discard(*streams):
       os.dup2(nowhere.fileno(), stream.fileno())
 
 
-def _is_closed(stream):
+def _is_closed(stream) -> bool:
   """Whether a stream is a pipe that nobody reads any more."""
   try:
     descriptor = stream.fileno()
@@ -58,7 +60,7 @@ def _is_closed(stream):
   return has_event(descriptor, select.POLLERR)
 
 
-def has_event(descriptor, event):
+def has_event(descriptor: int, event: int) -> bool:
   """Whether poll(2) tells `event` (int) of a descriptor to write to."""
   poll = select.poll()
   poll.register(descriptor, select.POLLOUT)

@@ -18,6 +18,8 @@ two that start at the same moment both believe that they are the owner, until
 they check. The last to write goes on, and the other has lost the folder.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import json
@@ -94,7 +96,7 @@ def held_by_launcher(
     yield
 
 
-def _take_patiently(owner):
+def _take_patiently(owner: Owner) -> None:
   """Takes a folder, again while it cannot be written for what may pass.
 
   Raises:
@@ -137,7 +139,7 @@ def owned(name: str, folder: str) -> Iterator[None]:
       owner.check()
 
 
-def _open(folder, name):
+def _open(folder: str, name: str) -> NumberedFile:
   """Returns the file that names the owner of a folder."""
   return NumberedFile(layout.own_path(folder, name))
 
@@ -163,7 +165,7 @@ def has_owner(folder: str) -> bool:
   return _is_held(_open(folder, _FILE))
 
 
-def _is_held(file):
+def _is_held(file: NumberedFile) -> bool:
   try:
     found = file.read() or {}
     if found.get('has_ended', True) or owner_file.is_known_dead(found):
@@ -175,7 +177,9 @@ def _is_held(file):
     return False
 
 
-def _refuse(name, folder, found):
+def _refuse(
+  name: str, folder: str, found: dict[str, int | str]
+) -> cli.RunError:
   """Returns the cli.RunError that names the owner of a folder."""
   return cli.RunError(
     f'{name}={folder} is in use by {owner_file.describe(found)}: stop that '
@@ -191,7 +195,7 @@ class Owner:
     me: dict, what its file says of this process; None before `take`.
   """
 
-  def __init__(self, name: str, folder: str, file_name: str = _FILE):
+  def __init__(self, name: str, folder: str, file_name: str = _FILE) -> None:
     """
     Args:
       name: what messages call the folder, such as '--logdir'.
@@ -238,7 +242,9 @@ class Owner:
         f'{self._name}={self.folder} cannot be written: {error.strerror}'
       ) from error
 
-  def _wait_until_ours(self, is_new_run, patience_secs, pause):
+  def _wait_until_ours(
+    self, is_new_run: bool, patience_secs: float, pause
+  ) -> None:
     """Returns once the file says that this process is the owner."""
     watch = _Watch(self._file)
     has_said = False
@@ -287,7 +293,7 @@ class Owner:
     """
     self._on_removed = on_removed
 
-    def touch():
+    def touch() -> None:
       while not self._is_released.wait(TOUCH_SECS):
         try:
           self._touch()
@@ -299,7 +305,7 @@ class Owner:
 
     threading.Thread(target=touch, daemon=True).start()
 
-  def _touch(self):
+  def _touch(self) -> None:
     # With the lock, or a touch that is under way would undo `release`.
     with self._lock:
       if not self._is_released.is_set():
@@ -335,7 +341,7 @@ class Owner:
       return
     raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), self.folder)
 
-  def _make_again(self):
+  def _make_again(self) -> bool:
     """Makes a removed folder again; returns whether it is ours."""
     layout.make_own_dir(self.folder)
     if not self._file.create(self.me):
@@ -357,22 +363,22 @@ class Owner:
         self.me['has_ended'] = True
         self._file.write(self.me)
 
-  def __enter__(self):
+  def __enter__(self) -> Owner:
     return self
 
-  def __exit__(self, *_):
+  def __exit__(self, *_) -> None:
     self.release()
 
 
 class _Watch:
   """Looks at an owner again and again, to see whether it is alive."""
 
-  def __init__(self, file):
+  def __init__(self, file: NumberedFile) -> None:
     self._file = file
     self._seen = None  # (life, time of the last touch) at the last look.
     self._num_same = 0  # How many looks before it have seen the same.
 
-  def judge(self, found):
+  def judge(self, found: dict[str, int | str] | None) -> tuple[bool, bool]:
     """Returns (is_alive, is_gone) of the owner; both False if unknown.
 
     Args:
@@ -398,7 +404,7 @@ class _Watch:
 class NumberedFile:
   """The file that names the owner of something, handed on by number."""
 
-  def __init__(self, path: str):
+  def __init__(self, path: str) -> None:
     """
     Args:
       path: a path or an address; a dot and the numbers are added to it.
@@ -470,10 +476,10 @@ class NumberedFile:
     touched = paths.see_time(self._find_place(self._highest))
     return touched, paths.see_now(self._folder) - touched
 
-  def _find_place(self, number):
+  def _find_place(self, number: int) -> str:
     return f'{self._path}.{number:08d}'
 
-  def _list_numbers(self):
+  def _list_numbers(self) -> list[int] | None:
     found = (os.path.splitext(name) for name in paths.list_names(self._folder))
     return [
       int(ending[1:])

@@ -5,6 +5,8 @@ something on one machine only, and only until it is reused, so the file also
 names the machine, and when the process was started.
 """
 
+from __future__ import annotations
+
 import os
 import secrets
 import socket
@@ -13,7 +15,7 @@ import time
 from distmnist.storage import process_tag
 
 
-def describe_self(run=None):
+def describe_self(run: str | None = None) -> dict[str, int | str]:
   """Returns what the file says about this process, a dict.
 
   Args:
@@ -31,7 +33,7 @@ def describe_self(run=None):
   }
 
 
-def describe(found):
+def describe(found: dict[str, int | str]) -> str:
   """Returns the pid, host and start of the process `found`, for people."""
   return (
     f'process {found.get("pid")} of host {found.get("host")} since '
@@ -39,22 +41,22 @@ def describe(found):
   )
 
 
-def is_alive_here(found):
+def is_alive_here(found: dict[str, int | str]) -> bool:
   """Whether `found` is a living process of this machine."""
   return _is_of_this_machine(found) and not _has_ended(found)
 
 
-def is_known_dead(found):
+def is_known_dead(found: dict[str, int | str]) -> bool:
   """Whether `found` is a process of this machine that has ended."""
   return _is_of_this_machine(found) and _has_ended(found)
 
 
-def _is_of_this_machine(found):
+def _is_of_this_machine(found: dict[str, int | str]) -> bool:
   machine = found.get('machine')
   return machine is not None and machine == process_tag.read_machine()
 
 
-def _has_ended(found):
+def _has_ended(found: dict[str, int | str]) -> bool:
   if found.get('has_ended'):
     return True
   start = process_tag.read_start(found['pid'])

@@ -10,8 +10,11 @@ partial checkpoint has
 and so on for the ranges that follow. All other rows are those of the base.
 """
 
+from __future__ import annotations
+
 import hashlib
 import re
+from collections.abc import Iterator
 
 # The most bytes of a variable that are saved, restored or copied at once: what
 # a save adds to the memory of the chief and of a ps.
@@ -22,24 +25,24 @@ _TOUCHED = 'distmnist/touched/'
 _POSITIONS = re.compile(rf'{_TOUCHED}(\d+)-(\d+)/positions/(.+)')
 
 
-def name_base(base):
+def name_base(base: str) -> str:
   """Returns the name of the tensor that names `base`, a file's name (str)."""
   return _BASE + base
 
 
-def name_touched(variable, begin, end):
+def name_touched(variable: str, begin: int, end: int) -> tuple[str, str]:
   """Returns the names (positions, values) of the touched rows in a range."""
   start = f'{_TOUCHED}{begin}-{end}'
   return f'{start}/positions/{variable}', f'{start}/values/{variable}'
 
 
-def find_base(names):
+def find_base(names) -> str | None:
   """Returns the base (str) of a checkpoint with these names; None if whole."""
   found = (name for name in names if name.startswith(_BASE))
   return next((name.removeprefix(_BASE) for name in found), None)
 
 
-def find_ranges(names):
+def find_ranges(names) -> dict[str, list[tuple]]:
   """Returns {variable: list of (begin, end), in order} of touched rows."""
   found = {}
   for name in names:
@@ -49,12 +52,12 @@ def find_ranges(names):
   return {variable: sorted(ranges) for variable, ranges in found.items()}
 
 
-def is_plain(name):
+def is_plain(name: str) -> bool:
   """Whether a name in a partial checkpoint is that of a whole variable."""
   return not name.startswith((_BASE, _TOUCHED))
 
 
-def compute_hash(index):
+def compute_hash(index: bytes) -> str:
   """Returns the hash (str) of a checkpoint, given its index file (bytes).
 
   The index has a checksum of each tensor.
@@ -62,7 +65,9 @@ def compute_hash(index):
   return hashlib.sha256(index).hexdigest()
 
 
-def cut_rows(num_rows, row_bytes, most_bytes=None):
+def cut_rows(
+  num_rows: int, row_bytes: int, most_bytes=None
+) -> Iterator[tuple[int, int]]:
   """Yields (first, size), ints, of the rows of each slice, in order.
 
   Args:
@@ -75,7 +80,7 @@ def cut_rows(num_rows, row_bytes, most_bytes=None):
     yield first, min(step, num_rows - first)
 
 
-def name_place(shape, first, num_rows):
+def name_place(shape: list[int], first: int, num_rows: int) -> str:
   """Returns rows of a variable as TensorFlow's shape_and_slices name them.
 
   Args:

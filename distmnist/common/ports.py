@@ -4,6 +4,8 @@ Each port is checked under IPv6 and IPv4 at once if the machine has both, as
 TensorFlow's server listens on both, too.
 """
 
+from __future__ import annotations
+
 import contextlib
 import socket
 import threading
@@ -14,7 +16,7 @@ from distmnist.common import cli
 _CONNECT_SECS = 5.0
 
 
-def hold_ports(num_ports):
+def hold_ports(num_ports: int):
   """Returns sockets bound to `num_ports` different free ports of this machine.
 
   A port stays ours while its socket is open, even between a task's end and its
@@ -41,12 +43,12 @@ def hold_ports(num_ports):
   return ports
 
 
-def check_is_free(port):
+def check_is_free(port: int) -> None:
   """Raises OSError if nobody could listen on `port`, an int."""
   _bind(port).close()
 
 
-def answers(address):
+def answers(address: str) -> bool:
   """Whether something listens at an address, 'host:port'."""
   host, _, port = address.rpartition(':')
   try:
@@ -72,7 +74,7 @@ def answering(port: int) -> Iterator[None]:
     yield
     return
 
-  def answer():
+  def answer() -> None:
     with contextlib.suppress(OSError):  # It is shut down.
       while True:
         listener.accept()[0].close()
@@ -87,7 +89,7 @@ def answering(port: int) -> Iterator[None]:
     listener.close()
 
 
-def is_free(port):
+def is_free(port: int) -> bool:
   """Whether somebody could listen on `port`, an int."""
   try:
     check_is_free(port)
@@ -96,7 +98,7 @@ def is_free(port):
   return True
 
 
-def _bind(port):
+def _bind(port: int):
   """Returns a socket bound to `port` of all addresses; 0 is any free one."""
   made = _make_socket()
   try:

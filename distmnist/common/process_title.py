@@ -5,6 +5,8 @@ is written there, and cut to fit. As its forks have only the same space, the
 fork server is started with blanks at the end of its command line.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import os
@@ -13,7 +15,7 @@ import os
 _ARG_START, _ARG_END = 45, 46
 
 
-def set_title(title):
+def set_title(title: str) -> None:
   """Shows `title` (str) in place of the command line, if Linux lets us."""
   with contextlib.suppress(OSError, IndexError):
     with open('/proc/self/stat', encoding='utf-8') as file:

@@ -7,6 +7,8 @@ what is written to that descriptor while it lasts; if the import fails, it is
 printed.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import sys
@@ -51,7 +53,7 @@ class _Finder:
 class _Loader:
   """TensorFlow's own loader, but that the import is quiet."""
 
-  def __init__(self, loader: Any, finder: _Finder):
+  def __init__(self, loader: Any, finder: _Finder) -> None:
     self._loader = loader
     self._finder = finder
 

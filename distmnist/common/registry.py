@@ -14,6 +14,8 @@ A module of another package that cannot be imported ends every program in one
 line: its flags would otherwise be unknown, for no visible reason.
 """
 
+from __future__ import annotations
+
 import functools
 import importlib
 import importlib.metadata
@@ -25,7 +27,7 @@ from distmnist.common import cli, command_line, help_text
 from distmnist.common.names import PACKAGE
 
 
-def find(package):
+def find(package: str) -> dict[str, str]:
   """Returns {name: dotted name of the module} of a room, sorted by name.
 
   If several modules share a name, it is the room's own or the first that was
@@ -38,7 +40,7 @@ def find(package):
 
 
 @functools.cache
-def _find_all(package):
+def _find_all(package: str) -> dict[str, dict[str, str]]:
   """Returns {name: {dotted name of a module: who adds it}}, sorted by name."""
   path = importlib.import_module(package).__path__
   found = {
@@ -49,12 +51,12 @@ def _find_all(package):
   return dict(sorted(found.items()))
 
 
-def names(package):
+def names(package: str) -> list[str]:
   """Returns the sorted names of a room, a list; see `find`."""
   return list(find(package))
 
 
-def load(package, name):
+def load(package: str, name: str):
   """Returns the module `name` of `package`.
 
   Raises:
@@ -72,7 +74,7 @@ def load(package, name):
   return _import(package, known[name])
 
 
-def check_is_one(package, name):
+def check_is_one(package: str, name: str) -> None:
   """Raises cli.UsageError if several modules of a room have this name."""
   found = _find_all(package).get(name, {})
   if len(found) > 1:
@@ -84,7 +86,7 @@ def check_is_one(package, name):
     )
 
 
-def load_all(package):
+def load_all(package: str) -> None:
   """Imports every module of `package`, which defines all of their flags.
 
   One of another package that cannot be imported is reported when the flags are
@@ -97,7 +99,7 @@ def load_all(package):
       command_line.import_errors.append(error)
 
 
-def explain(module, error):
+def explain(module: str, error) -> cli.UsageError:
   """Returns a cli.UsageError for a module that cannot be imported.
 
   Args:
@@ -121,7 +123,7 @@ def explain(module, error):
   )
 
 
-def _import(package, module):
+def _import(package: str, module: str):
   help_text.add_ours(module)
   try:
     return importlib.import_module(module)

@@ -1,5 +1,7 @@
 """A Python file that comes with a task, in an environment variable."""
 
+from __future__ import annotations
+
 import base64
 import importlib.machinery
 import json
@@ -9,7 +11,7 @@ import zlib
 from distmnist.common.names import SENT_FILE
 
 
-def pack(named, source):
+def pack(named: str, source: bytes) -> str:
   """Returns the variable's value (str).
 
   Args:
@@ -20,7 +22,7 @@ def pack(named, source):
   return json.dumps([named, content])
 
 
-def find(named):
+def find(named: str) -> bytes | None:
   """Returns the content (bytes) of a file that came with this task, or None."""
   sent = os.environ.get(SENT_FILE)
   if sent is None:
@@ -34,7 +36,7 @@ def find(named):
 class Loader(importlib.machinery.SourceFileLoader):
   """Imports a module from bytes, whatever is at its path."""
 
-  def __init__(self, name, path, source):
+  def __init__(self, name: str, path: str, source: bytes) -> None:
     """
     Args:
       name: str, of the module.
@@ -44,10 +46,10 @@ class Loader(importlib.machinery.SourceFileLoader):
     super().__init__(name, path)
     self._source = source
 
-  def get_data(self, path):
+  def get_data(self, path: str) -> bytes:
     del path
     return self._source
 
-  def path_stats(self, path):
+  def path_stats(self, path: str):
     # Else another file's compiled code beside the path would be used.
     raise OSError(path)

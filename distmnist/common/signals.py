@@ -1,9 +1,12 @@
 """Signals as exceptions, or collected, for as long as a context lasts."""
 
+from __future__ import annotations
+
 import contextlib
 import signal
 import socket
 import time
+from collections.abc import Iterator
 
 _SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 # What a scheduler sends some time before it kills: Slurm's --signal, SGE's
@@ -24,7 +27,7 @@ ONE_KEY_SECS = 0.2
 class SignalError(BaseException):
   """This program was sent a signal that should end it."""
 
-  def __init__(self, signum):
+  def __init__(self, signum) -> None:
     super().__init__(signum)
     self.signum = signum
     self.name = signal.Signals(signum).name
@@ -69,7 +72,7 @@ def choose_passed_on(signum):
   return signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM
 
 
-def is_signal(error):
+def is_signal(error) -> bool:
   """Whether an exception stands for a signal, such as a Ctrl-C.
 
   Where the signal is taken in another way, Python raises nothing for it: then a
@@ -80,13 +83,13 @@ def is_signal(error):
   return is_ctrl_c or isinstance(error, SignalError)
 
 
-def end_on_ctrl_c():
+def end_on_ctrl_c() -> None:
   """Has a Ctrl-C end this process at once, until `raise_on_ctrl_c`."""
   if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def end_as_by_ctrl_c():
+def end_as_by_ctrl_c() -> None:
   """Ends this process by SIGINT, after a KeyboardInterrupt.
 
   It returns only where the kernel keeps that from a process, as from the first
@@ -96,18 +99,18 @@ def end_as_by_ctrl_c():
   signal.raise_signal(signal.SIGINT)
 
 
-def raise_on_ctrl_c():
+def raise_on_ctrl_c() -> None:
   """Has a Ctrl-C raise KeyboardInterrupt, as it does in Python by default."""
   if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextlib.contextmanager
-def raising():
+def raising() -> Iterator[None]:
   """Makes the first two signals raise SignalError where they arrive."""
   received = []
 
-  def handle(signum, _):
+  def handle(signum: int, _) -> None:
     if received and signum in NOTICES:
       return
     received.append(signum)
@@ -125,7 +128,7 @@ def raising():
 
 
 @contextlib.contextmanager
-def collecting(signals, fd=None):
+def collecting(signals: list[int], fd: int | None = None) -> Iterator[None]:
   """Collects the signals that ask to end, which then do not end this process.
 
   SIGTERM and SIGHUP within ONE_STOP_SECS of the first signal are left out: they
@@ -138,7 +141,7 @@ def collecting(signals, fd=None):
   """
   first = last_key = None
 
-  def handle(signum, _):
+  def handle(signum: int, _) -> None:
     nonlocal first, last_key
     if first is not None and signum in NOTICES:
       return
@@ -161,7 +164,7 @@ def collecting(signals, fd=None):
 
 
 @contextlib.contextmanager
-def waking(signals):
+def waking(signals: list[int]):
   """Like `collecting`; yields a socket that is readable once a signal came."""
   reader, writer = socket.socketpair()
   writer.setblocking(False)
@@ -175,7 +178,7 @@ class Reader:
   As of those that are collected, NOTICES are left out after the first stop.
   """
 
-  def __init__(self, *signums):
+  def __init__(self, *signums) -> None:
     self._is_stopped = False
     self.reader, self._writer = socket.socketpair()
     self._writer.setblocking(False)
@@ -183,10 +186,10 @@ class Reader:
       signal.signal(signum, lambda *_: None)
     signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
 
-  def fileno(self):
+  def fileno(self) -> int:
     return self.reader.fileno()
 
-  def read(self):
+  def read(self) -> list[int]:
     """Returns the numbers of the signals that came, a list of int."""
     found = []
     for signum in self.reader.recv(4096):

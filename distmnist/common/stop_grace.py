@@ -5,6 +5,8 @@ sent that signal waits longer before killing it, so that the task has the last
 word. All times are in seconds.
 """
 
+from __future__ import annotations
+
 from distmnist.common import cli, command_line
 from distmnist.common.names import TRAIN
 
@@ -18,7 +20,7 @@ _SAID_SECS = 1.0
 PS_SECS = 1.0
 
 
-def parse(words):
+def parse(words: list[str] | tuple[str, ...]) -> float | None:
   """Returns the grace (float) of tasks with these flags of train.
 
   Args:
@@ -39,7 +41,7 @@ def parse(words):
   return secs
 
 
-def choose(job, system_secs, margin_secs):
+def choose(job, system_secs: int, margin_secs: int):
   """Returns (grace, flags) for tasks that another system will kill.
 
   Args:
@@ -56,17 +58,17 @@ def choose(job, system_secs, margin_secs):
   return secs, [f'--stop_grace_secs={secs:g}']
 
 
-def for_save(secs_left):
+def for_save(secs_left: float) -> float:
   """Returns how long a ps with `secs_left` waits for the chief's save."""
   return max(0.0, secs_left - _SAID_SECS)
 
 
-def for_worker(grace_secs):
+def for_worker(grace_secs: float) -> float:
   """Returns the time from a launcher's signal to its kill."""
   return grace_secs + 0.5
 
 
-def for_job(is_ps, jobs, grace_secs):
+def for_job(is_ps: bool, jobs: set[str], grace_secs: float) -> float:
   """Returns the time from a launcher's signal to its kill, for a kind of task.
 
   Args:
@@ -80,11 +82,11 @@ def for_job(is_ps, jobs, grace_secs):
   return for_worker(grace_secs)
 
 
-def for_remote(grace_secs):
+def for_remote(grace_secs: float) -> float:
   """Returns the time from signal to kill on a host that lost its launcher."""
   return grace_secs + 1.0
 
 
-def for_orphans(grace_secs):
+def for_orphans(grace_secs: float) -> float:
   """Returns the time from signal to kill by a fork server left on its own."""
   return grace_secs + 2.0

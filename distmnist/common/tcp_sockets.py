@@ -1,5 +1,7 @@
 """The internet sockets that a process has open, TensorFlow's among them."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import socket
@@ -30,7 +32,7 @@ def find(pid=None):
         yield inode, found
 
 
-def _open(fd):
+def _open(fd: int):
   """Returns the socket of a descriptor, which is closed if it is of none."""
   try:
     return socket.socket(fileno=fd)
@@ -39,7 +41,7 @@ def _open(fd):
     raise
 
 
-def _duplicate(pid, fd):
+def _duplicate(pid, fd: int) -> int | None:
   """Returns our own duplicate of a process's descriptor."""
   if pid is None:
     return os.dup(fd)

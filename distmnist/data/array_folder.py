@@ -6,6 +6,8 @@ nests.json            {'x': names, 'y': names}; null for a single array, and
                       numbers as the names of a tuple's items
 """
 
+from __future__ import annotations
+
 import json
 import os
 
@@ -14,7 +16,7 @@ import numpy as np
 from distmnist.data import mixed_columns
 
 
-def write(folder, splits):
+def write(folder, splits) -> None:
   """Writes examples.
 
   Args:
@@ -40,7 +42,7 @@ def write(folder, splits):
   write_nests(folder, nests)
 
 
-def map_arrays(function, nest):
+def map_arrays(function, nest: list[float] | np.ndarray):
   """Returns `nest`, an array or a dict, tuple or list of them, mapped."""
   if isinstance(nest, dict):
     return {name: function(array) for name, array in nest.items()}
@@ -50,7 +52,7 @@ def map_arrays(function, nest):
   return function(nest)
 
 
-def make_array(values):
+def make_array(values: np.ndarray) -> np.ndarray | None:
   """Returns an array that a file can hold; text of pandas becomes NumPy's.
 
   Raises:
@@ -87,14 +89,14 @@ def flatten(nest):
   return None, [nest]
 
 
-def _describe(names):
+def _describe(names: list[int | str] | None) -> str:
   if names is None:
     return 'one array'
   is_dict = names and isinstance(names[0], str)
   return f'{list(names)}' if is_dict else f'{len(names)} arrays'
 
 
-def load(folder, split):
+def load(folder, split: str):
   """Returns (x, y), or (x, y, w), of a split, mapped into memory.
 
   None if it is missing.
@@ -109,18 +111,18 @@ def load(folder, split):
   )
 
 
-def write_nests(folder, nests):
+def write_nests(folder, nests: dict[str, list[int] | list[str] | None]) -> None:
   """Writes nests.json, {'x': names, 'y': names}."""
   with open(_nests_path(folder), 'w', encoding='utf-8') as file:
     json.dump(nests, file)
 
 
-def path_of(folder, split, side, number):
+def path_of(folder, split: str, side: str, number: int) -> str:
   """Returns the path (str) of an array; `side` is 'x', 'y' or 'w'."""
   return os.path.join(folder, f'{split}_{side}_{number}.npy')
 
 
-def _load_nest(folder, split, side, names):
+def _load_nest(folder, split: str, side: str, names: list[int | str] | None):
   arrays = [
     np.load(path_of(folder, split, side, i), mmap_mode='r')
     for i in range(1 if names is None else len(names))
@@ -132,5 +134,5 @@ def _load_nest(folder, split, side, names):
   return dict(zip(names, arrays, strict=True))
 
 
-def _nests_path(folder):
+def _nests_path(folder) -> str:
   return os.path.join(folder, 'nests.json')

@@ -14,6 +14,8 @@ This is pure NumPy; training/batches/dispatcher.py decides which worker takes
 which batch.
 """
 
+from __future__ import annotations
+
 import bisect
 import itertools
 from typing import NamedTuple
@@ -36,7 +38,13 @@ class Blocks(NamedTuple):
 class Order:
   """The image at each place of a stream."""
 
-  def __init__(self, num_images, seed, worker=None, blocks=None):
+  def __init__(
+    self,
+    num_images: int,
+    seed: int,
+    worker: int | None = None,
+    blocks: Blocks | None = None,
+  ) -> None:
     """
     Args:
       num_images: int, of an epoch.
@@ -51,7 +59,7 @@ class Order:
     self._blocks = blocks
     self._epochs = {}
 
-  def find_images(self, places):
+  def find_images(self, places: np.ndarray) -> np.ndarray:
     """Returns the images at `places`, int64 arrays of the same shape."""
     epochs, ranks = np.divmod(np.asarray(places, np.int64), self._num_images)
     if epochs.size and epochs.min() == epochs.max():
@@ -62,7 +70,7 @@ class Order:
       images[chosen] = self._draw(epoch)(ranks[chosen])
     return images
 
-  def _draw(self, epoch):
+  def _draw(self, epoch: int):
     """Returns callable(ranks) -> images of an epoch."""
     if epoch not in self._epochs:
       while len(self._epochs) > 1:  # A batch may span two.
@@ -80,7 +88,7 @@ class Order:
 class _Windows:
   """An epoch in which some blocks at a time are mixed."""
 
-  def __init__(self, blocks, entropy):
+  def __init__(self, blocks: Blocks, entropy: list[int]) -> None:
     sizes = np.asarray(blocks.sizes, np.int64)
     order = np.random.default_rng(entropy).permutation(len(sizes))
     self._entropy = entropy
@@ -91,7 +99,7 @@ class _Windows:
     self._edges = np.cumsum([0, *np.add.reduceat(self._sizes, cuts)])
     self._drawn = {}
 
-  def find(self, ranks):
+  def find(self, ranks: np.ndarray) -> np.ndarray:
     """Returns the examples at `ranks`, int64 arrays of the same shape."""
     windows = np.searchsorted(self._edges, ranks, 'right') - 1
     found = np.empty_like(ranks)
@@ -100,7 +108,7 @@ class _Windows:
       found[chosen] = self._draw(window)[ranks[chosen] - self._edges[window]]
     return found
 
-  def _draw(self, window):
+  def _draw(self, window: int) -> np.ndarray:
     if window not in self._drawn:
       while len(self._drawn) > 2:
         del self._drawn[next(iter(self._drawn))]
@@ -128,24 +136,24 @@ class Rest:
     ranges: list of (first, end), disjoint ranges of places before it.
   """
 
-  def __init__(self, next_place=0, ranges=()):
+  def __init__(self, next_place: int = 0, ranges=()) -> None:
     self.next_place = next_place
     self.ranges = [(int(a), int(b)) for a, b in ranges if a < b]
     sizes = [end - first for first, end in self.ranges]
     self._starts = [0, *itertools.accumulate(sizes)]
 
-  def count_read(self):
+  def count_read(self) -> int:
     """Returns how many places (int) are not in the rest."""
     return self.next_place - self._starts[-1]
 
-  def find_places(self, first, end):
+  def find_places(self, first: int, end: int) -> np.ndarray:
     """Returns the places first..end of the rest, an int64 array."""
     return np.concatenate(
       [np.arange(a, b, dtype=np.int64) for a, b in self.find_ranges(first, end)]
       or [np.zeros(0, np.int64)]
     )
 
-  def find_ranges(self, first, end):
+  def find_ranges(self, first: int, end: int) -> list[tuple[int, int]]:
     """Returns the same places as a list of (first, end) of the stream."""
     found, total = [], self._starts[-1]
     i = bisect.bisect_right(self._starts, first) - 1
@@ -162,7 +170,7 @@ class Rest:
       )
     return found
 
-  def after(self, end, undone=()):
+  def after(self, end: int, undone: list[tuple[int, ...]] = ()) -> Rest:
     """Returns the Rest once all before `end` is read except some ranges.
 
     Args:
@@ -175,7 +183,7 @@ class Rest:
       left += self.find_ranges(end, total)
     return Rest(self.next_place + max(0, end - total), _merge(left))
 
-  def join_nearest(self, most):
+  def join_nearest(self, most: int) -> Rest:
     """Returns a Rest with at most `most` ranges, which lacks none of this one.
 
     If this one has more, those with the fewest places between them become one,
@@ -195,7 +203,7 @@ class Rest:
     return Rest(self.next_place, ranges)
 
 
-def _merge(ranges):
+def _merge(ranges: list[tuple[int, ...]]) -> list[tuple[int, int]]:
   """Returns the ranges sorted, with those that touch each other merged."""
   merged = []
   for first, end in sorted(ranges):

@@ -4,6 +4,8 @@ Any number of processes and users may do this at once: a file gets its name
 only when it is whole and its hash is right.
 """
 
+from __future__ import annotations
+
 import os
 import queue
 import sys
@@ -17,7 +19,9 @@ _ANSWER_SECS = 8.0  # A mirror's time to answer, name look-up included.
 _STALL_SECS = 10.0  # The longest pause between two bytes of an answer.
 
 
-def find_or_download(name, data_dir, mirrors, md5s):
+def find_or_download(
+  name: str, data_dir: str, mirrors: tuple[str, ...], md5s: dict[str, str]
+) -> dict[str, str] | None:
   """Returns the paths of a data set's files, downloaded if need be.
 
   The files lie in `data_dir`/`name` or in `data_dir` itself, gzipped
@@ -64,7 +68,7 @@ def find_or_download(name, data_dir, mirrors, md5s):
   )
 
 
-def _find(folder, names):
+def _find(folder: str, names: dict[str, str]) -> dict[str, str]:
   """Returns a dict from name to path, of the files that exist."""
   there = set(paths.list_names(folder))
   # If both exist, the gzipped one, which comes last, wins: it has a checksum.
@@ -99,7 +103,7 @@ def _fetch(name, data_dir, names):
   )
 
 
-def _check_writable(name, folder, missing):
+def _check_writable(name: str, folder: str, missing: list[str]) -> None:
   try:
     os.makedirs(folder, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
@@ -108,7 +112,9 @@ def _check_writable(name, folder, missing):
     raise _not_written(name, folder, missing, error) from error
 
 
-def _not_written(name, folder, missing, error):
+def _not_written(
+  name: str, folder: str, missing: list[str], error
+) -> cli.RunError:
   return cli.choose_error(error)(
     f'cannot write the files of {name} to {folder}: {error.strerror or error}: '
     'make it a folder that you can write to, have its owner put '
@@ -116,11 +122,13 @@ def _not_written(name, folder, missing, error):
   )
 
 
-def _names(missing):
+def _names(missing: list[str]) -> str:
   return ', '.join(f'{file}.gz' for file in missing)
 
 
-def _download(name, folder, mirror, missing, md5s):
+def _download(
+  name: str, folder: str, mirror: str, missing: list[str], md5s: dict[str, str]
+) -> str | None:
   """Downloads what is missing; returns why it stopped (str), or None."""
   # Slow to import, and needed once in a data_dir's life.
   import pooch
@@ -141,7 +149,7 @@ def _download(name, folder, mirror, missing, md5s):
     timeout=(_ANSWER_SECS, _STALL_SECS),
   )
 
-  def fetch(url, path, pup):
+  def fetch(url: str, path: str, pup) -> None:
     http(url, path, pup)
     # Only its owner can read Pooch's temporary file, which is then moved as it
     # is, but others share data_dir.
@@ -168,7 +176,7 @@ def _download(name, folder, mirror, missing, md5s):
   return None
 
 
-def _why_silent(url):
+def _why_silent(url: str) -> str | None:
   """Returns why the server of `url` gives no answer (str), or None if it does.
 
   A thread asks, since the timeouts of requests apply to each address of a host
@@ -179,7 +187,7 @@ def _why_silent(url):
 
   answers = queue.Queue()
 
-  def ask():
+  def ask() -> None:
     try:
       with requests.head(url, timeout=_ANSWER_SECS, allow_redirects=True):
         answers.put(None)
@@ -193,7 +201,7 @@ def _why_silent(url):
     return f'no answer in {_ANSWER_SECS:g} s'
 
 
-def _reason(error):
+def _reason(error) -> str:
   """Returns the innermost words of a requests exception (str)."""
   if error.response is not None:
     return f'HTTP status {error.response.status_code}'

@@ -5,6 +5,8 @@ scales, shifts and waves it, with a pen and an ink of its own, under a blot and
 noise.
 """
 
+from __future__ import annotations
+
 import numpy as np
 
 _SIZE = 28  # Pixels, height and width, of a digit as it is drawn.
@@ -16,7 +18,13 @@ _REACH = 12  # Pixels from a distance map's centre to its border.
 _HALF_DIGIT = (6, 9)  # Pixels, width and height, before it is scaled.
 
 
-def draw(num_images, seed, size=_SIZE, channels=1, num_classes=_DIGITS):
+def draw(
+  num_images: int,
+  seed: int | list[int],
+  size: int = _SIZE,
+  channels: int = 1,
+  num_classes: int = _DIGITS,
+) -> tuple[np.ndarray, np.ndarray]:
   """Draws labelled digits.
 
   Args:
@@ -51,7 +59,7 @@ def draw(num_images, seed, size=_SIZE, channels=1, num_classes=_DIGITS):
   return images, labels
 
 
-def _scale(pictures, size):
+def _scale(pictures: np.ndarray, size: int) -> np.ndarray:
   """Returns uint8 [n, size, size]; a pixel is the nearest of `pictures`."""
   pictures = pictures.astype(np.uint8)
   height, width = pictures.shape[1:]
@@ -61,11 +69,13 @@ def _scale(pictures, size):
   return pictures[:, (at * height // size)[:, None], at * width // size]
 
 
-def _draw_chunk(rng, maps, noise, labels):
+def _draw_chunk(
+  rng, maps: np.ndarray, noise: np.ndarray, labels: np.ndarray
+) -> np.ndarray:
   """Returns images float32 [n, 28, 28] in [0, 255]."""
   n = len(labels)
 
-  def draw_column(low, high):
+  def draw_column(low: float, high: float) -> np.ndarray:
     return rng.uniform(low, high, (n, 1)).astype(np.float32)
 
   angle, shear = draw_column(-0.25, 0.25), draw_column(-0.25, 0.25)
@@ -109,7 +119,7 @@ def _draw_chunk(rng, maps, noise, labels):
   return np.clip(image, 0, 255, out=image)
 
 
-def _draw_distance_maps(rng):
+def _draw_distance_maps(rng) -> np.ndarray:
   """Returns float32 [10 * _HANDS, side, side]: pixels to the nearest stroke."""
   side = 2 * _REACH * _SAMPLES
   at = ((np.arange(side) + 0.5) / _SAMPLES - _REACH).astype(np.float32)
@@ -140,11 +150,13 @@ def _draw_distance_maps(rng):
   return maps
 
 
-def _line(*points):
+def _line(*points) -> np.ndarray:
   return np.array(points, np.float64)
 
 
-def _arc(x, y, width, height, start, end):
+def _arc(
+  x: float, y: float, width: float, height: float, start: int, end: int
+) -> np.ndarray:
   """Points of an ellipse, angles in degrees: 0 right, 90 down."""
   turn = np.radians(np.linspace(start, end, 13))
   return np.stack([x + width * np.cos(turn), y + height * np.sin(turn)], 1)

@@ -6,6 +6,8 @@ A file is a big-endian header and then the values, row-major:
 It may be gzipped; its first bytes tell, whatever its name says.
 """
 
+from __future__ import annotations
+
 import gzip
 import math
 import os
@@ -26,7 +28,7 @@ class FileError(cli.RunError):
     problem: str, what is wrong, without the advice.
   """
 
-  def __init__(self, problem: str, advice: str):
+  def __init__(self, problem: str, advice: str) -> None:
     super().__init__(f'{problem}: {advice}')
     self.problem = problem
 

@@ -3,6 +3,8 @@
 The first bytes of a file tell what it is, whatever its name says.
 """
 
+from __future__ import annotations
+
 import glob
 import os
 import struct
@@ -31,7 +33,9 @@ class File(NamedTuple):
   images: np.ndarray
 
 
-def read_labels(path, num_images, num_classes):
+def read_labels(
+  path: str, num_images: int, num_classes: int
+) -> np.ndarray | None:
   """Returns the labels of `num_images` images of --images, int32.
 
   Raises:
@@ -45,7 +49,7 @@ def read_labels(path, num_images, num_classes):
     ) from error
 
 
-def find(words):
+def find(words: list[str]) -> list[str] | None:
   """Returns the paths that `words` name, in their order.
 
   Args:
@@ -72,7 +76,7 @@ def find(words):
 class Reader:
   """Reads files of images of one shape."""
 
-  def __init__(self, image_shape):
+  def __init__(self, image_shape: tuple[int, ...]) -> None:
     """
     Args:
       image_shape: (height, width, channels).
@@ -82,7 +86,7 @@ class Reader:
       _PngDecoder(self._shape[-1]) if self._shape[-1] in (1, 3) else None
     )
 
-  def read(self, path):
+  def read(self, path: str) -> File | None:
     """Returns the File at `path`.
 
     Raises:
@@ -104,7 +108,7 @@ class Reader:
     self._check_shape(path, images.shape[1:])
     return File(path, is_png, images)
 
-  def _check_shape(self, path, shape):
+  def _check_shape(self, path: str, shape: tuple[int, ...]) -> None:
     if shape != self._shape:
       raise cli.RunError(
         f'{path}: found {_describe(shape)}, but the model takes '
@@ -112,7 +116,7 @@ class Reader:
         '--export_dir'
       )
 
-  def _read_idx(self, path):
+  def _read_idx(self, path: str) -> np.ndarray | None:
     is_flat = self._shape[-1] == 1
     try:
       images = idx.read(path, num_dims=3 if is_flat else 4)
@@ -120,7 +124,7 @@ class Reader:
       raise cli.RunError(f'{error.problem}: {_ADVICE}') from error
     return images[..., np.newaxis] if is_flat else images
 
-  def _read_png(self, path):
+  def _read_png(self, path: str) -> np.ndarray | None:
     if self._png is None:
       raise cli.RunError(
         f'{path} is a PNG, but the model takes images of {self._shape[-1]} '
@@ -135,7 +139,7 @@ class Reader:
     return self._png.decode(path, content)[np.newaxis]
 
 
-def _describe(shape):
+def _describe(shape: tuple[int, ...]) -> str:
   height, width, channels = shape
   return f'{height} x {width}' + (f' x {channels}' if channels > 1 else '')
 
@@ -143,7 +147,7 @@ def _describe(shape):
 class _PngDecoder:
   """Decodes PNGs of any kind to one kind."""
 
-  def __init__(self, num_channels):
+  def __init__(self, num_channels: int) -> None:
     """
     Args:
       num_channels: int, 1 for grey, to which colours are converted, or 3.
@@ -156,7 +160,7 @@ class _PngDecoder:
     config = tf.ConfigProto(device_count={'GPU': 0})
     self._session = tf.Session(graph=graph, config=config)
 
-  def decode(self, path, content):
+  def decode(self, path: str, content: bytes) -> np.ndarray | None:
     """Returns `content`, the bytes of `path`, as uint8 [height, width, n]."""
     try:
       image, alpha = self._session.run(

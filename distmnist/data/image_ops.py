@@ -1,5 +1,7 @@
 """Operations on images in the graph, batch by batch."""
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -28,14 +30,14 @@ REFUSALS = (
 )
 
 
-def shift_by_flags(images):
+def shift_by_flags(images: tf.Tensor) -> tf.Tensor:
   """Moves each image by up to --random_shift pixels; see `shift`."""
   if not _RANDOM_SHIFT.value:
     return images
   return shift(images, _RANDOM_SHIFT.value)
 
 
-def shift(images, max_pixels):
+def shift(images: tf.Tensor, max_pixels: int) -> tf.Tensor:
   """Moves each image by whole pixels, drawn from -max_pixels..max_pixels.
 
   Args:
@@ -65,6 +67,6 @@ def shift(images, max_pixels):
   return moved
 
 
-def scale(images):
+def scale(images) -> tf.Tensor:
   """uint8 0..255 -> float32 0..1."""
   return tf.cast(images, tf.float32) * (1 / 255)

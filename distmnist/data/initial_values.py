@@ -11,8 +11,12 @@ The rows of a table may not fit on one ps. Those of a uniform or normal
 distribution are drawn shard by shard, each number by its place in the table.
 """
 
+from __future__ import annotations
+
 import inspect
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -29,7 +33,9 @@ _CUT_OFF = 0.5 * math.erfc(2 / math.sqrt(2))
 _BLOCK = 4
 
 
-def draw_by_name(getter, name, *args, **kwargs):
+def draw_by_name(
+  getter: Callable[..., Any], name: str, *args, **kwargs
+) -> tf.Tensor | tf.Variable:
   """A custom getter (tf.variable_scope): `name` is drawn by its name."""
   dtype = tf.as_dtype(kwargs.get('dtype') or tf.float32)
   initializer, shape = kwargs.get('initializer'), kwargs.get('shape')
@@ -46,7 +52,7 @@ def draw_by_name(getter, name, *args, **kwargs):
   return getter(name, *args, **{**kwargs, 'initializer': initializer})
 
 
-def make_initializer(initializer, name):
+def make_initializer(initializer, name: str) -> Callable[..., Any]:
   """Returns an initializer for tf.get_variable that draws by (seed, name).
 
   Args:
@@ -61,11 +67,13 @@ def make_initializer(initializer, name):
   takes_part = 'partition_info' in inspect.signature(initializer).parameters
   whole = {}
 
-  def call(shape, dtype, partition_info=None):
+  def call(shape: list[int], dtype: tf.DType, partition_info=None) -> tf.Tensor:
     more = {'partition_info': partition_info} if takes_part else {}
     return tf.convert_to_tensor(initializer(shape, dtype=dtype, **more))
 
-  def initialize(shape, dtype=tf.float32, partition_info=None):
+  def initialize(
+    shape: list[int], dtype: tf.DType = tf.float32, partition_info=None
+  ) -> tf.Tensor:
     if partition_info is None:
       return _key_draws(call(shape, dtype), name, own_seed)
     graph = tf.get_default_graph()
@@ -81,12 +89,14 @@ def make_initializer(initializer, name):
   return initialize
 
 
-def _make_whole_initializer(initializer, name):
+def _make_whole_initializer(
+  initializer: Callable[..., Any], name: str
+) -> Callable[..., Any]:
   """Returns an initializer like one that gives a variable its shape."""
   return lambda: _key_draws(tf.convert_to_tensor(initializer()), name)
 
 
-def _seed_keras(initializer, name):
+def _seed_keras(initializer, name: str):
   """Returns (initializer, whether it is one of Keras's that draws).
 
   Keras draws by stateless ops, from a seed that is an attribute: one that it
@@ -101,7 +111,7 @@ def _seed_keras(initializer, name):
   return type(initializer).from_config({**config, 'seed': seed}), True
 
 
-def _find_draws(value):
+def _find_draws(value: tf.Tensor) -> list[tf.Operation]:
   """Returns the ops behind a tensor that draw by op seeds, a list."""
   found, seen, todo = [], set(), [value.op]
   while todo:
@@ -115,7 +125,9 @@ def _find_draws(value):
   return found
 
 
-def _key_draws(value, name, own_seed=None):
+def _key_draws(
+  value: tf.Tensor, name: str, own_seed: int | None = None
+) -> tf.Tensor:
   """Returns a first value whose draws depend on (seed, name) alone.
 
   Args:
@@ -145,7 +157,7 @@ def _key_draws(value, name, own_seed=None):
   return value
 
 
-def _draw_again(op, key):
+def _draw_again(op: tf.Operation, key: list[int]) -> tf.Tensor | None:
   """Returns what a stateless op draws in the place of `op`, or None."""
   dtype = op.outputs[0].dtype
   if op.type == 'RandomUniform':
@@ -160,11 +172,11 @@ def _draw_again(op, key):
   return None
 
 
-def _make_attr(number):
+def _make_attr(number: int):
   return tf.AttrValue(i=number)
 
 
-def make_row_initializer(initializer, name):
+def make_row_initializer(initializer, name: str) -> Callable[..., Any]:
   """Returns an initializer for a table, like `make_initializer`.
 
   Args:
@@ -177,7 +189,9 @@ def make_row_initializer(initializer, name):
     return make_initializer(initializer, name)
   seed = seeds.derive(seeds.derive_first(name), initializer.seed)
 
-  def initialize(shape, dtype=tf.float32, partition_info=None):
+  def initialize(
+    shape: list[int], dtype: tf.DType = tf.float32, partition_info=None
+  ) -> tf.Tensor:
     first = partition_info.var_offset[0] if partition_info else 0
     drawn = _draw_part(seed, first * shape[1], math.prod(shape))
     values = distribute(initializer, tf.reshape(drawn, shape))
@@ -186,7 +200,7 @@ def make_row_initializer(initializer, name):
   return initialize
 
 
-def _draw_part(seed, first, number):
+def _draw_part(seed: int, first: int, number: int) -> tf.Tensor:
   """Returns numbers of a sequence, float32 [number], between 0 and 1.
 
   Args:
@@ -205,7 +219,7 @@ def _draw_part(seed, first, number):
   return (drawn[before:] if before else drawn) + 2**-24
 
 
-def distribute(how, drawn):
+def distribute(how, drawn: tf.Tensor) -> tf.Tensor:
   """Returns numbers of a distribution, float32.
 
   Args:

@@ -8,7 +8,10 @@ the indices of its examples (training/batches/batch_source.py). Through tf.data,
 even these would cost a small net a tenth of its time, because of its threads.
 """
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -31,7 +34,13 @@ class Slice(NamedTuple):
   gate: tf.Operation | None = None
 
 
-def build_batches(split, preprocess, batch_size, device, warmup=None):
+def build_batches(
+  split,
+  preprocess: Callable[..., Any],
+  batch_size: int,
+  device: str,
+  warmup=None,
+):
   """Builds the batch of a step; it is fed through step_rows.StepRows.
 
   Args:
@@ -52,7 +61,14 @@ def build_batches(split, preprocess, batch_size, device, warmup=None):
     return chosen.preprocess(preprocess, is_training=True)
 
 
-def build_slices(split, preprocess, slice_size, num_slices, device, warmup):
+def build_slices(
+  split,
+  preprocess: Callable[..., Any],
+  slice_size: int,
+  num_slices: int,
+  device: str,
+  warmup,
+) -> list[Slice]:
   """Builds the slices of the batch of a step, which is fed as a whole.
 
   Args:
@@ -82,7 +98,9 @@ def build_slices(split, preprocess, slice_size, num_slices, device, warmup):
   return slices
 
 
-def _build_inputs(split, batch_size, warmup):
+def _build_inputs(
+  split, batch_size: int, warmup
+) -> tuple[list[tf.Variable], tf.Tensor]:
   """Returns (arrays to choose from, what a step is fed with) as tensors."""
   is_streamed = isinstance(split, streamed.Streamed)
   resident = [] if is_streamed else _build_resident(split.arrays())
@@ -92,7 +110,9 @@ def _build_inputs(split, batch_size, warmup):
   return streamed.build_batch(split, row) if is_streamed else resident, row
 
 
-def _choose(split, arrays, row, start, size):
+def _choose(
+  split, arrays: list[tf.Variable], row: tf.Tensor, start: int, size: int
+):
   """Returns `size` examples of a batch, computed after `row`."""
   if isinstance(split, streamed.Streamed):  # Its arrays are the batch.
     with tf.control_dependencies([row.op]):
@@ -101,7 +121,7 @@ def _choose(split, arrays, row, start, size):
   return split.pack(tf.gather(array, chosen) for array in arrays)
 
 
-def build_chunks(split, preprocess, chunk_size):
+def build_chunks(split, preprocess: Callable[..., Any], chunk_size: int):
   """Builds one pass over a split in order, in chunks; the last may be smaller.
 
   Args:
@@ -132,7 +152,7 @@ def build_chunks(split, preprocess, chunk_size):
     return chunk.preprocess(preprocess, is_training=False), iterator.initializer
 
 
-def _build_resident(arrays):
+def _build_resident(arrays) -> list[tf.Variable]:
   return [
     tf.get_local_variable(
       f'array_{i}',
@@ -143,7 +163,7 @@ def _build_resident(arrays):
   ]
 
 
-def _build_constant_by_call(array):
+def _build_constant_by_call(array) -> tf.Tensor:
   tensor = tf.py_func(lambda: array, [], tf.as_dtype(array.dtype))
   tensor.set_shape(array.shape)
   return tensor

@@ -4,6 +4,9 @@ A weight says how much an example counts: the mean of a metric is then
 sum(weight * value) / sum(weight), as that of Keras's weighted metrics.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -37,7 +40,7 @@ class Mean(NamedTuple):
   weight: Any
 
   @classmethod
-  def of(cls, values, weights=None):
+  def of(cls, values: tf.Tensor, weights: tf.Tensor | None = None) -> Mean:
     """Returns the Mean of a batch.
 
     Args:
@@ -50,18 +53,18 @@ class Mean(NamedTuple):
       )
     return cls(tf.reduce_sum(weights * values), tf.reduce_sum(weights))
 
-  def __add__(self, other):
+  def __add__(self, other: Mean) -> Mean:
     """Returns the Mean of both parts, of floats in double precision."""
     return Mean(
       *(float(a) + float(b) for a, b in zip(self, other, strict=True))
     )
 
-  def compute(self):
+  def compute(self) -> float:
     """Returns the mean, a float; 0 if nothing counts, as in Keras."""
     return self.total / self.weight if self.weight else 0.0
 
 
-def build_mean(values, weights=None):
+def build_mean(values: tf.Tensor, weights=None) -> tf.Tensor:
   """Returns a metric of one batch, a float32 scalar tensor.
 
   Args:
@@ -75,7 +78,9 @@ def build_mean(values, weights=None):
   return tf.math.divide_no_nan(*Mean.of(values, weights))
 
 
-def check(make_error, name, values):
+def check(
+  make_error: Callable[..., Any], name: str, values: Total | tf.Tensor | None
+) -> Total | tf.Tensor | None:
   """Returns a problem's metric, checked: float32 [n], or a Total.
 
   Args:

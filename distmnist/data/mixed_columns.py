@@ -4,13 +4,15 @@ NumPy makes floats of whole numbers beside floats, and a graph computes in
 float32: ids above 16,777,216 would become those of others.
 """
 
+from __future__ import annotations
+
 import numpy as np
 
 # float32 has each whole number up to this.
 _MAX_EXACT = 1 << 24
 
 
-def check(names, columns, found):
+def check(names, columns, found: np.ndarray) -> None:
   """Checks that whole numbers are what they were in one array of columns.
 
   Args:
@@ -35,7 +37,7 @@ def check(names, columns, found):
       )
 
 
-def _find_largest(column):
+def _find_largest(column: float | np.ndarray) -> int:
   """Returns the largest absolute value (int) of whole numbers; 0 of others."""
   if isinstance(column, float):  # A row of Spark has millions of them.
     return 0
@@ -47,7 +49,7 @@ def _find_largest(column):
   return max(int(column.max()), -int(column.min()))
 
 
-def make_array(values):
+def make_array(values: np.ndarray) -> np.ndarray | None:
   """Returns np.asarray(values), with the columns of a DataFrame checked.
 
   Raises:

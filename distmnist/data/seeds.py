@@ -7,21 +7,25 @@ the stream of images): a batch that is read again, by a resumed run or by
 another worker, is treated the same.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record
 
 
-def derive(*parts):
+def derive(*parts) -> int:
   """Returns an int of 63 bits that depends on all of `parts`."""
   digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
   return int.from_bytes(digest, 'little') >> 1
 
 
-def set_seed(seed, worker=0):
+def set_seed(seed: int, worker: int = 0) -> None:
   """Sets what all draws of the default graph depend on.
 
   Args:
@@ -32,7 +36,7 @@ def set_seed(seed, worker=0):
   graph_record.current().seed = seed
 
 
-def set_place(place):
+def set_place(place: tf.Tensor) -> None:
   """Sets what the draws built from now on depend on besides the seed.
 
   Args:
@@ -41,7 +45,7 @@ def set_place(place):
   graph_record.current().place = place
 
 
-def make_key(name):
+def make_key(name: str) -> tf.Tensor:
   """Returns the seed of a stateless op of a step, int64 [2].
 
   Args:
@@ -51,7 +55,7 @@ def make_key(name):
   return tf.stack([key, find_place()])
 
 
-def find_place():
+def find_place() -> tf.Tensor:
   """Returns the place of the step's batch, an int64 scalar tensor.
 
   Where no batches are dealt, it is a random number each time.
@@ -62,7 +66,7 @@ def find_place():
   return tf.random.uniform([], maxval=2**31, dtype=tf.int64)
 
 
-def make_initializer(name, draw):
+def make_initializer(name: str, draw: Callable[..., Any]) -> Callable[..., Any]:
   """Returns an initializer for tf.get_variable.
 
   A variable is drawn once as a whole, and each shard takes its part: values
@@ -76,7 +80,9 @@ def make_initializer(name, draw):
 
   drawn = {}
 
-  def initialize(shape, dtype=tf.float32, partition_info=None):
+  def initialize(
+    shape: list[int], dtype: tf.DType = tf.float32, partition_info=None
+  ) -> tf.Tensor:
     key = [derive_first(name), 0]
     if partition_info is None:
       return tf.cast(draw(list(shape), key), dtype)
@@ -88,7 +94,7 @@ def make_initializer(name, draw):
   return initialize
 
 
-def derive_first(name):
+def derive_first(name: str) -> int:
   """Returns the seed of the initial values of what the model calls `name`.
 
   Args:
@@ -100,7 +106,7 @@ def derive_first(name):
   return derive('variable', _find_seed(), name)
 
 
-def _find_seed():
+def _find_seed() -> int:
   record = graph_record.current()
   if record.seed is None:
     graph_seed = tf.get_default_graph().seed

@@ -1,6 +1,8 @@
 """Examples as nests of arrays: what a problem loads, and parts of it."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,17 +35,17 @@ class Split(NamedTuple):
   w: Any = ()
 
   @property
-  def weights(self):
+  def weights(self) -> np.ndarray | tf.Tensor | None:
     """The array (or tensor) of the weights, or None."""
     return None if isinstance(self.w, tuple) else self.w
 
   @property
-  def num_examples(self):
+  def num_examples(self) -> int:
     """int, n."""
     return len(self.arrays()[0])
 
   @property
-  def spec(self):
+  def spec(self) -> Split:
     """A Split of the tf.TensorSpec of one example, without n."""
     return self.pack(
       tf.TensorSpec(array.shape[1:], tf.as_dtype(array.dtype))
@@ -54,7 +56,7 @@ class Split(NamedTuple):
     """Returns the arrays of x, of y and of w as a flat list, in this order."""
     return tf.nest.flatten(tuple(self))
 
-  def pack(self, values):
+  def pack(self, values) -> Split:
     """Returns a Split with other values in place of its arrays.
 
     Args:
@@ -62,11 +64,13 @@ class Split(NamedTuple):
     """
     return Split(*tf.nest.pack_sequence_as(tuple(self), list(values)))
 
-  def slice(self, start, stop):
+  def slice(self, start: int, stop: int) -> Split:
     """Returns the examples from start to stop - 1 as a Split of views."""
     return self.pack([array[start:stop] for array in self.arrays()])
 
-  def preprocess(self, function, is_training):
+  def preprocess(
+    self, function: Callable[..., Any], is_training: bool
+  ) -> Split:
     """Returns a batch as a model takes it, a Split; its weights stay.
 
     Args:
@@ -76,7 +80,7 @@ class Split(NamedTuple):
     x, y = function(self.x, self.y, is_training=is_training)
     return self._replace(x=x, y=y)
 
-  def identify(self):
+  def identify(self) -> Iterator[bytes | np.ndarray]:
     """Yields bytes or arrays that tell these examples from others."""
     for array in self.arrays():
       if array.dtype == object:  # bytes of any length.
@@ -85,7 +89,7 @@ class Split(NamedTuple):
         yield np.ascontiguousarray(array)
 
 
-def make(x, y, w=(), numbers=None):
+def make(x, y, w=(), numbers: np.ndarray | None = None) -> Split | None:
   """Returns the Split of nests of whatever NumPy can turn into an array.
 
   Dicts and tuples are nests, a list is an array. float64 becomes float32, which
@@ -118,7 +122,7 @@ def make(x, y, w=(), numbers=None):
   return found
 
 
-def make_weights(values):
+def make_weights(values) -> np.ndarray | None:
   """Returns weights as float32 [n].
 
   Raises:
@@ -133,7 +137,7 @@ def make_weights(values):
   return example_weights.convert('the weights', found)
 
 
-def walk(nest, path=''):
+def walk(nest, path: str = ''):
   """Yields (path, leaf) in the order of tf.nest.flatten; a/b is b in a."""
   if isinstance(nest, dict):
     parts = [(key, nest[key]) for key in sorted(nest)]
@@ -167,7 +171,7 @@ def _convert_lists(nest):
     raise ValueError(_RAGGED) from error
 
 
-def _make_array(leaf, numbers):
+def _make_array(leaf, numbers) -> np.ndarray | None:
   array = mixed_columns.make_array(leaf)
   if array.dtype.kind == 'U':
     array = np.char.encode(array, 'utf-8')
@@ -202,7 +206,7 @@ def _make_array(leaf, numbers):
   return array
 
 
-def _encode(array):
+def _encode(array: np.ndarray) -> np.ndarray:
   """Returns an array of objects with bytes in place of each str."""
   found = np.empty_like(array)
   for place, value in np.ndenumerate(array):
@@ -210,7 +214,7 @@ def _encode(array):
   return found
 
 
-def _has_only_bytes(array):
+def _has_only_bytes(array: np.ndarray) -> bool:
   return all(isinstance(value, bytes) for value in array.flat)
 
 

@@ -1,5 +1,7 @@
 """Tells a graph which images each step of a session.run takes."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -20,7 +22,7 @@ class StepRows(NamedTuple):
   row: tf.Tensor
 
 
-def build(batch_size):
+def build(batch_size: int) -> StepRows:
   """Builds the StepRows of the default graph, on the current device."""
   fed = tf.placeholder(tf.int64, [None, 1 + batch_size], 'batches')
   rows = StepRows(fed, find_row(fed, 0))
@@ -28,12 +30,12 @@ def build(batch_size):
   return rows
 
 
-def get_all():
+def get_all() -> list[StepRows]:
   """Returns the StepRows of the default graph, a list."""
   return list(graph_record.current().step_rows)
 
 
-def find_row(fed, number):
+def find_row(fed: tf.Tensor, number: int) -> tf.Tensor:
   """Returns row `number` of `fed`."""
   with tf.device(fed.device):
     return tf.identity(fed[number])

@@ -11,10 +11,13 @@ A reader reads them: one from readers/, or an object of the user's with
   identify()           bytes that tell these examples from others
 """
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from concurrent import futures
 
 import numpy as np
@@ -48,7 +51,7 @@ class ReadError(Exception):
   """
 
 
-def is_reader(found):
+def is_reader(found) -> bool:
   """Whether an object that `load` returned reads examples."""
   return hasattr(found, 'num_examples') and hasattr(found, 'read')
 
@@ -61,7 +64,7 @@ def find_failure():
   return _failures[0] if _failures else None
 
 
-def find_wait():
+def find_wait() -> str | None:
   """Returns what a reader is to give, such as 'the next batch of mine.py'.
 
   None if nothing waits for a reader at this moment.
@@ -70,7 +73,7 @@ def find_wait():
 
 
 @contextlib.contextmanager
-def _waiting(what):
+def _waiting(what: str) -> Iterator[None]:
   _waits.append(what)
   try:
     yield
@@ -79,7 +82,7 @@ def _waiting(what):
 
 
 @contextlib.contextmanager
-def _noting():
+def _noting() -> Iterator[None]:
   """Keeps what the reader raises for `find_failure`; raises ReadError."""
   try:
     yield
@@ -101,7 +104,7 @@ class Streamed:
     num_threads: int, how many runs are read ahead.
   """
 
-  def __init__(self, reader):
+  def __init__(self, reader) -> None:
     """Reads the first example.
 
     Args:
@@ -139,11 +142,11 @@ class Streamed:
     self.num_threads = _READ_THREADS.value
     self._ahead = ReadAhead(self._read_copy, self.num_threads)
 
-  def pack(self, values):
+  def pack(self, values) -> split_lib.Split:
     """Returns a split.Split with values in place of its arrays."""
     return self.spec.pack(values)
 
-  def slice(self, start, stop):
+  def slice(self, start: int, stop: int) -> split_lib.Split | None:
     """Returns the examples from start to stop - 1, read, as a split.Split.
 
     Raises:
@@ -158,11 +161,11 @@ class Streamed:
       for leaf in self.spec.arrays()
     )
 
-  def announce(self, rows):
+  def announce(self, rows: np.ndarray) -> None:
     """Starts to read batches in the background; see read_ahead.ReadAhead."""
     self._ahead.announce(rows)
 
-  def take(self, row):
+  def take(self, row: np.ndarray) -> list[np.ndarray] | None:
     """Returns the arrays of a batch, [batch_size, ...] each.
 
     Args:
@@ -174,7 +177,7 @@ class Streamed:
     with _waiting(f'the next batch of {self._file}'), _noting():
       return self._ahead.take(row)
 
-  def identify(self):
+  def identify(self) -> Iterator[bytes | np.ndarray]:
     """Yields bytes or arrays that tell these examples from others.
 
     Raises:
@@ -191,7 +194,7 @@ class Streamed:
           )
       yield found
 
-  def _read_copy(self, indices):
+  def _read_copy(self, indices: np.ndarray) -> list[np.ndarray] | None:
     """Returns the arrays of some examples, which nobody else will change.
 
     A reader may give the same memory each time, with other values, while
@@ -200,7 +203,7 @@ class Streamed:
     arrays = self._read(indices).arrays()
     return arrays if self._is_ours else [array.copy() for array in arrays]
 
-  def _read(self, indices):
+  def _read(self, indices: np.ndarray) -> split_lib.Split | None:
     """Returns the split.Split of some examples; checks what was read."""
     found = self._reader.read(indices)
     if not isinstance(found, tuple) or len(found) not in (2, 3):
@@ -221,20 +224,20 @@ class Streamed:
     return found
 
 
-def _find_file(reader):
+def _find_file(reader) -> str:
   """Returns the name of the file that a reader's class is in, a str."""
   module = sys.modules.get(type(reader).__module__)
   file = getattr(module, '__file__', None) or type(reader).__name__
   return os.path.basename(file)
 
 
-def _format(spec):
+def _format(spec: split_lib.Split) -> str:
   return ', '.join(
     f'{leaf.dtype.name} {leaf.shape.as_list()}' for leaf in spec.arrays()
   )
 
 
-def build_batch(examples, row):
+def build_batch(examples: Streamed, row: tf.Tensor) -> list[tf.Tensor]:
   """Returns the arrays (list of tensors [batch_size, ...]) of a batch.
 
   Args:
@@ -257,7 +260,7 @@ class ReadAhead:
   its examples, see step_rows.StepRows.
   """
 
-  def __init__(self, read, num_threads):
+  def __init__(self, read, num_threads: int) -> None:
     """
     Args:
       read: callable(indices) -> list of arrays [len(indices), ...].
@@ -269,7 +272,7 @@ class ReadAhead:
     # The current run, those ahead, and one that may come again.
     self._max_kept = num_threads + 2
 
-  def announce(self, rows):
+  def announce(self, rows: np.ndarray) -> None:
     """Starts to read batches, unless that has started already.
 
     Args:
@@ -284,7 +287,7 @@ class ReadAhead:
       self._kept.popitem(last=False)[1].future.cancel()
     self._kept[key] = _Run(places, future)
 
-  def take(self, row):
+  def take(self, row: np.ndarray) -> list[np.ndarray] | None:
     """Returns the arrays of a batch; reads it now if it was not announced.
 
     Args:

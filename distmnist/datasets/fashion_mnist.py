@@ -5,6 +5,8 @@ trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot); H.
 Xiao, K. Rasul and R. Vollgraf, 2017. Licence: MIT.
 """
 
+from __future__ import annotations
+
 from distmnist.data import download, idx
 
 MIRRORS = (
@@ -19,7 +21,7 @@ MD5S = {
 }
 
 
-def num_classes():
+def num_classes() -> int:
   """Returns 10."""
   return 10
 
@@ -29,7 +31,7 @@ def image_shape():
   return 28, 28, 1
 
 
-def prepare(data_dir):
+def prepare(data_dir: str) -> dict[str, str]:
   """Downloads the files that `data_dir` (str) lacks; returns name to path.
 
   Raises:
@@ -38,7 +40,7 @@ def prepare(data_dir):
   return download.find_or_download('fashion_mnist', data_dir, MIRRORS, MD5S)
 
 
-def load(data_dir, split):
+def load(data_dir: str, split: str):
   """Loads a split; downloads it if `data_dir` lacks it.
 
   Args:

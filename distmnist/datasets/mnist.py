@@ -5,6 +5,8 @@ CC BY-SA 3.0. Other IDX files of this shape are accepted too, under the same
 names.
 """
 
+from __future__ import annotations
+
 from distmnist.data import download, idx
 
 MIRRORS = (
@@ -19,17 +21,17 @@ MD5S = {
 }
 
 
-def num_classes():
+def num_classes() -> int:
   """Returns 10."""
   return 10
 
 
-def image_shape():
+def image_shape() -> tuple[int, int, int]:
   """Returns height, width, channels."""
   return 28, 28, 1
 
 
-def prepare(data_dir):
+def prepare(data_dir: str) -> dict[str, str]:
   """Downloads the files that `data_dir` (str) lacks; returns name to path.
 
   Raises:
@@ -38,7 +40,7 @@ def prepare(data_dir):
   return download.find_or_download('mnist', data_dir, MIRRORS, MD5S)
 
 
-def load(data_dir, split):
+def load(data_dir: str, split: str):
   """Loads a split; downloads it if `data_dir` lacks it.
 
   Args:

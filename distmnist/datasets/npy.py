@@ -7,6 +7,8 @@ Unless shape and classes are MNIST's, give --npy_image_shape and --npy_classes.
 Pickled objects in a file are not loaded.
 """
 
+from __future__ import annotations
+
 import os
 
 import numpy as np
@@ -38,17 +40,17 @@ flags.register_validator(
 )
 
 
-def num_classes():
+def num_classes() -> int:
   """Returns --npy_classes."""
   return _CLASSES.value
 
 
-def image_shape():
+def image_shape() -> tuple[int, int, int]:
   """Returns height, width, channels, from --npy_image_shape."""
   return tuple(int(word) for word in _IMAGE_SHAPE.value)
 
 
-def prepare(data_dir):
+def prepare(data_dir: str) -> None:
   """Checks that `data_dir` (str) has the files; raises cli.RunError."""
   for split in ('train', 'test'):
     for kind in ('images', 'labels'):
@@ -60,7 +62,7 @@ def prepare(data_dir):
         )
 
 
-def _is_there(path):
+def _is_there(path: str) -> bool:
   try:
     return paths.exists(path)
   except OSError as error:
@@ -69,7 +71,7 @@ def _is_there(path):
     ) from error
 
 
-def load(data_dir, split):
+def load(data_dir: str, split: str) -> tuple[np.ndarray, np.ndarray] | None:
   """Loads a split.
 
   Args:
@@ -109,7 +111,7 @@ def load(data_dir, split):
   return images, labels.astype(np.int32)
 
 
-def _read(path):
+def _read(path: str) -> np.ndarray | None:
   try:
     with open(copies.fetch_file(path), 'rb') as file:
       return np.lib.format.read_array(file, allow_pickle=False)
@@ -125,5 +127,5 @@ def _read(path):
     raise cli.RunError(f'cannot read {path}: {reason}') from error
 
 
-def _bad(path, found, expected):
+def _bad(path: str, found: str, expected: str) -> cli.RunError:
   return cli.RunError(f'{path}: found {found}, expected {expected}')

@@ -18,6 +18,8 @@ three digits of its label side by side. They are drawn at 28 rows and scaled.
 All images stay in memory, one byte per pixel and channel.
 """
 
+from __future__ import annotations
+
 from absl import flags
 
 from distmnist.data import drawn_digits
@@ -59,22 +61,22 @@ _CLASSES = flags.DEFINE_integer(
 )
 
 
-def num_classes():
+def num_classes() -> int:
   """Returns --synthetic_classes."""
   return _CLASSES.value
 
 
-def image_shape():
+def image_shape() -> tuple[int, int, int]:
   """Returns height, width, channels, as the flags say."""
   return _IMAGE_SIZE.value, _IMAGE_SIZE.value, _CHANNELS.value
 
 
-def prepare(data_dir):
+def prepare(data_dir: str) -> None:
   """Does nothing: the images are drawn, not read."""
   del data_dir
 
 
-def load(data_dir, split):
+def load(data_dir: str, split: str):
   """Returns (images, labels) of `split`, as drawn_digits.draw does.
 
   Args:

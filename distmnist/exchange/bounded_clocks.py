@@ -6,6 +6,8 @@ least clock rises, every worker gets a permit in its own queue; a worker takes
 one at the end of each step.
 """
 
+from __future__ import annotations
+
 import contextlib
 import threading
 
@@ -30,7 +32,7 @@ class Clocks:
   no checkpoint saves them.
   """
 
-  def __init__(self, cluster, bound, device):
+  def __init__(self, cluster, bound: int, device: str) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -61,17 +63,17 @@ class Clocks:
         [tf.fill([_NUM_OFFERED], True)]
       )
 
-  def tick_and_wait(self, ops):
+  def tick_and_wait(self, ops: list[tf.Tensor]) -> tf.Tensor:
     """Returns the op that counts a step and waits for a permit, after `ops`."""
     with tf.control_dependencies(ops), tf.device(self._device):
       ticked = self._advance(None)
     with tf.control_dependencies([ticked]), tf.device(self._device):
       return self._permits[self._worker].dequeue()
 
-  def _advance(self, new_clock):
+  def _advance(self, new_clock: int | None) -> tf.Tensor:
     """Sets this worker's clock to `new_clock`; None adds one to it."""
 
-    def advance():
+    def advance() -> tf.Tensor:
       clocks = self._clocks.read_value()
       new = clocks[self._worker] + 1 if new_clock is None else new_clock
       least, after = self._set(clocks, new)
@@ -87,10 +89,10 @@ class Clocks:
 
     return self._lock.execute(advance)
 
-  def _build_enter(self):
+  def _build_enter(self) -> tf.Tensor:
     """Lets a worker that starts, or comes back, join the others."""
 
-    def enter():
+    def enter() -> tf.Tensor:
       clocks = tf.cond(
         tf.is_variable_initialized(self._clocks),
         self._clocks.read_value,
@@ -122,7 +124,9 @@ class Clocks:
 
     return self._lock.execute(enter)
 
-  def _set(self, clocks, own):
+  def _set(
+    self, clocks: tf.Tensor, own: int | tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     """Sets this worker's clock to `own`; returns the least (before, after)."""
     new = tf.tensor_scatter_nd_update(clocks, [[self._worker]], [own])
     with tf.control_dependencies([self._clocks.assign(new)]):
@@ -132,7 +136,7 @@ class Clocks:
 class ClocksHook(strategy.CenterHook):
   """Joins the clocks at the start, and ends a wait for a permit on request."""
 
-  def __init__(self, clocks, stop):
+  def __init__(self, clocks: Clocks, stop) -> None:
     """
     Args:
       clocks: Clocks.
@@ -143,10 +147,10 @@ class ClocksHook(strategy.CenterHook):
     self._session = None
     self._has_left = threading.Event()
 
-  def begin(self):
+  def begin(self) -> None:
     self._stop.on_request(self._leave_the_wait)
 
-  def after_create_session(self, session, coord):
+  def after_create_session(self, session, coord) -> None:
     session.run(self._clocks.enter)
     self._session = session
 
@@ -164,11 +168,11 @@ class ClocksHook(strategy.CenterHook):
       return f'the clocks cannot be read ({type(error).__name__})'
     return format_state(clocks, permits)
 
-  def end(self, session):
+  def end(self, session) -> None:
     self._has_left.set()
     session.run(self._clocks.leave)
 
-  def _leave_the_wait(self):
+  def _leave_the_wait(self) -> None:
     if self._session is None:
       return
     with contextlib.suppress(tf.errors.OpError, RuntimeError):
@@ -177,7 +181,7 @@ class ClocksHook(strategy.CenterHook):
         self._has_left.wait(_OFFER_SECS)
 
 
-def format_state(clocks, permits):
+def format_state(clocks: list[int], permits: list[int]) -> str:
   """Returns a line about the clocks and permits, int arrays [num_workers]."""
   texts = [
     f'worker {i} '

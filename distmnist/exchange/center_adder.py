@@ -5,6 +5,11 @@ Synchronous: x~ <- x~ + sum_i d^i once every worker has pushed its own d^i, and
 all wait for this.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.copies import periodic_exchange
@@ -15,7 +20,7 @@ from distmnist.transport import nonfinite, strategy, variable_lists
 class AsyncAdder:
   """Adds a worker's changes when they arrive; nothing is locked."""
 
-  def __init__(self, copies, global_step, mark_done):
+  def __init__(self, copies, global_step: tf.Variable, mark_done) -> None:
     """
     Args:
       copies: local_copies.LocalCopies.
@@ -26,7 +31,9 @@ class AsyncAdder:
     self._global_step = global_step
     self._mark_done = mark_done
 
-  def build_update(self, period, step, make_changes):
+  def build_update(
+    self, period: int, step: tf.Tensor, make_changes: Callable[..., Any]
+  ) -> strategy.Update:
     """Adds this worker's changes in each step that `period` divides.
 
     Args:
@@ -50,7 +57,9 @@ class AsyncAdder:
       known_step,
     )
 
-  def _exchange(self, make_changes):
+  def _exchange(
+    self, make_changes: Callable[..., Any]
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns (new_step, staleness) once the changes are added."""
     read_step = strategy.read_after(self._global_step, [])
     changes, own = make_changes()
@@ -71,7 +80,9 @@ class AsyncAdder:
 class SyncAdder(AsyncAdder):
   """Adds all workers' changes at once; each waits until this is done."""
 
-  def __init__(self, cluster, copies, global_step, mark_done):
+  def __init__(
+    self, cluster, copies, global_step: tf.Variable, mark_done
+  ) -> None:
     super().__init__(copies, global_step, mark_done)
     self._num_workers = cluster.num_workers
     self._task_index = cluster.task_index
@@ -80,7 +91,7 @@ class SyncAdder(AsyncAdder):
     )
     self._round.build_update(self._add_sums)
 
-  def _add_sums(self, means):
+  def _add_sums(self, means: list[tf.Tensor]) -> tf.Operation:
     """Returns the op x~ += sum d^i; means is a list like the shards."""
     updates = []
     for mean, shard in zip(means, self._copies.shards, strict=True):
@@ -104,7 +115,9 @@ class SyncAdder(AsyncAdder):
     return [self._round.hook(stop, self._copies.pull())]
 
 
-def make(is_sync, cluster, copies, global_step, mark_done):
+def make(
+  is_sync: bool, cluster, copies, global_step: tf.Variable, mark_done
+) -> AsyncAdder | SyncAdder:
   """Returns the SyncAdder or AsyncAdder of a worker.
 
   Args:

@@ -5,6 +5,8 @@ ends: no message goes to the worker between two steps. What holds state, such as
 a variable or a queue, is shared.
 """
 
+from __future__ import annotations
+
 import contextlib
 import zlib
 from typing import NamedTuple
@@ -30,7 +32,7 @@ class Step(NamedTuple):
   count: tf.Tensor | None
 
 
-def repeat(op, times, device):
+def repeat(op: tf.Operation, times: int, device: str) -> tf.Operation:
   """Returns an op that runs `op` the given number of times in sequence.
 
   Args:
@@ -47,7 +49,7 @@ def repeat(op, times, device):
 class _Ends:
   """What the first ops of a step wait for: the end of the step before it."""
 
-  def __init__(self, step):
+  def __init__(self, step: Step) -> None:
     """
     Args:
       step: Step, the one before.
@@ -58,7 +60,7 @@ class _Ends:
     self._on_worker = [op for op in ops if not wire.is_on_ps(op)]
     self._all = None
 
-  def find(self, op):
+  def find(self, op: tf.Operation) -> list[tf.Operation]:
     """Returns the list of ops that `op` of the next step must wait for."""
     # An op that reads a variable is placed with it.
     home = op if op.device or not op.inputs else op.inputs[0]
@@ -80,7 +82,7 @@ class _Ends:
 class Copier:
   """Makes copies of a step that run one after the other."""
 
-  def __init__(self, first, batches=()):
+  def __init__(self, first: Step, batches=()) -> None:
     """
     Args:
       first: Step.
@@ -91,7 +93,7 @@ class Copier:
     self._parts = {}
     self._latest = {}
 
-  def build_chain(self, left_out, name):
+  def build_chain(self, left_out, name: str) -> list[Step]:
     """Builds steps that run one after the other.
 
     Args:
@@ -113,7 +115,9 @@ class Copier:
         chain.append(self._first)
     return chain
 
-  def _copy(self, before, left_out, name, number):
+  def _copy(
+    self, before: Step | None, left_out, name: str, number: int
+  ) -> Step:
     """Copies the ops of the step, to run after another step.
 
     What holds state (a variable, a queue, an iterator) is not copied. A random
@@ -181,7 +185,7 @@ class Copier:
       None if step.count is None else next(copies),
     )
 
-  def _find_latest(self, name):
+  def _find_latest(self, name: str) -> tf.Operation:
     """Returns an op of the step before, by its name in the first step."""
     op = self._latest.get(name)
     return op or tf.get_default_graph().get_operation_by_name(name)
@@ -227,7 +231,7 @@ class Copier:
     return part, wanted, shared
 
 
-def _read_in_turn(gather):
+def _read_in_turn(gather: tf.Operation) -> None:
   """Keeps TensorFlow from reading a variable before its row numbers are there.
 
   In place of rows that are gathered once each and then summed where they belong
@@ -244,7 +248,7 @@ def _read_in_turn(gather):
   tf_internals.set_input(gather, 1, numbers)
 
 
-def _is_elsewhere(op, step):
+def _is_elsewhere(op: tf.Operation, step: Step) -> bool:
   """Whether an op is on another worker than the one that makes the steps."""
   places = op.device, step.tensors['global_step'].device
   there, here = (tf.DeviceSpec.from_string(place) for place in places)
@@ -262,7 +266,7 @@ def find_origins(op):
     op = tf_internals.find_forward(op) or find_original(op)
 
 
-def find_original(op):
+def find_original(op: tf.Operation) -> tf.Operation | None:
   """Returns the tf.Operation that `op` is a copy of, or None.
 
   What is imported, as a copy is, has no traceback; its name ends with that of
@@ -279,7 +283,7 @@ def find_original(op):
   return None
 
 
-def _shape(copy, tensor):
+def _shape(copy: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
   """Returns the copy of a tensor with the tensor's shape.
 
   What only Python knows of a shape is in no GraphDef.

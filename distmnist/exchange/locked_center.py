@@ -8,6 +8,11 @@ network. If a worker is killed while it holds the lock, the ps cancels its step,
 which releases the lock.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record
@@ -25,12 +30,12 @@ class AtomicCenter:
   def __init__(
     self,
     copies,
-    global_step,
+    global_step: tf.Variable,
     keep_shards=(),
     keep_whole=(),
-    max_staleness=None,
-    mark_done=list,
-  ):
+    max_staleness: int | None = None,
+    mark_done: Callable[..., Any] = list,
+  ) -> None:
     """
     Args:
       copies: local_copies.LocalCopies.
@@ -52,7 +57,9 @@ class AtomicCenter:
       self._pulled_step = tf.identity(self.pulled_step.read_value())
     self._lock = ps_lock.Lock(global_step.device, 'center_lock')
 
-  def _run_locked(self, build):
+  def _run_locked(
+    self, build: Callable[..., Any]
+  ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Builds what is done under the lock.
 
     Args:
@@ -64,7 +71,7 @@ class AtomicCenter:
     """
     values = []
 
-    def build_scalars():
+    def build_scalars() -> list[tf.Tensor]:
       scalars, read = build()
       values.extend(read)
       # The section copies all that it returns to ps 0 before it unlocks: the
@@ -75,7 +82,7 @@ class AtomicCenter:
     with tf.device(self._global_step.device):
       return self._lock.execute(build_scalars), values
 
-  def is_too_stale(self, tensors) -> tf.Tensor:
+  def is_too_stale(self, tensors: list[tf.Tensor]) -> tf.Tensor:
     """Asks, before a push, whether it would be dropped, without the lock.
 
     Args:
@@ -91,7 +98,12 @@ class AtomicCenter:
     with tf.device(self.pulled_step.device):
       return tf.identity(is_late)
 
-  def exchange(self, tensors, apply, unless=None):
+  def exchange(
+    self,
+    tensors: list[tf.Tensor],
+    apply: Callable[..., Any],
+    unless: tf.Tensor | None = None,
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     """Pushes, and pulls before any other worker pushes.
 
     Args:
@@ -108,7 +120,7 @@ class AtomicCenter:
     """
     pairs = self._copies.to_shards(tensors, unless)
 
-    def push_and_read():
+    def push_and_read() -> tuple[list[tf.Tensor], list[tf.Tensor]]:
       with tf.device(self._global_step.device):
         staleness = self._global_step.read_value() - self._pulled_step
       applied = self._apply(apply, pairs, staleness)
@@ -126,10 +138,15 @@ class AtomicCenter:
     with tf.control_dependencies([self._take(new_step, parts, [staleness])]):
       return tf.identity(new_step), tf.identity(staleness)
 
-  def _apply(self, apply, pairs, staleness):
+  def _apply(
+    self,
+    apply: Callable[..., Any],
+    pairs: list[tuple[tf.Tensor | tf.Variable, ...]],
+    staleness: tf.Tensor,
+  ) -> tf.Tensor:
     """Returns 1 once the push is applied, 0 if it was dropped."""
 
-    def count(number, ops):
+    def count(number: int, ops: list[tf.Operation]) -> tf.Tensor:
       with tf.control_dependencies(ops):
         return tf.constant(number, tf.int64)
 
@@ -141,7 +158,7 @@ class AtomicCenter:
       lambda: count(0, []),
     )
 
-  def _read(self, ops):
+  def _read(self, ops: list[tf.Operation]) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Returns (global_step, shards' values), under the lock, after `ops`."""
     kept = []
     with tf.control_dependencies(ops):
@@ -153,7 +170,9 @@ class AtomicCenter:
           kept.append(variable.assign(part, read_value=False))
     return strategy.read_after(self._global_step, [*ops, *kept]), parts
 
-  def _take(self, new_step, parts, ops):
+  def _take(
+    self, new_step: tf.Tensor, parts: list[tf.Tensor], ops: list[tf.Tensor]
+  ) -> tf.Operation:
     """Returns the op that stores what was read in this worker's variables."""
     whole = self._copies.from_shards(parts)
     with tf.control_dependencies([*ops, *whole]):
@@ -176,8 +195,8 @@ class AtomicCenter:
 
 
 class _PullHook(tf.train.SessionRunHook):
-  def __init__(self, pull):
+  def __init__(self, pull) -> None:
     self._pull = pull
 
-  def after_create_session(self, session, coord):
+  def after_create_session(self, session, coord) -> None:
     session.run(self._pull)

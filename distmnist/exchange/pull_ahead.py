@@ -6,6 +6,8 @@ longer of the two transfers, not as both together. Its gradient is of a center
 that is older by one of its own steps and by the others' steps in that time.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -27,7 +29,7 @@ _PULL_AHEAD = flags.DEFINE_integer(
 )
 
 
-def is_wanted():
+def is_wanted() -> bool:
   """Whether --pull_ahead asks for it."""
   return bool(_PULL_AHEAD.value)
 
@@ -40,7 +42,7 @@ class PullingStrategy(strategy.Strategy):
 
   takes_tables = True
 
-  def __init__(self, cluster, pulls_ahead=False):
+  def __init__(self, cluster, pulls_ahead: bool = False) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -59,12 +61,12 @@ class PullingStrategy(strategy.Strategy):
 class AheadCopies(shard_copies.ShardCopies):
   """Copies that are one pull behind the center."""
 
-  def __init__(self, cluster):
+  def __init__(self, cluster) -> None:
     super().__init__(cluster)
     self._begins = None  # No push is held back.
     self._cluster = cluster
 
-  def read_step(self, global_step):
+  def read_step(self, global_step: tf.Variable) -> tf.Tensor:
     self._step = sync_round.make_token(
       self._cluster, global_step, 'pulled_step'
     )
@@ -73,7 +75,7 @@ class AheadCopies(shard_copies.ShardCopies):
     self._next_step = super().read_step(global_step)
     return self._step.value()
 
-  def take_next(self, tensors):
+  def take_next(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     # They wait for no end of another op: the reads begin when the step does.
     parts = self.read_shards()
     center.read_after(self._next_step, parts)

@@ -1,5 +1,7 @@
 """What a step moves between workers and ps, and the least time this takes."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import tensorflow.compat.v1 as tf
@@ -34,7 +36,7 @@ class Traffic:
   order: str = 'apart'
   notes: list = dataclasses.field(default_factory=list)
 
-  def compute_step_secs(self, bytes_per_sec):
+  def compute_step_secs(self, bytes_per_sec: float) -> float:
     """Returns the least seconds of a step in which nothing else takes time.
 
     A link carries B in each direction at the same time, and a ps carries its
@@ -55,14 +57,14 @@ class Traffic:
     return max(of_worker, of_ps * max(both)) / bytes_per_sec
 
   @property
-  def narrowest(self):
+  def narrowest(self) -> str:
     """Whose links set the pace if pull and push go at once, a str."""
     of_ps = self.num_workers * max(self.share_of_ps, default=0)
     if of_ps <= 1:
       return 'each worker'
     return f'ps {self.share_of_ps.index(max(self.share_of_ps))}'
 
-  def compute_helps(self, bytes_per_sec):
+  def compute_helps(self, bytes_per_sec: float) -> list[tuple[str, float]]:
     """Returns [(what would help, least seconds of a step then)].
 
     What saves less than 1 % is left out.
@@ -85,7 +87,7 @@ class Traffic:
     )
     return [(name, secs) for name, secs in each if secs < 0.99 * now]
 
-  def with_rows(self, pulled, pushed):
+  def with_rows(self, pulled: float, pushed: float) -> Traffic:
     """Returns this Traffic plus rows of tables, spread evenly over the ps.
 
     Args:
@@ -102,7 +104,7 @@ class Traffic:
       ],
     )
 
-  def format(self):
+  def format(self) -> str:
     """Returns one line for people."""
     rows = ', and rows of its batch' if self.has_tables else ''
     return (
@@ -111,7 +113,9 @@ class Traffic:
     )
 
 
-def compute_traffic(cluster, strategy_, update, variables):
+def compute_traffic(
+  cluster, strategy_, update, variables: list[tf.Variable]
+) -> Traffic:
   """Returns the Traffic of a strategy.
 
   Args:
@@ -144,7 +148,9 @@ def compute_traffic(cluster, strategy_, update, variables):
   )
 
 
-def _count_of_ps(cluster, variables, left_out):
+def _count_of_ps(
+  cluster, variables: list[tf.Variable], left_out: list[tf.Variable]
+) -> list[int]:
   """Returns the bytes on the wire to or from each ps, a list of int.
 
   Args:
@@ -167,7 +173,7 @@ def _count_of_ps(cluster, variables, left_out):
   return of_ps
 
 
-def _find_order(strategy_):
+def _find_order(strategy_) -> str:
   if strategy_.overlaps_exchange:
     return 'at_once'
   return 'in_turn' if strategy_.is_lock_step else 'apart'

@@ -6,6 +6,8 @@ Each task is one job; the jobs tell each other their hosts in a folder that this
 machine shares with the nodes. Each job runs launching/scheduler/job_agent.py.
 """
 
+from __future__ import annotations
+
 import json
 import logging
 import os
@@ -51,7 +53,7 @@ _PYTHON = flags.DEFINE_string(
 _FILES_SECS = 3.0
 
 
-def launch(job):
+def launch(job: jobs.Job) -> int | None:
   """Runs the jobs.Job; returns its exit code (int)."""
   templates = _choose_templates()
   logdir = job.flag('logdir')
@@ -109,7 +111,7 @@ def launch(job):
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def check_ready():
+def check_ready() -> None:
   """Raises cli.RunError if this machine lacks the command of a template."""
   for flag, template in (
     ('template', _TEMPLATE.value),
@@ -122,7 +124,7 @@ def check_ready():
       )
 
 
-def find_missing(template):
+def find_missing(template: str) -> str | None:
   """Returns the command (str) that a template runs, if it is not here, or None.
 
   Only a plain first word is looked for; a shell may begin with more than that.
@@ -141,7 +143,7 @@ def find_missing(template):
   return first if done.returncode else None
 
 
-def _choose_templates():
+def _choose_templates() -> dict[str, str] | None:
   """Returns {job name: template}.
 
   Raises:
@@ -162,7 +164,7 @@ def _choose_templates():
   }
 
 
-def _write_request(job, folder, grace_secs):
+def _write_request(job, folder, grace_secs) -> None:
   os.makedirs(folder, mode=0o700)
   request = {
     'cwd': os.getcwd(),

@@ -1,5 +1,7 @@
 """Prints the run as Kubernetes manifests, or has kubectl run it (--apply)."""
 
+from __future__ import annotations
+
 import logging
 import os
 import posixpath
@@ -145,7 +147,7 @@ for _flag in (_MEMORY, _PS_MEMORY):
   _check_pattern(_flag, *_BYTES)
 
 
-def launch(job):
+def launch(job) -> int | None:
   """Prints the manifests of the jobs.Job or runs it; returns its exit code."""
   options = choose_options(job)
   documents = manifests.make(job, options)
@@ -166,7 +168,7 @@ def launch(job):
   return 0
 
 
-def choose_options(job):
+def choose_options(job) -> manifests.Options | None:
   """Returns the manifests.Options of the flags and the jobs.Job.
 
   Raises:
@@ -270,7 +272,7 @@ _REFUSALS = (
 )
 
 
-def _check_folder(name, folder, mount, claim):
+def _check_folder(name: str, folder: str, mount: str, claim: str) -> None:
   """Refuses a folder that would be lost with its Pod or that no other sees.
 
   Args:

@@ -1,5 +1,7 @@
 """Runs all tasks on this machine."""
 
+from __future__ import annotations
+
 import logging
 import os
 
@@ -38,11 +40,11 @@ _ISOLATE = flags.DEFINE_enum(
 
 
 @flags.validator('gpus', 'expected auto or a number of GPUs >= 0')
-def _is_gpus(value):
+def _is_gpus(value: str) -> bool:
   return value == 'auto' or value.isdecimal()
 
 
-def launch(job):
+def launch(job: jobs.Job):
   """Runs the jobs.Job; returns its exit code (int)."""
   gpus = gpus_lib.find_gpus(_GPUS.value, os.environ)
   num_tasks = job.num_ps + job.num_workers
@@ -100,7 +102,7 @@ def launch(job):
   )
 
 
-def find_address(job):
+def find_address(job: jobs.Job):
   """Returns a flag (str) because of which tasks need the network, or None.
 
   Args:
@@ -114,7 +116,7 @@ def find_address(job):
   return None
 
 
-def make_namespace(wanted, address=None):
+def make_namespace(wanted: str, address=None) -> str | None:
   """Returns the Namespace of the tasks, or None; logs which if it is auto.
 
   Args:

@@ -7,6 +7,8 @@
 kept here, and ray.log beside them has what Ray itself says.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import logging
 import os
@@ -54,7 +56,7 @@ _WAIT_SECS = flags.DEFINE_float(
 _SENT = 'DISTMNIST_DATA_DIR', LAUNCH_ID
 
 
-def launch(job):
+def launch(job: jobs.Job) -> int | None:
   """Runs the jobs.Job; returns its exit code (int)."""
   # Ray chooses the nodes, and an actor its port.
   stand_ins = [
@@ -112,7 +114,7 @@ def launch(job):
     )
 
 
-def check_ready():
+def check_ready() -> None:
   """Checks that ray is installed here, and that --ray_address answers.
 
   Raises:

@@ -6,6 +6,8 @@ variables that the script and Slurm set. The folder of the logs and --logdir are
 on a file system that the nodes share.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import pathlib
@@ -77,7 +79,7 @@ _WAIT = flags.DEFINE_bool(
 _CONFIG_SECS = 5.0
 
 
-def launch(job):
+def launch(job: jobs.Job) -> int:
   """Runs the jobs.Job; returns its exit code (int)."""
   logdir = job.flag('logdir')
   logs_dir = job.logs_dir
@@ -119,7 +121,7 @@ def launch(job):
   return run(job, path, logs_dir, _WAIT.value)
 
 
-def check_ready():
+def check_ready() -> None:
   """Raises cli.RunError if this machine lacks sbatch."""
   if not shutil.which('sbatch'):
     raise cli.RunError(
@@ -128,7 +130,7 @@ def check_ready():
     )
 
 
-def read_kill_wait():
+def read_kill_wait() -> int:
   """Returns Slurm's KillWait in seconds (int); its default, 30, if unknown."""
   try:
     done = subprocess.run(
@@ -144,7 +146,7 @@ def read_kill_wait():
   return int(found[1]) if found else sbatch_script.KILL_WAIT_SECS
 
 
-def _make_components(job):
+def _make_components(job: jobs.Job):
   """Returns the options of sbatch that the flags ask for, lists of str."""
   named = {'partition': _PARTITION.value, 'time': _TIME.value}
   common = [f'--{n}={v}' for n, v in named.items() if v is not None]
@@ -166,7 +168,7 @@ def _make_components(job):
   ]
 
 
-def run(job, script, logs_dir, is_waited_for=True):
+def run(job, script, logs_dir, is_waited_for: bool = True):
   """Submits a script and shows the job until it ends; returns its exit code.
 
   Args:
@@ -184,7 +186,7 @@ def run(job, script, logs_dir, is_waited_for=True):
   log = log_view.Log(os.path.join(logs_dir, 'slurm.log'))
   said = []
 
-  def update(read=log_view.Log.read_lines):
+  def update(read=log_view.Log.read_lines) -> None:
     shown.update()
     for line in read(log):
       # The script describes better what Slurm says about a step.

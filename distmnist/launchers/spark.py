@@ -7,6 +7,8 @@ Spark's own lines go to spark.log beside the logs of the tasks. To run from
 within a Spark program, see spark/training.py.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import logging
 import os
@@ -48,7 +50,7 @@ _WAIT_SECS = flags.DEFINE_float(
 _LEAN_JAVA = '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'
 
 
-def launch(job):
+def launch(job) -> int | None:
   """Runs the jobs.Job; returns its exit code (int)."""
   master = get_master()
   num_tasks = job.num_ps + job.num_workers
@@ -107,7 +109,7 @@ def launch(job):
   return 0
 
 
-def get_master():
+def get_master() -> str | None:
   """Returns --master (str).
 
   Raises:
@@ -121,7 +123,7 @@ def get_master():
   return _MASTER.value
 
 
-def check_ready(master=None):
+def check_ready(master=None) -> None:
   """Checks that Spark can start here, and that a standalone `master` answers.
 
   Args:
@@ -134,7 +136,7 @@ def check_ready(master=None):
   check_answers(master or get_master())
 
 
-def check_installed(environ):
+def check_installed(environ) -> None:
   """Checks that Spark can start on this machine.
 
   Raises:
@@ -155,7 +157,7 @@ def check_installed(environ):
     )
 
 
-def check_answers(master):
+def check_answers(master: str):
   """Checks that a master of Spark's own kind (spark://) answers.
 
   Raises:
@@ -172,7 +174,9 @@ def check_answers(master):
   )
 
 
-def make_conf(master, num_tasks, settings):
+def make_conf(
+  master: str, num_tasks: int, settings: list[str]
+) -> dict[str, str] | None:
   """Returns the settings of Spark, a dict; `settings` (name=value) override.
 
   Raises:

@@ -5,6 +5,8 @@ password. The log of each task is kept here; --logdir is a folder that all
 hosts share. launching/agent.py ends a task when we are gone.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import re
@@ -56,7 +58,7 @@ _SSH_GPUS = flags.DEFINE_integer(
 )
 
 
-def launch(job):
+def launch(job: jobs.Job) -> int | None:
   """Runs the jobs.Job; returns its exit code (int)."""
   hosts = ssh_hosts.parse_hosts(_HOSTS.value or '')
   num_tasks = job.num_ps + job.num_workers
@@ -123,7 +125,7 @@ def launch(job):
   )
 
 
-def check_ready():
+def check_ready() -> None:
   """Raises cli.RunError if this machine lacks ssh."""
   if not shutil.which('ssh'):
     raise cli.RunError(
@@ -132,7 +134,7 @@ def check_ready():
     )
 
 
-def quote(path):
+def quote(path: str) -> str:
   """Quotes a path for a shell, except for a ~ at its start."""
   home, slash, rest = path.partition('/')
   if home.startswith('~') and re.fullmatch(r'~[\w.-]*', home):

@@ -12,6 +12,8 @@ launcher was killed, its machine is off, or the cable is cut. Line by line:
 Its exit code is the task's, 128 + n by signal n.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import select
@@ -55,7 +57,7 @@ class _Launcher:
     buffer: bytes still to be sent to it.
   """
 
-  def __init__(self):
+  def __init__(self) -> None:
     for fd in (0, 1):
       os.set_blocking(fd, False)
     self.is_heard = self._is_read = True
@@ -73,7 +75,7 @@ class _Launcher:
     """Whether it has been silent for too long, and is not known to be gone."""
     return self.is_heard and time.monotonic() > self.lost_time
 
-  def show(self, data):
+  def show(self, data) -> None:
     """Queues the bytes `data` for it, if it still reads."""
     self.buffer += data if self._is_read else b''
 
@@ -91,7 +93,7 @@ class _Launcher:
     *lines, self._line = (self._line + data).split(b'\n')
     return [int(line) for line in lines if line]
 
-  def write(self):
+  def write(self) -> None:
     try:
       self.buffer = self.buffer[os.write(1, self.buffer) :]
     except BlockingIOError:
@@ -99,7 +101,7 @@ class _Launcher:
     except OSError:
       self._is_read, self.buffer = False, b''
 
-  def lose(self):
+  def lose(self) -> None:
     """Marks it as gone: nothing more is read from it or sent to it."""
     self.is_heard = self._is_read = False
     self.buffer = b''
@@ -111,7 +113,7 @@ class _Agent:
   No read or write may block it: a lost launcher has to be noticed in time.
   """
 
-  def __init__(self, request):
+  def __init__(self, request) -> None:
     self._request = request
     # A signal that ends sshd's session is meant for the task.
     self._signals = signals_lib.Reader(
@@ -159,11 +161,11 @@ class _Agent:
         return False
     return True
 
-  def _write_to_log(self, text):
+  def _write_to_log(self, text) -> None:
     """Writes a line into the log of the task."""
     self._launcher.show(text.encode() + b'\n')
 
-  def _start(self):
+  def _start(self) -> None:
     self._task = child_process.Task(
       self._request['argv'][1:],
       {'PYTHONUNBUFFERED': '1', **self._request['env']},
@@ -174,7 +176,7 @@ class _Agent:
     )
     self._output = self._task.stdout.fileno()
 
-  def _turn(self, secs):
+  def _turn(self, secs) -> None:
     """Waits until something happens, at most `secs`; handles it."""
     launcher, readers = self._launcher, [self._signals]
     if launcher.is_heard:
@@ -201,7 +203,7 @@ class _Agent:
     due = self._task.kill_time or self._launcher.lost_time
     return min(max(_TICK_SECS, due - time.monotonic()), LOST_SECS)
 
-  def _listen(self):
+  def _listen(self) -> None:
     signums = self._launcher.listen()
     if not self._launcher.is_heard:
       self._leave()
@@ -211,7 +213,7 @@ class _Agent:
       else:
         self._task.tell(signum)
 
-  def _leave(self):
+  def _leave(self) -> None:
     self._is_leaving = True
     if self._task:
       self._task.leave()

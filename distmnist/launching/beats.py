@@ -7,6 +7,8 @@ session of its own, gives the signs; it ends with the launcher.
 It is run as a file, and imports nothing of the package: it takes 8 MiB.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import select
@@ -23,10 +25,10 @@ _MAX_BYTES = 1 << 12
 class Beats:
   """Gives signs of life until it is closed, or this process ends. A context."""
 
-  def __init__(self, secs=BEAT_SECS):
+  def __init__(self, secs: float = BEAT_SECS) -> None:
     self._secs = secs
 
-  def __enter__(self):
+  def __enter__(self) -> Beats:
     self._socket, theirs = socket.socketpair(
       socket.AF_UNIX, socket.SOCK_SEQPACKET
     )
@@ -42,7 +44,7 @@ class Beats:
       )
     return self
 
-  def __exit__(self, *error):
+  def __exit__(self, *error) -> None:
     self._socket.close()
     try:
       self._process.wait(BEAT_SECS)
@@ -50,7 +52,7 @@ class Beats:
       self._process.kill()
       self._process.wait()
 
-  def add_pipe(self, fd):
+  def add_pipe(self, fd: int) -> None:
     """Has an empty line written to the descriptor of a pipe, until it closes.
 
     What else is written there has to be whole lines from now on.
@@ -58,18 +60,18 @@ class Beats:
     with contextlib.suppress(OSError):  # Without it the agent leaves in time.
       socket.send_fds(self._socket, [b'fd'], [fd])
 
-  def drop_pipe(self, fd):
+  def drop_pipe(self, fd: int) -> None:
     """Ends that, so that who reads the pipe finds its end once `fd` closes."""
     with contextlib.suppress(OSError):
       self._socket.send(b'drop %d' % os.fstat(fd).st_ino)
 
-  def add_file(self, path):
+  def add_file(self, path: str) -> None:
     """Has the file (str) change as long as there is a folder for it."""
     with contextlib.suppress(OSError):
       self._socket.send(path.encode())
 
 
-def _serve(launcher, beat_secs):
+def _serve(launcher, beat_secs) -> None:
   pipes, paths, count = [], [], 0
   while True:
     deadline = time.monotonic() + beat_secs

@@ -1,5 +1,7 @@
 """A child that ends with its parent, and takes its process group with it."""
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import os
@@ -15,19 +17,19 @@ _LIBC = ctypes.CDLL(None)
 _MAX_FILES = 1 << 16
 
 
-def die_with_parent():
+def die_with_parent() -> None:
   """Has the kernel kill this process once its parent ends, however it ends."""
   _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def allow_many_files():
+def allow_many_files() -> None:
   """Lets this process have _MAX_FILES open files, if the system allows it."""
   soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
   soft = max(soft, min(most, _MAX_FILES))
   resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
 
 
-def has_ended(pid):
+def has_ended(pid: int) -> bool:
   """Whether a child has ended and waits to be reaped; kills its group then.
 
   Whatever the child has started is killed before the child is reaped: until
@@ -48,7 +50,9 @@ class Task:
   started ends with it.
   """
 
-  def __init__(self, words, env, stdout, grace_secs):
+  def __init__(
+    self, words: list[str], env, stdout: int, grace_secs: float
+  ) -> None:
     """Starts it.
 
     Args:
@@ -71,17 +75,17 @@ class Task:
     self.stdout = self._process.stdout
 
   @property
-  def kill_time(self):
+  def kill_time(self) -> float | None:
     """float, by time.monotonic, when it is killed; None while it may run."""
     return self._kill_time
 
-  def tell(self, signum):
+  def tell(self, signum) -> None:
     """Sends it a signal."""
     self._told_time = self._told_time or time.monotonic()
     if self._process.returncode is None:
       os.killpg(self._process.pid, signum)
 
-  def leave(self, signum=None):
+  def leave(self, signum=None) -> None:
     """Has it end, and `find_code` kill it after its grace.
 
     Args:
@@ -92,7 +96,7 @@ class Task:
       self.tell(signum or signal.SIGTERM)
     self._kill_time = self._kill_time or self._told_time + self._grace_secs
 
-  def find_code(self):
+  def find_code(self) -> int:
     """Returns its exit code (int), -n after signal n; None while it runs."""
     if self._kill_time is not None and time.monotonic() >= self._kill_time:
       self.tell(signal.SIGKILL)

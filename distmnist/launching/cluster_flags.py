@@ -1,5 +1,7 @@
 """The flags of launch: the shape of the cluster, and how it is run."""
 
+from __future__ import annotations
+
 from absl import flags
 
 from distmnist.common import cli, command_line, registry
@@ -84,7 +86,7 @@ DRY_RUN = flags.DEFINE_bool(
 )
 
 
-def make_job(train_flags, given):
+def make_job(train_flags: list[str], given: list[str]) -> jobs.Job:
   """Returns the jobs.Job that the flags describe.
 
   Args:
@@ -107,7 +109,7 @@ def make_job(train_flags, given):
   )
 
 
-def make_words(flag):
+def make_words(flag) -> list[str]:
   """Returns what a command line gives a flag, a list of str: a word per value.
 
   Args:
@@ -118,14 +120,14 @@ def make_words(flag):
   return [flag.serialize()]
 
 
-def is_secret(word):
+def is_secret(word: str) -> bool:
   """Whether others must not see the value of a flag (str) of launch."""
   name, _, setting = word.partition('=')
   is_setting = name == f'--{_SPARK_CONF}'
   return is_setting and command_line.is_secret(setting.partition('=')[0])
 
 
-def hide_secret(word):
+def hide_secret(word: str) -> str:
   """Returns a flag (str) of launch for others to read."""
   if not is_secret(word):
     return word
@@ -133,7 +135,7 @@ def hide_secret(word):
   return f'{name}={command_line.hide_secret(setting)}'
 
 
-def check_launcher_flags(chosen, also=None):
+def check_launcher_flags(chosen: str, also: str | None = None) -> None:
   """Refuses flags of other launchers.
 
   Args:
@@ -153,7 +155,7 @@ def check_launcher_flags(chosen, also=None):
         )
 
 
-def find_no_wait(launcher):
+def find_no_wait(launcher: str) -> str | None:
   """Returns the flag (str) for which a launcher only submits, or None.
 
   Args:

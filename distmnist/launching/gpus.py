@@ -1,12 +1,14 @@
 """Shares GPUs out among the tasks of this machine or of each host."""
 
+from __future__ import annotations
+
 import glob
 
 from distmnist.common import cli
 from distmnist.common.names import GPU_FILES
 
 
-def find_gpus(wanted, environ):
+def find_gpus(wanted: str, environ) -> list[str] | None:
   """Returns the devices to share out, [] to hide all, None to set nothing.
 
   Args:
@@ -34,7 +36,7 @@ def find_gpus(wanted, environ):
   return visible[: int(wanted)]
 
 
-def share_on_hosts(cluster, num_gpus):
+def share_on_hosts(cluster, num_gpus: int | None):
   """Returns the list of jobs.Task with the devices that each may see.
 
   Args:

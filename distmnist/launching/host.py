@@ -1,5 +1,7 @@
 """The contract for what a supervisor runs tasks on."""
 
+from __future__ import annotations
+
 import abc
 import os
 
@@ -13,7 +15,7 @@ class HostDiedError(cli.LostError):
     cause: str, how it ended.
   """
 
-  def __init__(self, message, cause):
+  def __init__(self, message: str, cause: str) -> None:
     super().__init__(message)
     self.cause = cause
 
@@ -39,7 +41,7 @@ class Host(abc.ABC):
   name = ''
   ends_as_one = False
 
-  def __init__(self):
+  def __init__(self) -> None:
     self.signals = []
     self.is_ready = False
     self.begun = []
@@ -50,7 +52,7 @@ class Host(abc.ABC):
     return self
 
   @abc.abstractmethod
-  def __exit__(self, *error):
+  def __exit__(self, *error) -> None:
     """Ends everything that it has started."""
 
   @property
@@ -59,7 +61,9 @@ class Host(abc.ABC):
     return os.getpid()
 
   @abc.abstractmethod
-  def start(self, name, argv, env, log, is_isolated=False, title=''):
+  def start(
+    self, name, argv, env, log, is_isolated: bool = False, title: str = ''
+  ) -> None:
     """Requests a task.
 
     Args:
@@ -76,11 +80,11 @@ class Host(abc.ABC):
     """
 
   @abc.abstractmethod
-  def signal(self, names, signum):
+  def signal(self, names, signum) -> None:
     """Sends a signal to those of the named tasks that run."""
 
   @abc.abstractmethod
-  def poll(self, timeout_secs=None):
+  def poll(self, timeout_secs=None) -> None:
     """Waits for an event or a signal; returns [(name, code)] of ended tasks.
 
     Code -n is signal n. None stands for a task that the host has lost although
@@ -92,10 +96,10 @@ class Host(abc.ABC):
     """
 
   @abc.abstractmethod
-  def kill(self):
+  def kill(self) -> None:
     """Ends the host at once, and with it everything that it has started."""
 
-  def restart(self):  # noqa: B027  Most hosts do not die.
+  def restart(self) -> None:  # noqa: B027  Most hosts do not die.
     """Makes it ready for tasks again after a HostDiedError; starts none.
 
     Does nothing where none is raised. Returns once the old tasks are gone:

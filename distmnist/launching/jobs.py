@@ -4,6 +4,8 @@ Pure: nothing here starts a process, opens a port or looks at the machine. A
 launcher takes the list and runs it; `--dry_run` prints it.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import shlex
 from typing import Any
@@ -58,7 +60,7 @@ class Job:
   num_cores: int | None = None
   record: Any = None
 
-  def flag(self, name):
+  def flag(self, name: str) -> str | None:
     """Returns the value (str) that train's flag `name` was given, or None."""
     return command_line.find_value(self.given, name)
 
@@ -85,43 +87,43 @@ class Task:
   env: tuple[tuple[str, str], ...] = ()
 
   @property
-  def name(self):
+  def name(self) -> str:
     if self.task_index is None:
       return self.job_name
     return f'{self.job_name} {self.task_index}'
 
   @property
-  def is_member(self):
+  def is_member(self) -> bool:
     """Whether it is part of the cluster: the others need it."""
     return self.job_name in ('ps', 'worker')
 
   @property
-  def address(self):
+  def address(self) -> str:
     return self.host if self.port is None else f'{self.host}:{self.port}'
 
   @property
-  def module(self):
+  def module(self) -> str:
     return self.argv[2]
 
-  def with_env(self, *more):
+  def with_env(self, *more) -> Task:
     """Returns the Task with more (name, value) in its `env`."""
     return dataclasses.replace(self, env=(*self.env, *more))
 
   @property
-  def command(self):
+  def command(self) -> str:
     """The task as one line for a shell."""
     env = [f'{name}={shlex.quote(value)}' for name, value in self.env]
     return ' '.join([*env, shlex.join(self.argv)])
 
 
 def make_tasks(
-  ps_hosts,
-  worker_hosts,
-  train_flags,
-  num_cores=None,
+  ps_hosts: list[str],
+  worker_hosts: list[str],
+  train_flags: list[str] | tuple[str, ...],
+  num_cores: int | None = None,
   gpus=None,
-  module=TRAIN,
-):
+  module: str = TRAIN,
+) -> list[Task] | None:
   """Returns the list of Task of a cluster: first the ps, then the workers.
 
   One worker without a ps is no cluster: it gets no cluster flags.
@@ -152,7 +154,7 @@ def make_tasks(
   # and tasks that compete for the cores are slower than one alone.
   worker_threads = max(1, (num_cores or 0) // len(worker_hosts))
 
-  def make_task(job, index, address, threads, env):
+  def make_task(job: str, index: int, address: str, threads: int, env) -> Task:
     host, _, port = address.rpartition(':')
     role = [f'--job_name={job}', f'--task_index={index}'] if hosts else []
     chosen = make_thread_flags(threads) if num_cores else []
@@ -168,13 +170,15 @@ def make_tasks(
   ]
 
 
-def list_roles(num_ps, num_workers, has_evaluator):
+def list_roles(
+  num_ps: int, num_workers: int, has_evaluator: bool
+) -> list[tuple[str, int]]:
   """Returns [(job name, task index), ...] of all tasks: first the ps."""
   counts = {'ps': num_ps, 'worker': num_workers, 'evaluator': has_evaluator}
   return [(job, i) for job, count in counts.items() for i in range(count)]
 
 
-def make_thread_flags(num_threads):
+def make_thread_flags(num_threads: int) -> list[str]:
   """Returns the flags (list of str) of a task that shares a machine's cores."""
   return [
     f'--intra_op_parallelism_threads={num_threads}',
@@ -182,7 +186,7 @@ def make_thread_flags(num_threads):
   ]
 
 
-def tell_min_workers(cluster, min_workers):
+def tell_min_workers(cluster: list[Task], min_workers) -> list[Task]:
   """Returns the list of Task, told how many workers are enough.
 
   Args:
@@ -195,7 +199,9 @@ def tell_min_workers(cluster, min_workers):
   return [task.with_env(told) for task in cluster]
 
 
-def make_evaluator_tasks(job, host='127.0.0.1', num_threads=None):
+def make_evaluator_tasks(
+  job: Job, host: str = '127.0.0.1', num_threads: int | None = None
+) -> list[Task]:
   """Returns a list of the Task that evaluates checkpoints, [] if not wanted.
 
   It serves on no port: no task waits for it.
@@ -213,20 +219,24 @@ def make_evaluator_tasks(job, host='127.0.0.1', num_threads=None):
   return [Task('evaluator', 0, host, None, argv, _pin([]))]
 
 
-def describe_size(num_ps, num_workers, has_evaluator):
+def describe_size(num_ps: int, num_workers: int, has_evaluator) -> str:
   """Returns how many tasks a run has (str)."""
   plural = 's' if num_workers > 1 else ''
   more = ' with an evaluator' if has_evaluator else ''
   return f'{num_ps} ps and {num_workers} worker{plural}{more}'
 
 
-def make_data_task(train_flags, module=TRAIN):
+def make_data_task(
+  train_flags: list[str] | tuple[str, ...], module: str = TRAIN
+) -> Task:
   """Returns the Task that makes sure the data set is there, then ends."""
   argv = ('python', '-m', module, *train_flags, '--download_only')
   return Task('data', None, '127.0.0.1', None, argv)
 
 
-def check_train_flags(train_flags, remedy=None):
+def check_train_flags(
+  train_flags: list[str] | tuple[str, ...], remedy=None
+) -> None:
   """Refuses flags that would make a task believe it is another one.
 
   Args:
@@ -245,7 +255,7 @@ def check_train_flags(train_flags, remedy=None):
       raise cli.UsageError(f"--{name} is the launcher's to set: {instead}")
 
 
-def split_options(flag_name, text):
+def split_options(flag_name: str, text: str) -> list[str] | None:
   """Returns the words (list of str) of a flag's value, as a shell splits it.
 
   Raises:
@@ -257,7 +267,7 @@ def split_options(flag_name, text):
     raise cli.UsageError(f'--{flag_name}={text}: {error}') from error
 
 
-def _pin(gpus, worker_index=0):
+def _pin(gpus, worker_index: int = 0) -> tuple[tuple[str, str], ...]:
   if gpus is None:
     return ()
   device = gpus[worker_index % len(gpus)] if gpus else ''

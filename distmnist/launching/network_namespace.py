@@ -8,6 +8,8 @@ A launcher without the right to make one (CAP_SYS_ADMIN) makes it within a new
 user namespace, where the kernel lets users do that.
 """
 
+from __future__ import annotations
+
 import ctypes
 import errno
 import fcntl
@@ -29,12 +31,12 @@ class Namespace:
       namespace, if it has one.
   """
 
-  def __init__(self, fds):
+  def __init__(self, fds) -> None:
     self.fds = list(fds)
     for fd in self.fds:
       os.set_inheritable(fd, False)
 
-  def enter(self):
+  def enter(self) -> None:
     """Moves this single-threaded process into it; cannot be undone.
 
     Raises:
@@ -44,7 +46,7 @@ class Namespace:
     for fd in self.fds:
       _call('setns', fd, 0)
 
-  def close(self):
+  def close(self) -> None:
     while self.fds:
       os.close(self.fds.pop())
 
@@ -70,7 +72,7 @@ def make_namespace():
   return Namespace(fds)
 
 
-def _make_in_child(parent):
+def _make_in_child(parent) -> None:
   try:
     try:
       _call('unshare', _CLONE_NEWNET)
@@ -88,7 +90,7 @@ def _make_in_child(parent):
     os._exit(0)
 
 
-def _unshare_as_user():
+def _unshare_as_user() -> None:
   ids = (('uid', os.geteuid()), ('gid', os.getegid()))
   _call('unshare', _CLONE_NEWUSER | _CLONE_NEWNET)
   # The kernel requires this before an unprivileged user maps groups.
@@ -97,13 +99,13 @@ def _unshare_as_user():
     _write(f'/proc/self/{kind}_map', f'{number} {number} 1')
 
 
-def _bring_loopback_up():
+def _bring_loopback_up() -> None:
   request = struct.pack('16sh22x', b'lo', _IFF_UP)
   with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as anything:
     fcntl.ioctl(anything, _SIOCSIFFLAGS, request)
 
 
-def _write(path, text):
+def _write(path, text) -> None:
   # One write, and none at close: the kernel accepts such a file only once.
   fd = os.open(path, os.O_WRONLY)
   try:
@@ -114,7 +116,7 @@ def _write(path, text):
     os.close(fd)
 
 
-def _call(name, *args):
+def _call(name, *args) -> None:
   if getattr(ctypes.CDLL(None, use_errno=True), name)(*args) == -1:
     number = ctypes.get_errno()
     # The kernel reports a limit of 0 user namespaces as a full disk.

@@ -4,6 +4,8 @@ This way the other hosts need not have it, and a job that waits in a queue runs
 the file as it was when submitted. A task reads it by common/sent_file.py.
 """
 
+from __future__ import annotations
+
 import os
 import posixpath
 
@@ -14,7 +16,7 @@ from distmnist.common.names import SENT_FILE
 _MAX_PACKED = 100_000
 
 
-def read(named):
+def read(named: str | None) -> bytes | None:
   """Returns the bytes of the file that --problem names, or None.
 
   Args:
@@ -41,7 +43,7 @@ def read(named):
   return source
 
 
-def make_flags(named, folder):
+def make_flags(named: str | None, folder: str) -> tuple[str, ...]:
   """Returns the flags (tuple of str) for tasks that have the file in a folder.
 
   Args:
@@ -53,7 +55,7 @@ def make_flags(named, folder):
   return (f'--problem={posixpath.join(folder, posixpath.basename(named))}',)
 
 
-def make_env(named):
+def make_env(named: str | None) -> tuple[tuple[str, str], ...] | None:
   """Returns the variables, a tuple of (name, value), that send the file.
 
   Args:

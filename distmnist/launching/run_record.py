@@ -6,6 +6,8 @@ distmnist.stop` reaches this process as SIGINT, so that every launcher that
 waits does what it does on Ctrl-C; so does the loss of the folder.
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
@@ -13,6 +15,7 @@ import secrets
 import signal
 import socket
 import threading
+from collections.abc import Iterator
 
 from distmnist.common import cli, command_line, owner, owner_file, signals
 from distmnist.common.names import LAUNCH_ID
@@ -32,7 +35,14 @@ class RunRecord:
     is_asked_to_stop: bool, whether somebody has left a request to stop.
   """
 
-  def __init__(self, logdir, launcher, flags, sidecars=(), launch_flags=()):
+  def __init__(
+    self,
+    logdir: str | None,
+    launcher: str,
+    flags: tuple[str, ...],
+    sidecars=(),
+    launch_flags: tuple[str, ...] = (),
+  ) -> None:
     """
     Args:
       logdir: str or None.
@@ -56,7 +66,7 @@ class RunRecord:
     self.code = 1
     self.loss = None
 
-  def take(self, logdir):
+  def take(self, logdir: str) -> None:
     """Makes this process the launcher that writes in `logdir`, to the end.
 
     Does nothing when called again.
@@ -69,7 +79,7 @@ class RunRecord:
       self._folder.enter_context(owner.held_by_launcher(logdir, self._lose))
       self._is_taken = True
 
-  def begin(self, tasks, logs_dir, launch=None):
+  def begin(self, tasks, logs_dir: str, launch: str | None = None) -> None:
     """Begins the lines, once the folder belongs to this launcher.
 
     Args:
@@ -102,7 +112,7 @@ class RunRecord:
       self._stack.enter_context(make(self.logdir, logs_dir))
     self._stack.enter_context(watch)
 
-  def update(self, records):
+  def update(self, records) -> None:
     """Writes which tasks have started or ended since the last call.
 
     Args:
@@ -120,16 +130,16 @@ class RunRecord:
         text = str(record.failure.cause) if record.code else ''
         self._write('ended', name, code=record.code, text=text)
 
-  def _write(self, event, about, **fields):
+  def _write(self, event: str, about: str, **fields) -> None:
     self._writer.write('event', event=event, about=about, **fields)
 
-  def leave(self):
+  def leave(self) -> None:
     """Writes that the tasks go on without this launcher, which ends no run."""
     if self._writer:
       self._writer.write('event', event='left')
       self._writer = None
 
-  def close(self):
+  def close(self) -> None:
     """Writes the end of the launch, and ends the sidecars.
 
     The launch has its code: a signal now does no more than kill them, and end
@@ -148,7 +158,7 @@ class RunRecord:
       if self._writer and not self.loss:
         self._merge_traces()
 
-  def _merge_traces(self):
+  def _merge_traces(self) -> None:
     why = ''
     try:
       with signals.raising():
@@ -164,7 +174,7 @@ class RunRecord:
         f'{cli.name_command("report")} --logdir={self.logdir} makes it'
       )
 
-  def _stop(self, who, is_taken):
+  def _stop(self, who: str, is_taken: bool) -> bool:
     """Obeys a request to stop this run; returns whether it does (bool)."""
     del is_taken  # If so, by an earlier launcher that is gone.
     if not self._writer:
@@ -180,17 +190,17 @@ class RunRecord:
     self._interrupt()
     return True
 
-  def _lose(self, error):
+  def _lose(self, error: cli.LostError) -> None:
     self.loss = error
     _log.info(str(error))
     self._interrupt()
 
-  def _interrupt(self):
+  def _interrupt(self) -> None:
     if not self._is_over.is_set():
       os.kill(os.getpid(), signal.SIGINT)
 
 
-def _find_within(path, folder):
+def _find_within(path: str, folder: str) -> str:
   """Returns `path` relative to `folder` if it is inside, else absolute."""
   path, folder = os.path.abspath(path), os.path.abspath(folder)
   is_inside = path.startswith(os.path.join(folder, ''))
@@ -198,7 +208,7 @@ def _find_within(path, folder):
 
 
 @contextlib.contextmanager
-def opened(job, launcher, sidecars=()):
+def opened(job, launcher: str, sidecars=()) -> Iterator[RunRecord]:
   """Yields the RunRecord of a launch, and closes it at the end.
 
   Args:
@@ -222,7 +232,7 @@ def opened(job, launcher, sidecars=()):
     raise mine.loss
 
 
-def find_folder(words):
+def find_folder(words: tuple[str, ...]) -> str | None:
   """Returns the log directory (str) to which tasks can append lines, or None.
 
   Lines cannot be appended in a store.

@@ -1,5 +1,7 @@
 """Runs the tasks of a launcher to their end, and shows them to the user."""
 
+from __future__ import annotations
+
 import dataclasses
 import logging
 
@@ -39,14 +41,14 @@ DEFAULTS = Options()
 
 
 def run(
-  tasks,
+  tasks: list[jobs.Task],
   host,
-  logs_dir,
-  where,
-  data_task=None,
-  show_logs='chief',
-  options=DEFAULTS,
-):
+  logs_dir: str,
+  where: str,
+  data_task: jobs.Task | None = None,
+  show_logs: str = 'chief',
+  options: Options = DEFAULTS,
+) -> int:
   """Runs `tasks` on a host to their end.
 
   The first task that fails for good stops the others, and is named last on the
@@ -114,7 +116,11 @@ def run(
   return 0
 
 
-def run_to_end(group, tasks, limits):
+def run_to_end(
+  group: task_group.TaskGroup,
+  tasks: list[jobs.Task],
+  limits: restart_policy.Limits,
+):
   """Starts all tasks; returns those that still run when the run is over.
 
   Args:
@@ -131,12 +137,12 @@ def run_to_end(group, tasks, limits):
   return left or group.wait(tasks, _EVALUATE_SECS)
 
 
-def _ends_with_chief(limits):
+def _ends_with_chief(limits: restart_policy.Limits) -> bool:
   # With restarts the others may have lost what they need to end.
   return limits.max_restarts or limits.min_workers is not None
 
 
-def say_late(tasks, limits, logs_dir):
+def say_late(tasks, limits: restart_policy.Limits, logs_dir: str) -> None:
   """Names tasks that were stopped, as the training was complete without them.
 
   Args:
@@ -150,13 +156,13 @@ def say_late(tasks, limits, logs_dir):
     _log.info(endings.describe_late(task, secs, waited_for, logs_dir))
 
 
-def describe(tasks):
+def describe(tasks: list[jobs.Task]) -> str:
   """Returns how many ps and workers there are (str)."""
   names = [task.job_name for task in tasks]
   return jobs.describe_size(*map(names.count, ('ps', 'worker', 'evaluator')))
 
 
-def _get_data(group, data_task):
+def _get_data(group: task_group.TaskGroup, data_task: jobs.Task):
   """Runs the task that gets the data; returns it in a list if it still runs."""
   group.start(data_task)
   left = group.wait([data_task])
@@ -168,7 +174,7 @@ def _get_data(group, data_task):
 class PidLines:
   """Waits for the first pid of each process, then prints all in one line."""
 
-  def __init__(self, names):
+  def __init__(self, names) -> None:
     """
     Args:
       names: iterable of str, the processes to wait for.
@@ -176,7 +182,7 @@ class PidLines:
     self._missing = set(names)
     self._first = {}
 
-  def note(self, name, pid, attempt):
+  def note(self, name: str, pid: int, attempt: int) -> None:
     """Takes the pid of a task, or of its host, that has begun.
 
     None stands for a task elsewhere: then there is nothing here to be named.
@@ -193,7 +199,7 @@ class PidLines:
     if not self._missing:
       self._log_all()
 
-  def _log_all(self):
+  def _log_all(self) -> None:
     shown = [f'{name} {pid}' for name, pid in self._first.items()]
     more = len(shown) - _MAX_PIDS
     if more > 0:

@@ -10,6 +10,8 @@ train itself, which imports them: a flag that comes from a module of the file's
 own, for example.
 """
 
+from __future__ import annotations
+
 import ast
 import contextlib
 import difflib
@@ -38,7 +40,7 @@ _OF_A_LAUNCH = 'num_ps', 'num_workers', 'launcher', 'max_restarts', 'logs_dir'
 MANIFEST = pathlib.Path(__file__).with_suffix('.json')
 
 
-def expand(words):
+def expand(words: list[str]) -> list[str]:
   """Returns `words` (list of str) with each --flagfile among them expanded.
 
   Raises:
@@ -50,7 +52,7 @@ def expand(words):
     raise cli.UsageError(str(error)) from error
 
 
-def check(words):
+def check(words: list[str]):
   """Checks names, types and bounds of the flags `words` (list of str).
 
   A flag that only train itself can know is left to train: one that the user's
@@ -98,7 +100,7 @@ def check(words):
   return values
 
 
-def _find_own_problems():
+def _find_own_problems() -> list[str]:
   """Returns the names of the problems whose flags are all in their file."""
   found = registry.find(names.PROBLEMS)
   return [n for n, m in found.items() if m.startswith(f'{PACKAGE}.')]
@@ -117,7 +119,7 @@ def _suggest(name, known):
   return f': did you mean --{" or --".join(found)}?' if found else ''
 
 
-def _explain_order(name, words):
+def _explain_order(name: str, words: list[str]) -> cli.UsageError:
   """Returns the cli.UsageError about a flag of the launcher after the `--`.
 
   Args:
@@ -132,12 +134,12 @@ def _explain_order(name, words):
   )
 
 
-def is_known(name):
+def is_known(name: str) -> bool:
   """Whether train has a flag of this name, or a bool that it turns off."""
   return _has(_define(), name)
 
 
-def _has(values, name):
+def _has(values, name: str) -> bool:
   """Whether a flags.FlagValues has this flag, or a bool that it turns off."""
   return name in values or (
     name.startswith('no')
@@ -146,7 +148,7 @@ def _has(values, name):
   )
 
 
-def find_idle(words):
+def find_idle(words: list[str]):
   """Returns the names of flags that could as well be left out.
 
   Args:
@@ -184,7 +186,9 @@ def _read_manifest():
   return json.loads(MANIFEST.read_bytes())
 
 
-def _define_flag(values, name, kind, room=None, **how):
+def _define_flag(
+  values, name: str, kind: str, room: str | None = None, **how
+) -> None:
   """Defines a flag in `values` by the function flags.DEFINE_`kind`.
 
   Args:
@@ -198,7 +202,7 @@ def _define_flag(values, name, kind, room=None, **how):
   getattr(flags, f'DEFINE_{kind}')(name, help='', flag_values=values, **how)
 
 
-def _find_others():
+def _find_others() -> list[str]:
   """Returns the modules (list of str) that other packages add to train."""
   rooms = {found.get('room') for found in _read_manifest().values()}
   return [
@@ -221,7 +225,7 @@ def _copy(flag):
   )
 
 
-def check_combination(words, num_ps, num_workers):
+def check_combination(words, num_ps, num_workers) -> None:
   """Has train check whether its flags fit each other and the cluster.
 
   Checks that need data, a GPU or a folder are left to the hosts.
@@ -255,7 +259,7 @@ def check_combination(words, num_ps, num_workers):
     raise cli.UsageError(mistake, 'train')
 
 
-def _get_source(module):
+def _get_source(module: str) -> str | None:
   """Returns the source (str) of another package's module.
 
   Raises:
@@ -269,7 +273,7 @@ def _get_source(module):
   return spec.loader.get_source(module) or ''
 
 
-def _define_from(source, values):
+def _define_from(source: bytes | str, values) -> None:
   """Defines the flags of a source in `values`, as far as they can be read.
 
   Their definitions may use literals, names of literals at the top level, and
@@ -300,7 +304,7 @@ def _define_from(source, values):
         eval(code, {**known, 'define': define})
 
 
-def _read_problem(named):
+def _read_problem(named: str | None) -> bytes:
   """Returns the source (bytes) of a problem, b'' if it is not found.
 
   Args:

@@ -7,6 +7,8 @@ training also finds out that this center is not its own. The note is a table,
 and so needs no initialisation and is in no checkpoint.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
@@ -15,7 +17,7 @@ from distmnist.common import cli
 class CenterFlags:
   """The notes on all ps, in the default graph."""
 
-  def __init__(self, cluster):
+  def __init__(self, cluster) -> None:
     self._run = tf.placeholder(tf.string, [1], 'run')
     self._sizes, self._raises, self._found = [], [], []
     for i in range(cluster.num_ps):
@@ -36,19 +38,19 @@ class CenterFlags:
           )
         )
 
-  def build_missing(self):
+  def build_missing(self) -> tf.Tensor:
     """Returns a string tensor [n] that names each ps without a note."""
     names = [f'center_is_whole on ps {i}' for i in range(len(self._sizes))]
     return tf.boolean_mask(names, tf.equal(tf.stack(self._sizes), 0))
 
-  def raise_all(self, session, run):
+  def raise_all(self, session: tf.Session, run: str) -> None:
     """Notes on each ps that the center is whole, and of training `run` (str).
 
     `run` is empty where there is no log directory to identify a training.
     """
     session.run(self._raises, {self._run: [run]})
 
-  def check_run(self, session, run):
+  def check_run(self, session: tf.Session, run: str) -> None:
     """Checks that the whole center may be taken over.
 
     Raises:

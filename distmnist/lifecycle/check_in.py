@@ -4,6 +4,8 @@ From the heartbeat table (heartbeats.py) a task finds out that its hosts or
 flags differ from the others', or that another process is the same task.
 """
 
+from __future__ import annotations
+
 import time
 
 from distmnist.cluster import errors
@@ -15,7 +17,9 @@ from distmnist.lifecycle import consistency
 class CheckIn:
   """Reads the rows of other tasks, and compares them with this task."""
 
-  def __init__(self, cluster, beats, settings, stop):
+  def __init__(
+    self, cluster, beats, settings: dict[str, int | str], stop
+  ) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -30,12 +34,12 @@ class CheckIn:
     self._others = cluster.other_addresses('ps', 'worker')
     self._rows = {}  # Name: (row, settings).
 
-  def find_life(self, name):
+  def find_life(self, name: str) -> str | None:
     """Returns the `life` of the task called `name`, or None."""
     row, _ = self._rows.get(name) or ({}, {})
     return row.get('life')
 
-  def run(self):
+  def run(self) -> None:
     """Writes this task's row, and waits for the rows it needs to begin.
 
     Raises:
@@ -70,7 +74,7 @@ class CheckIn:
       self._stop.wait(wait.choose_pause())
     self._compare(deadline)
 
-  def compare_with_chief(self):
+  def compare_with_chief(self) -> None:
     """To be called by a worker once it has seen that the chief is up.
 
     Raises:
@@ -80,7 +84,7 @@ class CheckIn:
     self._beats.ask(self._read_chief, deadline)
     self._compare(deadline)
 
-  def look_for_chief(self):
+  def look_for_chief(self) -> None:
     """Like compare_with_chief, for a chief that may start after this task.
 
     Raises:
@@ -91,29 +95,29 @@ class CheckIn:
       # A table that is slow for a second is no reason to give up.
       self._compare(time.monotonic() + self._cluster.start_timeout_secs)
 
-  def _exchange_rows(self):
+  def _exchange_rows(self) -> None:
     self._beats.claim()
     for name in self._find_compared():
       self._rows[name] = self._beats.read_row(name)
 
-  def _read_chief(self):
+  def _read_chief(self) -> None:
     self._rows[CHIEF] = self._beats.read_row(CHIEF)
 
-  def _find_needed(self):
+  def _find_needed(self) -> list[str]:
     """Returns the names of the tasks that this one cannot begin without."""
     if self._cluster.job_name == 'ps':
       return []
     names = self._cluster.addresses('ps') or [CHIEF]
     return [name for name in names if name in self._others]
 
-  def _find_compared(self):
+  def _find_compared(self) -> list[str]:
     """Returns the names of the tasks that this one must match, if up."""
     names = [*self._cluster.addresses('ps')]
     if self._cluster.job_name == 'worker':
       names.append(CHIEF)
     return [name for name in names if name in self._others]
 
-  def _refuse_duplicate(self, deadline):
+  def _refuse_duplicate(self, deadline: float) -> None:
     """Checks that no living process has a row under our name.
 
     Raises:
@@ -128,7 +132,7 @@ class CheckIn:
         f'{row["host"]}: give this one another --task_index, or stop that one'
       )
 
-  def _compare(self, deadline):
+  def _compare(self, deadline: float) -> None:
     """Compares our settings with those of living tasks.
 
     Every task compares what it shares with each ps: the hosts, the program and

@@ -1,5 +1,7 @@
 """Tasks of one run have the same flags, hosts, code and TensorFlow."""
 
+from __future__ import annotations
+
 import hashlib
 import logging
 
@@ -56,7 +58,7 @@ _PROGRAM = {
 }
 
 
-def settings_from_flags(cluster):
+def settings_from_flags(cluster) -> dict[str, int | str]:
   """Returns {name: value}, this task's settings that all must agree on.
 
   For a ps these are its hosts and its program: it needs no other flags.
@@ -70,12 +72,12 @@ def settings_from_flags(cluster):
   return settings | _imported | {'code': _CODE, 'tensorflow': tf.__version__}
 
 
-def note_problem(source):
+def note_problem(source: bytes) -> None:
   """Makes the source (bytes) of a problem a setting all must agree on."""
   _imported['problem_code'] = hashlib.sha256(source).hexdigest()[:12]
 
 
-def hash_code(folder=PACKAGE_DIR):
+def hash_code(folder=PACKAGE_DIR) -> str:
   """Returns a hash of the .py files below `folder`, 12 hexadecimal digits."""
   digest = hashlib.sha256()
   for path in sorted(folder.rglob('*.py')):
@@ -89,7 +91,9 @@ def hash_code(folder=PACKAGE_DIR):
 _CODE = hash_code()
 
 
-def find_differences(mine, theirs, is_ps):
+def find_differences(
+  mine: dict[str, int | str], theirs: dict[str, int | str], is_ps: bool
+) -> list[str]:
   """Returns a list of str, one for each setting in which two tasks differ.
 
   Args:
@@ -105,14 +109,14 @@ def find_differences(mine, theirs, is_ps):
   ]
 
 
-def _show(name, settings):
+def _show(name: str, settings: dict[str, int | str]) -> str:
   value = settings.get(name)
   if name in _PROGRAM:
     return f'{_PROGRAM[name]} {value}'
   return f'--{name}={"(not given)" if value is None else value}'
 
 
-def check_logdir(watchdog, logdir):
+def check_logdir(watchdog, logdir) -> None:
   """Says so if this worker does not share the chief's folder.
 
   Only the chief writes and reads checkpoints, so nothing is lost if it does

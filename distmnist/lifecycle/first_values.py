@@ -7,9 +7,12 @@ and get the chief's from the strategy; once any worker has made steps, all go on
 with its values, and nothing is restored.
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import types
+from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 
@@ -31,7 +34,7 @@ _log = logging.getLogger(__name__)
 class FirstValues:
   """Takes over, restores or initialises the variables of a worker."""
 
-  def __init__(self, task, restart, center_flags, hooks):
+  def __init__(self, task, restart, center_flags, hooks) -> None:
     """
     Args:
       task: task.Task.
@@ -50,12 +53,12 @@ class FirstValues:
     if self._cluster.is_chief:
       self._restorer = restoring.Restorer(device=self._cluster.cpu_device)
 
-  def set_in(self, scaffold, session):
+  def set_in(self, scaffold, session: tf.Session) -> None:
     """Gives the variables their values; the init_fn of `scaffold`."""
     with errors.naming_losses():
       self._set_in(scaffold, session)
 
-  def _set_in(self, scaffold, session):
+  def _set_in(self, scaffold, session: tf.Session) -> None:
     member = self._member
     if member and member.is_given:
       if not member.has_values:
@@ -104,7 +107,7 @@ class FirstValues:
     if self._center_flags:
       self._center_flags.raise_all(session, self._restart.run)
 
-  def _check_first_rows(self, session, sources):
+  def _check_first_rows(self, session: tf.Session, sources) -> None:
     """Raises cli.UsageError if rows that a table is given are wrong.
 
     Here, as the others wait for the variables as long as this chief beats.
@@ -114,11 +117,13 @@ class FirstValues:
     except ValueError as error:
       raise cli.UsageError(str(error)) from error
 
-  def _load_first(self, session):
+  def _load_first(self, session: tf.Session):
     with session.graph.as_default(), _reading():
       return fed_initial_values.load_first()
 
-  def _initialize(self, session, first=types.MappingProxyType({})):
+  def _initialize(
+    self, session: tf.Session, first=types.MappingProxyType({})
+  ) -> None:
     with session.graph.as_default():
       given = fed_initial_values.make_feed(first)
       has_tables = bool(tf.get_collection(sparse_table.TABLES))
@@ -135,7 +140,7 @@ class FirstValues:
 
 
 @contextlib.contextmanager
-def _reading():
+def _reading() -> Iterator[None]:
   """Lets even a first attempt begin again if another run's checkpoint is gone.
 
   It was whole when it was found, and that run goes on: the next attempt finds

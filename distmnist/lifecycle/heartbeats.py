@@ -7,6 +7,8 @@ that finds another process's beat under its own name was replaced while it stood
 still; it ends at once, and saves nothing.
 """
 
+from __future__ import annotations
+
 import logging
 import math
 import os
@@ -14,6 +16,8 @@ import pathlib
 import socket
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -36,7 +40,7 @@ _NUM_BEATS_TO_SEE = 3
 _BEAT_LOOK_SECS = 0.2
 
 
-def find_place():
+def find_place() -> str:
   """Returns a str that two processes share if they cannot share a port.
 
   The host name will not do: clones and containers share it.
@@ -56,7 +60,9 @@ class Heartbeats:
     is_closed: threading.Event, which ends the beats.
   """
 
-  def __init__(self, cluster, server, settings, stalls, stop):
+  def __init__(
+    self, cluster, server, settings: dict[str, int | str], stalls, stop
+  ) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -89,28 +95,32 @@ class Heartbeats:
       self._calls = table_calls.TableCalls(cluster, self.is_closed, stop)
 
   @property
-  def life(self):
+  def life(self) -> str:
     """str, different in each process."""
     return f'{self._life:016x}'
 
   @property
-  def can_begin(self):
+  def can_begin(self) -> bool:
     """Whether there is a table, and this task has not begun to beat there."""
     return self._table is not None and not self._num_beats
 
-  def claim(self):
+  def claim(self) -> None:
     """Writes this task's row and first beat, over any that are there."""
     self._num_beats = 1
     self._table.write(self._row, self._settings)
     self._table.claim(self._make_beat())
     self._table.write_busy('')  # Not what an earlier life was doing.
 
-  def _make_beat(self):
+  def _make_beat(self) -> heartbeat_table.Beat:
     return heartbeat_table.Beat(
       self._life, self._num_beats, self._stalls.num_steps
     )
 
-  def read_row(self, name):
+  def read_row(
+    self, name: str
+  ) -> (
+    tuple[dict[str, int | str], dict[str, int | str] | dict[str, str]] | None
+  ):
     """Returns (row, settings) of the task called `name`, or None.
 
     Raises:
@@ -119,7 +129,7 @@ class Heartbeats:
     """
     return self._table.read(name)
 
-  def read_beats(self):
+  def read_beats(self) -> None:
     """Reads the beats of all tasks; ended tasks' beats stay in the table."""
     beats = self._table.read_beats()
     self._last_answer = self._last_read = now = time.monotonic()
@@ -153,11 +163,11 @@ class Heartbeats:
       return None
     return self._last_read - self._last_change[name]
 
-  def secs_without_answer(self):
+  def secs_without_answer(self) -> float:
     """Returns for how many seconds the table has not answered, a float."""
     return time.monotonic() - self._last_answer
 
-  def may_be_replaced(self):
+  def may_be_replaced(self) -> bool:
     """Whether another process may have taken this task's place (bool).
 
     One that finds our row in the table does so if it sees no beat for as long.
@@ -176,13 +186,15 @@ class Heartbeats:
       self.ask(self.read_beats, deadline)
     return name in self._have_beaten
 
-  def ask(self, ask, deadline):
+  def ask(
+    self, ask: Callable[..., Any], deadline: float
+  ) -> tuple[dict[str, int | str], dict[str, int | str]] | None:
     """Returns what `ask()` returns; see TableCalls.call."""
     answer = self._calls.call(ask, deadline)
     self._last_answer = time.monotonic()
     return answer
 
-  def keep_beating(self, look):
+  def keep_beating(self, look: Callable[..., Any]) -> None:
     """Beats until `is_closed` is set; for a thread of its own.
 
     Args:
@@ -205,14 +217,14 @@ class Heartbeats:
       except Exception as error:  # A task that does not beat is taken for dead.
         _log.info(f'a beat failed, and the next is tried: {error!r}')
 
-  def _tell_busy(self):
+  def _tell_busy(self) -> None:
     """Tells the others what this task has begun or ended to take long over."""
     text = self._stalls.describe_own()
     if text != self._told:
       self._table.write_busy(text)
       self._told = text
 
-  def _beat_once(self):
+  def _beat_once(self) -> None:
     self._num_beats += 1
     before = self._table.beat(self._make_beat())
     self._last_answer = time.monotonic()
@@ -223,7 +235,7 @@ class Heartbeats:
       self._stop.end_at_once(errors.make_replaced(self._cluster.name))
 
 
-def _describe_process(life, place):
+def _describe_process(life: str, place: str) -> dict[str, int | str]:
   """Returns the row of this process in the table, a dict."""
   return {
     'life': life,

@@ -5,10 +5,14 @@ been killed before it had evaluated and reported the run, and can do so alone.
 Without a ps it is the chief that has left, or all workers but the chief.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import time
 import types
+from collections.abc import Callable
+from typing import Any
 
 from distmnist.cluster import probing, stop_request
 from distmnist.common import cli
@@ -19,7 +23,7 @@ _PATIENCE_SECS = 5.0
 _LOOK_SECS = 0.2
 
 
-def has_ended(cluster, restart, pause):
+def has_ended(cluster, restart, pause: Callable[..., Any]) -> bool:
   """Whether the run is at its last step, and those it needs have left.
 
   It takes some seconds to be sure, except for a worker that its launcher has

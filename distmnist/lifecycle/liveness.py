@@ -9,7 +9,11 @@ answered: otherwise a rule with local steps would train on, with the other's
 batches.
 """
 
+from __future__ import annotations
+
 import time
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -25,10 +29,10 @@ class LivenessHook(tf.train.SessionRunHook):
   def __init__(
     self,
     task,
-    steps_wait_for_others=False,
-    describe_wait=None,
-    find_loss=None,
-  ):
+    steps_wait_for_others: bool = False,
+    describe_wait: Callable[..., Any] | None = None,
+    find_loss: Callable[..., Any] | None = None,
+  ) -> None:
     """
     Args:
       task: task.Task of a worker, already serving.
@@ -42,10 +46,10 @@ class LivenessHook(tf.train.SessionRunHook):
     self._describe_wait = describe_wait
     self._losses = incarnations.LossWatch(task.cluster, task.server, find_loss)
 
-  def begin(self):
+  def begin(self) -> None:
     self._losses.build()
 
-  def after_create_session(self, session, coord):
+  def after_create_session(self, session: tf.Session, coord) -> None:
     # The only place where session.run is replaced. The graph may grow, but what
     # it has stays: what is remembered of it is valid.
     remembered = repeated_runs.RepeatedRuns(session)
@@ -53,7 +57,7 @@ class LivenessHook(tf.train.SessionRunHook):
     self._losses.watch_session(session)
     self._task.stalls.busy('the start of a session', waits_for_others=True)
 
-  def before_run(self, run_context):
+  def before_run(self, run_context) -> None:
     self._losses.note_move()
     self._task.stalls.step_begins(
       self._steps_wait_for_others, self._describe_wait
@@ -61,16 +65,16 @@ class LivenessHook(tf.train.SessionRunHook):
     if self._task.server:
       self._keep_place()
 
-  def after_run(self, run_context, run_values):
+  def after_run(self, run_context, run_values) -> None:
     self._losses.note_move()
     self._task.stalls.step_ends()
     self._task.stalls.busy('what follows a step')
 
-  def end(self, session):
+  def end(self, session: tf.Session) -> None:
     self._losses.close()
     self._task.stalls.busy('the end')
 
-  def _keep_place(self):
+  def _keep_place(self) -> None:
     """Waits while the last answer to a beat is too old.
 
     Raises:

@@ -6,6 +6,8 @@ worker still accepts connections; it counts as gone after a longer silence, and
 finds out when it wakes (batch_hook.BatchHook).
 """
 
+from __future__ import annotations
+
 import time
 
 from distmnist.cluster import probing
@@ -18,7 +20,7 @@ _NUM_LOOKS = 4
 class LostWorkers:
   """What one worker knows of the others."""
 
-  def __init__(self, cluster, watchdog, warn_secs):
+  def __init__(self, cluster, watchdog, warn_secs: float) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -33,7 +35,7 @@ class LostWorkers:
     self._next_look = 0.0
     self._found = []
 
-  def find(self):
+  def find(self) -> list[int]:
     """Returns the indices of the workers that are gone, a list of int.
 
     To be called repeatedly during a wait; it looks twice a second.

@@ -1,5 +1,7 @@
 """The life of a parameter server: it serves until all workers are done."""
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import math
@@ -84,7 +86,7 @@ def run_ps(task):
 class _WorkerLiveness:
   """Tracks which workers are alive, so that a ps without workers exits."""
 
-  def __init__(self, cluster, watchdog, stalls):
+  def __init__(self, cluster, watchdog, stalls) -> None:
     self._cluster = cluster
     self._watchdog, self._stalls = watchdog, stalls
     self._first_time = self._last_sign = time.monotonic()
@@ -92,7 +94,7 @@ class _WorkerLiveness:
     self._next_line = self._first_time + stalls.warn_secs
     self._said = {}
 
-  def check(self, workers):
+  def check(self, workers: dict[str, str]) -> bool:
     """Logs which of `workers`, {name: address}, have fallen silent.
 
     Returns:
@@ -149,7 +151,7 @@ def _describe_end():
   return '' if step is None else logdirs.describe_end(logdir, step)
 
 
-def _request_checkpoint(cluster, server, messages, stop):
+def _request_checkpoint(cluster, server, messages, stop) -> None:
   """Asks the chief for a checkpoint, as the shards here are about to be lost.
 
   If the chief is up but does not save in time, the stop says so.

@@ -11,6 +11,8 @@ what an optimizer keeps beside it, consists of blocks of rows. Each block gets
 longer; the new rows at its end are like the one that is never used.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import logging
@@ -92,7 +94,7 @@ class Values:
     self,
     variables: list | dict[str, tf.Variable] | None = None,
     stored: stored_table.StoredTables | None = None,
-  ):
+  ) -> None:
     """
     Args:
       variables: list of tf.Variable; of a partitioned one, its shards. Or a
@@ -144,7 +146,7 @@ class Values:
 
   def _prepare(
     self, path: str, reader: checkpoint_reader.Reader
-  ) -> tuple[dict[str, str], '_Read']:
+  ) -> tuple[dict[str, str], _Read]:
     """Checks that a checkpoint fits.
 
     Returns:
@@ -207,7 +209,7 @@ class Restorer(Values):
     device: str = '/cpu:0',
     stored: stored_table.StoredTables | None = None,
     slice_bytes: int = partial_names.SLICE_BYTES,
-  ):
+  ) -> None:
     """
     Args:
       variables, stored: as of Values.
@@ -270,12 +272,12 @@ class Restorer(Values):
     return [t.variable for t in targets if t.name not in names]
 
   def _restore_whole(
-    self, session: tf.Session, names: dict[str, str], read: '_Read'
+    self, session: tf.Session, names: dict[str, str], read: _Read
   ) -> None:
     """Sets variables, so many at once that they have the bytes of a slice."""
     feed, ops, num_bytes = {}, [], 0
 
-    def run():
+    def run() -> None:
       session.run(ops, feed)
       feed.clear()
       ops.clear()
@@ -294,7 +296,7 @@ class Restorer(Values):
     run()
 
   def _restore_sliced(
-    self, session: tf.Session, sliced: _Sliced, read: '_Read'
+    self, session: tf.Session, sliced: _Sliced, read: _Read
   ) -> None:
     session.run(sliced.make_room)
     variable, name, _ = sliced.target
@@ -311,7 +313,7 @@ class _Read:
 
   def __init__(
     self, reader: checkpoint_reader.Reader, growths: dict[str, Growth]
-  ):
+  ) -> None:
     self._reader, self.growths = reader, growths
     self._unused: dict[tuple[str, int], Any] = {}
 

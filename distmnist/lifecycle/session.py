@@ -24,9 +24,13 @@ asked in a thread (`_ask_ps`). first_values.py sets the initial values of the
 variables; shutdown.py has the messages between tasks at the end.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -54,8 +58,14 @@ class ClusterScaffold(tf.train.Scaffold):
   """
 
   def __init__(
-    self, task, restart, saver, hooks, kept=(), before_restore=lambda: None
-  ):
+    self,
+    task,
+    restart,
+    saver,
+    hooks,
+    kept=(),
+    before_restore: Callable[..., Any] = lambda: None,
+  ) -> None:
     """
     Args:
       task: task.Task, which serves.
@@ -95,7 +105,7 @@ class ClusterScaffold(tf.train.Scaffold):
       settings['local_init_op'] = _build_local_init(kept)
     super().__init__(saver=saver, **settings)
 
-  def finalize(self):
+  def finalize(self) -> ClusterScaffold:
     super().finalize()
     stalls = self._task.stalls
     stalls.busy('the end of the last save')
@@ -127,13 +137,13 @@ class ClusterScaffold(tf.train.Scaffold):
     stalls.busy('the making of a session', waits_for_others=True)
     return self
 
-  def _begin_wait(self, what):
+  def _begin_wait(self, what: str) -> None:
     """Notes a wait that gives its own lines for start_timeout_secs."""
     self._task.stalls.busy(
       what, self._cluster.start_timeout_secs, waits_for_others=True
     )
 
-  def _is_under_way(self):
+  def _is_under_way(self) -> bool:
     """Whether the others have begun, or ended, before this chief came back.
 
     Raises:
@@ -152,7 +162,7 @@ class ClusterScaffold(tf.train.Scaffold):
       return not self._ask_ps(session, self.ready_for_local_init_op, wait).size
 
   @contextlib.contextmanager
-  def _opened(self):
+  def _opened(self) -> Iterator[tf.Session]:
     """Yields a session on all ps; closes it, for up to some seconds."""
     target = self._task.server.target
     session = tf.Session(target, config=self._task.session_config)
@@ -162,7 +172,7 @@ class ClusterScaffold(tf.train.Scaffold):
       with contextlib.suppress(tf.errors.OpError):
         deadlines.call(session.close, _CLOSE_SECS)
 
-  def _ask_ps(self, session, fetch, wait):
+  def _ask_ps(self, session: tf.Session, fetch: tf.Tensor, wait: console.Wait):
     """Returns the value of `fetch`, which is on all ps.
 
     Args:
@@ -175,7 +185,7 @@ class ClusterScaffold(tf.train.Scaffold):
     """
     first_look = time.monotonic() + _ANSWER_SECS
 
-    def look():
+    def look() -> None:
       self._task.stop.wait(0)
       if time.monotonic() < first_look:
         return
@@ -194,7 +204,7 @@ class ClusterScaffold(tf.train.Scaffold):
     self._begin_wait('the wait for the ps')
     return deadlines.call_and_look(lambda: session.run(fetch), look)
 
-  def _wait_for(self, job_name, names=None):
+  def _wait_for(self, job_name: str, names: list[str] | None = None) -> None:
     """Waits for the tasks of a job, or only for those in `names`."""
     self._begin_wait(f'the wait for each {job_name}')
     addresses = self._cluster.addresses(job_name)
@@ -208,7 +218,7 @@ class ClusterScaffold(tf.train.Scaffold):
       hint=self._restart.describe_end() if self._is_first else '',
     )
 
-  def _wait_for_variables(self):
+  def _wait_for_variables(self) -> None:
     """Waits for the chief, as long as it beats, and then start_timeout_secs.
 
     It may restore for minutes, from a store that is slow.
@@ -221,7 +231,7 @@ class ClusterScaffold(tf.train.Scaffold):
     limit_secs = self._cluster.start_timeout_secs
     wait = console.Wait(limit_secs)
 
-    def pause(secs):
+    def pause(secs) -> None:
       if self._task.watchdog.is_beating(CHIEF):
         wait.renew()
         self._task.stalls.goes_on()
@@ -268,12 +278,12 @@ def _build_local_init(kept):
   )
 
 
-def _has_variables(cluster):
+def _has_variables(cluster) -> bool:
   """Whether this worker initialises variables: all do without a ps."""
   return cluster.is_chief or not cluster.num_ps
 
 
-def make_session(task, scaffold, hooks, config=None):
+def make_session(task, scaffold: ClusterScaffold, hooks, config=None):
   """Returns the MonitoredTrainingSession of a worker.
 
   Saving, restoring and summaries are left to the scaffold and the hooks.

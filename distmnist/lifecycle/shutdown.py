@@ -4,10 +4,14 @@ Workers tell the chief that their loop has ended, and all tell each ps when they
 are done. No task waits for a worker that is no longer alive.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import logging
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -25,7 +29,7 @@ _PAUSE_SECS, _LOOK_SECS = 0.05, 0.5
 
 
 @contextlib.contextmanager
-def reporting_end_to_ps(cluster, server, stop):
+def reporting_end_to_ps(cluster, server, stop) -> Iterator[None]:
   """Tells every ps how this worker's work in the `with` block has ended.
 
   A worker that was asked to stop says nothing, as it may come back; it is no
@@ -59,7 +63,7 @@ def reporting_end_to_ps(cluster, server, stop):
     _say_done(cluster, server, stop.error)
 
 
-def _say_done(cluster, server, error):
+def _say_done(cluster, server, error: cli.PassingError) -> None:
   """To be called after the training session is closed.
 
   A ps that left earlier would take the session with it. One that is gone need
@@ -89,7 +93,7 @@ def open_done_queue(cluster, server, ps_index):
   )
 
 
-def _size(box):
+def _size(box) -> int:
   """Returns how many messages `box`, a MessageQueue or None, holds."""
   if not box:
     return 0
@@ -106,7 +110,9 @@ class Others:
   the last to leave.
   """
 
-  def __init__(self, cluster, server, secs_silent=None):
+  def __init__(
+    self, cluster, server, secs_silent: Callable[..., Any] | None = None
+  ) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -128,12 +134,12 @@ class Others:
     place = self._cluster.coordinator_device
     return message_queue.MessageQueue(self._cluster, self._server, place, name)
 
-  def stop_all(self):
+  def stop_all(self) -> None:
     """Asks every worker to end its loop."""
     if self._stop_queue:
       self._stop_queue.send({})
 
-  def is_stop_for_all(self):
+  def is_stop_for_all(self) -> bool:
     return _size(self._stop_queue) > 0
 
   @functools.cached_property
@@ -141,7 +147,7 @@ class Others:
     # Not opened at the start: few rules need it, and only at their end.
     return self._open('saved') if self._addresses else None
 
-  def say_saved(self):
+  def say_saved(self) -> None:
     """Chief: tells the others that the last step is saved."""
     if self._saved_queue:
       self._saved_queue.send({})
@@ -159,7 +165,7 @@ class Others:
     index = self._save_queue.take()['ps']
     return open_done_queue(self._cluster, self._server, index)
 
-  def confirm_save(self, step):
+  def confirm_save(self, step) -> None:
     """Tells every waiting ps which `step` is saved, or None."""
     while self.is_save_wanted():
       with (
@@ -168,7 +174,7 @@ class Others:
       ):
         box.send({'saved': step}, timeout_secs=2.0)
 
-  def send_stats(self, stats):
+  def send_stats(self, stats) -> None:
     """Tells the chief that this worker has left its loop."""
     self._end_queue.send(stats.to_message())
 
@@ -192,7 +198,7 @@ class Others:
     wait = console.Wait(timeout_secs)
     absences, next_look = probing.Absences(self._secs_silent), 0.0
 
-    def take_messages():
+    def take_messages() -> None:
       for message in self._take_ended():
         found.append(report.WorkerStats.from_message(message))
         missing.pop(f'worker {found[-1].worker}', None)
@@ -227,7 +233,7 @@ class Others:
         yield self._end_queue.take()
 
 
-def choose_absence_error(is_first):
+def choose_absence_error(is_first: bool):
   """Returns the class of the error for a task that is not up.
 
   Args:

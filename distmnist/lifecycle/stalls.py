@@ -6,6 +6,8 @@ writes nothing itself, takes no lock that is held during a write, and asks other
 tasks only in ways that end.
 """
 
+from __future__ import annotations
+
 import contextlib
 import gc
 import logging
@@ -16,8 +18,8 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -96,7 +98,9 @@ class Stalls:
     fail_secs: float, a wait this long is given up.
   """
 
-  def __init__(self, warn_secs, fail_secs, stop, metrics=None):
+  def __init__(
+    self, warn_secs: float, fail_secs: float, stop, metrics=None
+  ) -> None:
     """
     Args:
       warn_secs, fail_secs: see above.
@@ -113,17 +117,17 @@ class Stalls:
     self._is_closed = threading.Event()
     self._lines = queue.Queue(_MAX_LINES)
 
-  def start(self):
+  def start(self) -> Stalls:
     """Begins to watch; returns itself."""
     for work in self._watch, self._write_lines:
       threading.Thread(target=work, daemon=True).start()
     return self
 
-  def close(self):
+  def close(self) -> None:
     """Ends the watch. A task's own goes on to the end of its process."""
     self._is_closed.set()
 
-  def ask_about_others(self, others):
+  def ask_about_others(self, others) -> None:
     """From now on asks `others` about the other tasks; see Watchdog.
 
     Args:
@@ -131,7 +135,11 @@ class Stalls:
     """
     self._others = others
 
-  def step_begins(self, waits_for_others=False, describe_wait=None):
+  def step_begins(
+    self,
+    waits_for_others: bool = False,
+    describe_wait: Callable[..., Any] | None = None,
+  ) -> None:
     """Watches the step that begins now.
 
     Args:
@@ -145,11 +153,11 @@ class Stalls:
       describe_wait=describe_wait,
     )
 
-  def step_ends(self):
+  def step_ends(self) -> None:
     self._stage = None
     self.num_steps += 1
 
-  def idle(self):
+  def idle(self) -> None:
     """Watches nothing, as what comes now is no work of ours.
 
     A user's own code outside a session, or the loop of a ps, which looks at the
@@ -158,8 +166,12 @@ class Stalls:
     self._stage = None
 
   def busy(
-    self, what, own_limit_secs=0.0, waits_for_others=False, may_fail=True
-  ):
+    self,
+    what: str,
+    own_limit_secs: float = 0.0,
+    waits_for_others: bool = False,
+    may_fail: bool = True,
+  ) -> None:
     """Watches what begins now, until something else begins or ends.
 
     Args:
@@ -175,14 +187,14 @@ class Stalls:
       time.monotonic(), what, own_limit_secs, waits_for_others, may_fail
     )
 
-  def goes_on(self):
+  def goes_on(self) -> None:
     """Notes that what is done now has come on: its time begins anew."""
     stage = self._stage
     if stage:
       self._stage = stage._replace(begin=time.monotonic())
 
   @contextlib.contextmanager
-  def beside(self, what):
+  def beside(self, what: str) -> Iterator[None]:
     """Watches the block, which a thread of its own runs, beside the steps."""
     stage = _Stage(time.monotonic(), what)
     self._beside = *self._beside, stage
@@ -191,18 +203,18 @@ class Stalls:
     finally:
       self._beside = tuple(x for x in self._beside if x is not stage)
 
-  def secs(self):
+  def secs(self) -> float:
     """Returns for how many seconds the same thing has gone on, a float."""
     stage = self._stage
     return time.monotonic() - stage.begin if stage else 0.0
 
-  def step_secs(self):
+  def step_secs(self) -> float:
     """Returns how long the present step has taken, 0.0 between two of them."""
     stage = self._stage
     is_step = stage is not None and stage.what is None
     return time.monotonic() - stage.begin if is_step else 0.0
 
-  def describe_own(self):
+  def describe_own(self) -> str:
     """Returns what this task takes long over, 'waits for ...' or 'is at ...'.
 
     '' if it has not taken long, or waits for another task.
@@ -218,7 +230,7 @@ class Stalls:
       return ''
     return f'is at {stage.what}{_describe_place(main)}'
 
-  def _watch(self):
+  def _watch(self) -> None:
     next_secs = {}  # Stage: when its next line is due.
     while not self._is_closed.wait(min(0.25, self.warn_secs / 2)):
       stages = self._find_stages()
@@ -245,22 +257,22 @@ class Stalls:
         self._say(text)
         next_secs[stage] = secs + self.warn_secs
 
-  def _find_stages(self):
+  def _find_stages(self) -> tuple[_Stage, ...]:
     stage = self._stage
     return self._beside if stage is None else (*self._beside, stage)
 
-  def _say(self, text):
+  def _say(self, text: str) -> None:
     with contextlib.suppress(queue.Full):  # Nothing is written any more.
       self._lines.put_nowait(text)
     if self._metrics:
       self._metrics.write('event', event='wait', text=text)
 
-  def _write_lines(self):
+  def _write_lines(self) -> None:
     while not self._is_closed.is_set():
       with contextlib.suppress(queue.Empty):
         _log.info(self._lines.get(timeout=1.0))
 
-  def _describe(self, stage):
+  def _describe(self, stage: _Stage) -> str:
     secs = time.monotonic() - stage.begin
     try:
       cause = self._find_cause(stage)
@@ -275,7 +287,7 @@ class Stalls:
       where = _describe_place(frames.get(threading.main_thread().ident))
     return f'{stage.what}{where} has taken {secs:.0f} s so far{cause}'
 
-  def _find_cause(self, stage):
+  def _find_cause(self, stage: _Stage) -> str | None:
     """Returns what holds up a stage, '' where its own name says it."""
     if stage.what is None:
       return self._find_cause_of_step(stage)
@@ -290,13 +302,13 @@ class Stalls:
     busy = self._describe_busy() if stage.waits_for_others else ''
     return busy or 'all tasks answer'
 
-  def _describe_silent(self, with_workers):
+  def _describe_silent(self, with_workers: bool) -> str:
     return self._others.describe_silent(with_workers) if self._others else ''
 
-  def _describe_busy(self):
+  def _describe_busy(self) -> str:
     return self._others.describe_busy() if self._others else ''
 
-  def _find_cause_of_step(self, stage):
+  def _find_cause_of_step(self, stage: _Stage) -> str | None:
     if ps := self._describe_silent(False):
       found = f'waiting for {ps}'
     elif own := _describe_step(_read_frames()):
@@ -311,7 +323,7 @@ class Stalls:
     return found + (wait and f'; {wait}')
 
 
-def from_flags(stop, metrics):
+def from_flags(stop, metrics) -> Stalls:
   """Returns the Stalls of this task; it does not watch yet.
 
   Args:
@@ -321,7 +333,7 @@ def from_flags(stop, metrics):
   return Stalls(_STALL_WARN_SECS.value, _STALL_FAIL_SECS.value, stop, metrics)
 
 
-def _gives_own_lines():
+def _gives_own_lines() -> bool:
   return time.monotonic() - console.Wait.last_look < _LOOK_SECS
 
 
@@ -356,7 +368,7 @@ def _walk(frame):
     frame = frame.f_back
 
 
-def _describe_step(frames):
+def _describe_step(frames) -> str:
   """Returns what a step of this task does in Python, a str, or ''."""
   if batch := streamed.find_wait():
     return f'waits for {batch}'
@@ -367,7 +379,7 @@ def _describe_step(frames):
   return ''
 
 
-def _asks_others(frame):
+def _asks_others(frame) -> bool:
   """Whether a thread waits for the answer of another task."""
   for each in _walk(frame):
     file = each.f_code.co_filename
@@ -380,7 +392,7 @@ def _asks_others(frame):
   return False
 
 
-def _describe_place(frame):
+def _describe_place(frame) -> str:
   """Returns where a thread is, in our code or the user's, '' if unknown."""
   for each in _walk(frame):
     file = each.f_code.co_filename
@@ -391,7 +403,7 @@ def _describe_place(frame):
   return ''
 
 
-def _is_users(file):
+def _is_users(file: str) -> bool:
   """Whether a file of code belongs to no package that was installed."""
   if file.startswith('<') or file.startswith(_PACKAGE):
     return False

@@ -5,9 +5,13 @@ starting, suspended, or missing altogether: another program may answer on
 its port, or accept connections and never answer.
 """
 
+from __future__ import annotations
+
 import queue
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -20,7 +24,7 @@ _RETRY_SECS = 0.05
 class TableCalls:
   """Calls the table until it answers, and says whom a task waits for."""
 
-  def __init__(self, cluster, is_closed, stop):
+  def __init__(self, cluster, is_closed, stop) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -32,7 +36,9 @@ class TableCalls:
     self._is_closed = is_closed
     self._stop = stop
 
-  def call(self, ask, deadline):
+  def call(
+    self, ask: Callable[..., Any], deadline: float
+  ) -> str | tuple[dict[str, int | str], dict[str, int | str]] | None:
     """Returns what `ask()` returns, though that may hang for ever.
 
     Args:
@@ -63,7 +69,9 @@ class TableCalls:
       ) from answer
     return answer
 
-  def _put_answer(self, answers, ask, deadline):
+  def _put_answer(
+    self, answers, ask: Callable[..., Any], deadline: float
+  ) -> None:
     """Puts what `ask` returns, or the tf.errors.OpError that it raises."""
     # From a task that is starting or ending, or from a foreign program.
     passing = *errors.GONE, tf.errors.DeadlineExceededError

@@ -1,5 +1,7 @@
 """One task of a cluster: its role, its server, and what may stop it."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import logging
@@ -32,14 +34,14 @@ class Task:
     history: history.History, which writes nothing before `begin_history`.
   """
 
-  def __init__(self, cluster, stop):
+  def __init__(self, cluster: cluster_lib.Cluster, stop) -> None:
     self.cluster = cluster
     self.stop = stop
     self.server = self.watchdog = None
     self.metrics, self.history = own_metrics.OwnMetrics(), history.History()
 
   @functools.cached_property
-  def stalls(self):
+  def stalls(self) -> stalls_lib.Stalls:
     """The stalls.Stalls of this task, to be told what it is doing."""
     return stalls_lib.from_flags(self.stop, self.metrics)
 
@@ -55,7 +57,7 @@ class Task:
       self.server_config, with_workers=not self.cluster.num_ps
     )
 
-  def log_role(self):
+  def log_role(self) -> None:
     """Says which task this is, unless the command line does."""
     cluster = self.cluster
     if cluster.source in ('', 'flags'):
@@ -76,7 +78,7 @@ class Task:
       return contextlib.nullcontext()
     return ports.answering(self.cluster.port)
 
-  def serve(self):
+  def serve(self) -> None:
     """Starts the server: from now on the other tasks count on this one."""
     self.stop.listen_again()
     self.stalls.busy(
@@ -89,7 +91,7 @@ class Task:
     )
     self.stalls.ask_about_others(self.watchdog)
 
-  def begin_history(self, logdir):
+  def begin_history(self, logdir) -> None:
     """Writes `history` from now on, if the flags ask for it.
 
     Args:
@@ -100,7 +102,7 @@ class Task:
     )
 
 
-def from_flags():
+def from_flags() -> Task | None:
   """Returns the Task that the flags, TF_CONFIG or Slurm describe.
 
   It is watched from now on.

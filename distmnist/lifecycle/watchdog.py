@@ -7,6 +7,8 @@ answers but no longer beats. So no task waits in silence, and none works apart
 from the others.
 """
 
+from __future__ import annotations
+
 import threading
 
 from distmnist.cluster import errors, probing
@@ -14,7 +16,7 @@ from distmnist.lifecycle import check_in, consistency, heartbeats
 from distmnist.lifecycle import stalls as stalls_lib
 
 
-def from_flags(cluster, server, stalls, stop):
+def from_flags(cluster, server, stalls: stalls_lib.Stalls, stop) -> Watchdog:
   """Returns the Watchdog of this task, which has not checked in yet."""
   settings = consistency.settings_from_flags(cluster)
   return Watchdog(cluster, server, settings, stalls, stop)
@@ -23,7 +25,14 @@ def from_flags(cluster, server, stalls, stop):
 class Watchdog:
   """Sends this task's heartbeats, and watches the others."""
 
-  def __init__(self, cluster, server, settings, stalls, stop):
+  def __init__(
+    self,
+    cluster,
+    server,
+    settings: dict[str, int | str],
+    stalls: stalls_lib.Stalls,
+    stop,
+  ) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -41,11 +50,11 @@ class Watchdog:
     self._check_in = check_in.CheckIn(cluster, self._heartbeats, settings, stop)
 
   @property
-  def life(self):
+  def life(self) -> str:
     """str, different in each process."""
     return self._heartbeats.life
 
-  def find_life(self, name):
+  def find_life(self, name: str) -> str | None:
     """Returns the `life` of the task called `name`, or None."""
     return self._check_in.find_life(name)
 
@@ -62,7 +71,7 @@ class Watchdog:
     """Whether another process may have taken our place; see Heartbeats."""
     return self._heartbeats.may_be_replaced()
 
-  def check_in(self):
+  def check_in(self) -> None:
     """Meets the others at the table, waits for the ps, begins to beat.
 
     Does nothing when called again.
@@ -78,7 +87,7 @@ class Watchdog:
       target=beats.keep_beating, args=(self._look,), daemon=True
     ).start()
 
-  def compare_with_chief(self):
+  def compare_with_chief(self) -> None:
     """To be called by a worker once it has seen that the chief is up.
 
     Raises:
@@ -86,11 +95,11 @@ class Watchdog:
     """
     self._check_in.compare_with_chief()
 
-  def close(self):
+  def close(self) -> None:
     """Ends the beats; what this task does is still watched."""
     self._heartbeats.is_closed.set()
 
-  def _look(self):
+  def _look(self) -> None:
     has_begun = self._stalls.num_steps > 0
     if (
       self._cluster.job_name == 'ps'

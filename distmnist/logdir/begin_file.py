@@ -6,6 +6,8 @@ what is moved where, and what the new run begins with: whoever is killed amid
 the move, the next one completes it.
 """
 
+from __future__ import annotations
+
 import json
 import os
 
@@ -16,7 +18,7 @@ from distmnist.storage import paths
 _FILE = 'begin.json'
 
 
-def write(logdir, path):
+def write(logdir: str, path: str | None) -> None:
   """Notes that this launch has begun its run, and no move is left to do.
 
   Without a launcher no file is left.
@@ -36,7 +38,7 @@ def write(logdir, path):
   paths.remove(layout.own_path(logdir, _FILE))
 
 
-def write_move(logdir, move):
+def write_move(logdir: str, move: dict[str, list[str] | str | None]) -> None:
   """Notes what is about to be moved aside.
 
   Args:
@@ -51,18 +53,18 @@ def write_move(logdir, move):
   _write(logdir, {'move': move})
 
 
-def _write(logdir, found):
+def _write(logdir: str, found) -> None:
   with files.replacing(layout.make_own_path(logdir, _FILE)) as file:
     json.dump(found, file)
 
 
-def forget_move(logdir):
+def forget_move(logdir: str) -> None:
   """Drops a move that was cut short: the run goes on with what is left."""
   if read(logdir).get('move'):
     paths.remove(layout.own_path(logdir, _FILE))
 
 
-def find_move(logdir, resume):
+def find_move(logdir: str, resume: str) -> dict[str, list[str] | str] | None:
   """Returns the move (dict) that was cut short, or None.
 
   Args:
@@ -73,12 +75,12 @@ def find_move(logdir, resume):
   return move if move and move.get('resume') == resume else None
 
 
-def read(logdir):
+def read(logdir: str) -> dict[str, dict[str, list | str] | str | None]:
   """Returns {'launch': ..., 'from': path} as written; {} if nothing was."""
   return files.read_dict(layout.own_path(logdir, _FILE))
 
 
-def has_begun(logdir):
+def has_begun(logdir: str) -> bool:
   """Whether this launch has written the file; True if no launch is known."""
   launch = os.environ.get(LAUNCH_ID)
   return not launch or read(logdir).get('launch') == launch

@@ -4,11 +4,15 @@ It holds the very values that were evaluated, together with their metrics: one
 file says what is best and how good it is, so no crash can separate the two.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import logging
 import math
 import os
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -39,8 +43,12 @@ class Best:
   """
 
   def __init__(
-    self, folder=None, check_owner=lambda: None, metric='accuracy', sign=1
-  ):
+    self,
+    folder: str | None = None,
+    check_owner: Callable[..., Any] = lambda: None,
+    metric: str = 'accuracy',
+    sign: int = 1,
+  ) -> None:
     """Goes on from what earlier lives of this training left in `folder`.
 
     Args:
@@ -62,18 +70,25 @@ class Best:
       self._read()
 
   @property
-  def value(self):
+  def value(self) -> float | None:
     """float, what judges the best; None before the first evaluation."""
     return self.metrics.get(self.metric)
 
   @property
-  def num_worse(self):
+  def num_worse(self) -> int:
     return len(self._worse_steps)
 
-  def _is_better(self, value):
+  def _is_better(self, value: float) -> bool:
     return self.value is None or self._sign * (value - self.value) > 0
 
-  def note(self, values, step, metrics, patience=0, num_cuts=0):
+  def note(
+    self,
+    values,
+    step: int,
+    metrics: dict[str, float],
+    patience: int = 0,
+    num_cuts: int = 0,
+  ) -> bool | None:
     """Notes an evaluation, and keeps what was evaluated if it is the best.
 
     Args:
@@ -113,11 +128,11 @@ class Best:
     self._worse_steps, self._cuts = worse_steps, cuts
     return False
 
-  def has_cut(self, num_cuts, step):
+  def has_cut(self, num_cuts: int, step: int) -> bool:
     """Whether a center at `step` is to have more than `num_cuts` cuts."""
     return any(n > num_cuts and s <= step for n, s in self._cuts)
 
-  def go_back_to(self, step):
+  def go_back_to(self, step: int) -> None:
     """Forgets what will be evaluated again by a training at `step`."""
     found = self._find_until(step)
     if found == (self._worse_steps, self._cuts):
@@ -127,7 +142,7 @@ class Best:
       with contextlib.suppress(saving.SaveError):  # The next one writes it.
         self._write_worse(*found)
 
-  def _find_until(self, step):
+  def _find_until(self, step: int):
     """Returns (worse steps, cuts) up to `step`.
 
     With the cuts up to the best, as what led to these no longer counts.
@@ -138,7 +153,7 @@ class Best:
       [(n, s) for n, s in self._cuts if s <= last],
     )
 
-  def forget_removed(self):
+  def forget_removed(self) -> None:
     """Begins anew if somebody has removed the best checkpoint.
 
     Without its files nothing could be evaluated or exported at the end.
@@ -152,7 +167,7 @@ class Best:
         self.step, self.path, self.metrics = None, None, {}
         self._worse_steps = []
 
-  def _write_worse(self, steps, cuts):
+  def _write_worse(self, steps: list[int], cuts: list[tuple[int, ...]]) -> None:
     path = os.path.join(self._folder, _WORSE_FILE)
     try:
       paths.make_folders(self._folder)  # As long as nothing was the best.
@@ -166,7 +181,7 @@ class Best:
         f'{files.advise(str(error.strerror))}'
       ) from error
 
-  def _read(self):
+  def _read(self) -> None:
     for path in checkpoints.list_checkpoints(self._folder):
       if damage := checkpoints.find_damage(path):
         _log.info(f'{path} was the best checkpoint, and is not whole: {damage}')
@@ -189,14 +204,14 @@ class Best:
       self._cuts = [(int(number), int(step)) for number, step in cuts]
 
 
-def count_worse(folder, metric):
+def count_worse(folder: str, metric: str) -> int:
   """Returns the `num_worse` (int) of the Best in a folder; reads no weights."""
   path = checkpoints.find_latest(folder) if paths.is_folder(folder) else None
   step = checkpoints.parse_step(path) if path else None
   return len(_read_worse(folder, metric, step))
 
 
-def _read_worse(folder, metric, best_step):
+def _read_worse(folder: str, metric: str, best_step: int | None) -> list[int]:
   """Returns the steps (list of int) of later evaluations; [] if unknown."""
   # If this file is damaged, that costs some patience and nothing else.
   with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
@@ -207,5 +222,5 @@ def _read_worse(folder, metric, best_step):
   return []
 
 
-def _read_file(folder):
+def _read_file(folder: str):
   return json.loads(paths.read_text(os.path.join(folder, _WORSE_FILE)))

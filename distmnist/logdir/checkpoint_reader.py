@@ -13,13 +13,15 @@ nothing about the checkpoint, which may be whole: it is read again for half a
 minute, and then the task ends, and leaves all checkpoints where they are.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import glob
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,7 +53,7 @@ class DamageError(cli.RunError):
     reason: str, without the checkpoint's path.
   """
 
-  def __init__(self, path: str, reason: str):
+  def __init__(self, path: str, reason: str) -> None:
     super().__init__(f'checkpoint {path} cannot be read: {reason}')
     self.reason = reason
 
@@ -82,7 +84,7 @@ class Reader:
     base: str, the path of its base; None if it is whole.
   """
 
-  def __init__(self, path: str):
+  def __init__(self, path: str) -> None:
     """Opens a checkpoint, here or in a store.
 
     Raises:
@@ -104,13 +106,13 @@ class Reader:
         self.shapes[name] = self._base.shapes[name]
         self.dtypes[name] = self._base.dtypes[name]
 
-  def __enter__(self) -> 'Reader':
+  def __enter__(self) -> Reader:
     return self
 
   def __exit__(self, *_: Any) -> None:
     self._slices.close()
 
-  def _open_base(self, name: str) -> '_Files':
+  def _open_base(self, name: str) -> _Files:
     path = self.base
     expected = self._own.read(partial_names.name_base(name)).decode()
     if not trying(path, lambda: is_there(path)):
@@ -192,7 +194,7 @@ class _Files:
     hash: str, of its index; see partial_names.
   """
 
-  def __init__(self, path: str, slice_ops: '_SliceOps'):
+  def __init__(self, path: str, slice_ops: _SliceOps) -> None:
     self.path, self._slice_ops = path, slice_ops
     self._reader: Any = None
     self._local = path
@@ -237,7 +239,7 @@ class _Files:
     entry, shape = self._entries[name], self.shapes[name]
     row_bytes = entry.size // shape[0]
 
-    def read():
+    def read() -> np.ndarray | None:
       start = f'{self._local}.data-{entry.shard_id:05d}-of-'
       [path] = glob.glob(f'{glob.escape(start)}*') or [f'{start}*']
       with open(path, 'rb') as file:
@@ -261,7 +263,7 @@ class _Files:
 class _SliceOps:
   """Reads slices by ops of a session on the CPU: the reader has none."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     self._session = None
     self._ops: dict[tf.DType, Any] = {}
 
@@ -313,7 +315,7 @@ def find_base(path: str) -> str | None:
       with contextlib.suppress(FileNotFoundError):
         stores.download(f'{path}.index', f'{local}.index')
 
-    def read():
+    def read() -> str | None:
       names = open_reader(local).get_variable_to_shape_map()
       return partial_names.find_base(names)
 
@@ -458,7 +460,9 @@ def _find_entries(index: bytes) -> dict[str, tf_internals.BundleEntry]:
   return found
 
 
-def _iterate_block(data: bytes, offset: int, size: int):
+def _iterate_block(
+  data: bytes, offset: int, size: int
+) -> Iterator[tuple[bytes, bytes]]:
   """Yields the (key, value) of a block, whose keys share their beginnings."""
   block = data[offset : offset + size]
   num_restarts = int.from_bytes(block[-4:], 'little')
@@ -471,7 +475,7 @@ def _iterate_block(data: bytes, offset: int, size: int):
     place += length
 
 
-def _read_varints(data: bytes, place: int, count: int):
+def _read_varints(data: bytes, place: int, count: int) -> tuple[list[int], int]:
   """Returns (`count` numbers, where they end in `data`)."""
   found = []
   for _ in range(count):

@@ -1,9 +1,13 @@
 """The checkpoints in a folder: their files, which of them can be used."""
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
 import re
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -20,28 +24,28 @@ NOT_WHOLE = 'is not whole'
 DIVERGED = 'is of a training that has diverged'
 
 
-def prefix(logdir):
+def prefix(logdir: str) -> str:
   """The path of all checkpoints in `logdir`, without '-global_step'."""
   return os.path.join(logdir, 'model.ckpt')
 
 
-def path_of_step(logdir, step):
+def path_of_step(logdir: str, step: int) -> str:
   return f'{prefix(logdir)}-{step}'
 
 
-def best_dir(logdir):
+def best_dir(logdir: str) -> str:
   """Where the checkpoint with the best validation metric is kept."""
   return os.path.join(logdir, 'best')
 
 
-def find_latest(logdir):
+def find_latest(logdir: str) -> str | None:
   """Returns the path of the latest checkpoint, or None."""
   # Not tf.train.latest_checkpoint: it loses them if the folder was moved.
   found = list_checkpoints(logdir)
   return next((p for p in found if checkpoint_reader.is_there(p)), None)
 
 
-def list_checkpoints(logdir):
+def list_checkpoints(logdir: str) -> list[str] | None:
   """Returns the paths of the checkpoints in a folder, the latest first.
 
   They are those that TensorFlow's list names and those that exist: the list may
@@ -67,7 +71,7 @@ def list_checkpoints(logdir):
   return [path_of_step(logdir, step) for step in sorted(steps, reverse=True)]
 
 
-def find_damage(path):
+def find_damage(path: str) -> str | None:
   """Returns why a checkpoint is not whole (str), or None if it is.
 
   Reads all of it: each tensor has a checksum.
@@ -78,7 +82,11 @@ def find_damage(path):
   return _read_through(path)[0]
 
 
-def find_fault(path, find_divergence=lambda path: None, on_slice=lambda: None):
+def find_fault(
+  path: str,
+  find_divergence: Callable[..., Any] = lambda path: None,
+  on_slice: Callable[..., Any] = lambda: None,
+) -> tuple[str, str] | None:
   """Returns why a checkpoint is of no use, or None.
 
   Args:
@@ -102,7 +110,9 @@ def find_fault(path, find_divergence=lambda path: None, on_slice=lambda: None):
   return divergence and (DIVERGED, divergence)
 
 
-def _read_through(path, on_slice=lambda: None):
+def _read_through(
+  path: str, on_slice: Callable[..., Any] = lambda: None
+) -> tuple[str | None, str | None] | None:
   """Returns (damage, first variable that is not finite), each str or None."""
   nonfinite = None
   try:
@@ -131,7 +141,11 @@ def _is_finite(
 _ADVICE = 'or begin anew with --resume=never, which moves them aside'
 
 
-def find_usable(logdir, find_fault=find_fault, advice=_ADVICE):
+def find_usable(
+  logdir: str,
+  find_fault: Callable[..., Any] = find_fault,
+  advice: str = _ADVICE,
+) -> str | None:
   """Returns the path of the latest checkpoint without a fault, or None.
 
   Args:
@@ -157,7 +171,7 @@ def find_usable(logdir, find_fault=find_fault, advice=_ADVICE):
   return None
 
 
-def parse_step(path):
+def parse_step(path: str) -> int:
   """Returns the step (int) in a checkpoint's name, or None.
 
   A checkpoint of an asynchronous rule may hold a step or two more.
@@ -191,7 +205,7 @@ def is_index(name: str) -> bool:
   return name.endswith('.index')
 
 
-def fetch_whole(session, variables, first=()):
+def fetch_whole(session, variables: list[tf.Variable], first=()):
   """Returns {name in a checkpoint: array}, each variable's shards joined.
 
   Args:

@@ -1,5 +1,7 @@
 """Moves what a run has left in a log directory into a folder there."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import logging
@@ -30,7 +32,7 @@ _OF_A_RUN = (
 _OF_TASKS = rf'{_HISTORY}$|{layout.METRICS}/(worker|ps|evaluator)_\d+$'
 
 
-def move_later(logdir, path):
+def move_later(logdir: str, path: str) -> None:
   """Moves the checkpoints later than the one at `path` into a folder."""
   found = checkpoints.list_checkpoints(logdir)
   later = found[: found.index(path)]
@@ -44,7 +46,7 @@ def move_later(logdir, path):
   _log.info(f'what was passed over is now in {target}')
 
 
-def move(logdir):
+def move(logdir: str) -> str | None:
   """Moves an earlier run in `logdir` into a folder there.
 
   What the tasks of this launch have begun to write stays.
@@ -66,7 +68,7 @@ def move(logdir):
   return target
 
 
-def find_names(logdir, path=None):
+def find_names(logdir: str, path: str | None = None) -> list[str]:
   """Returns what an earlier run has left, a list of paths within `logdir`.
 
   What the tasks of this launch have begun to write is left out.
@@ -88,12 +90,12 @@ def find_names(logdir, path=None):
   return sorted(parts, key=lambda part: (part == last, part))
 
 
-def make_folder(logdir):
+def make_folder(logdir: str) -> str:
   """Returns the path (str) of a folder to move an earlier run to."""
   return _make_folder(logdir, 'earlier_')
 
 
-def move_into(target, logdir, names):
+def move_into(target: str, logdir: str, names: list[str]) -> None:
   """Moves what is there of `names`; may be repeated after it was cut short.
 
   Raises:
@@ -110,7 +112,7 @@ def move_into(target, logdir, names):
   _log.info(f'the earlier run in {logdir} is now in {target}')
 
 
-def _list_earlier(logdir, name):
+def _list_earlier(logdir: str, name: str) -> list[str]:
   """Returns which paths at or in `name` in `logdir` are not of this launch."""
   if name == _HISTORY:
     files = paths.list_names(os.path.join(logdir, name))
@@ -123,7 +125,7 @@ def _list_earlier(logdir, name):
   return [] if _is_of_launch(metrics) else [name]
 
 
-def _is_of_launch(path):
+def _is_of_launch(path: str) -> bool:
   """Whether the first line of a file of JSON lines names this launch."""
   launch = os.environ.get(LAUNCH_ID)
   with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -136,14 +138,14 @@ def _is_of_launch(path):
   return False
 
 
-def _make_folder(logdir, prefix):
+def _make_folder(logdir: str, prefix: str) -> str:
   """Returns the path (str) of a new folder in `logdir`."""
   if urls.is_remote(logdir):
     return os.path.join(logdir, f'{prefix}{secrets.token_hex(4)}')
   return tempfile.mkdtemp(prefix=prefix, dir=logdir)
 
 
-def find_moved(path, logdir, target):
+def find_moved(path: str, logdir: str, target: str) -> str:
   """Returns where a checkpoint is now.
 
   Args:
@@ -156,7 +158,7 @@ def find_moved(path, logdir, target):
   return os.path.join(target, inside) if is_moved else path
 
 
-def find_place(path, logdir):
+def find_place(path: str, logdir: str) -> str | None:
   """Returns the path (str) of a checkpoint within `logdir`, or None."""
   folder, name = os.path.split(path)
   place = os.path.join(urls.normalize(folder), name)

@@ -1,5 +1,7 @@
 """The run of --logdir, for programs that only look at it."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 
@@ -9,7 +11,7 @@ from distmnist.storage import paths, urls
 from distmnist.watching import metrics_file, watched_run
 
 
-def folder_from_flags():
+def folder_from_flags() -> str | None:
   """Returns the folder of the run, a str: a path or the address of a store.
 
   Raises:
@@ -22,7 +24,7 @@ def folder_from_flags():
   return logdir
 
 
-def from_flags():
+def from_flags() -> watched_run.WatchedRun | None:
   """Returns the watched_run.WatchedRun of --logdir; see `look`.
 
   Raises:
@@ -31,7 +33,7 @@ def from_flags():
   return look(folder_from_flags())
 
 
-def look(logdir):
+def look(logdir: str) -> watched_run.WatchedRun | None:
   """Returns the watched_run.WatchedRun of a folder, which has looked.
 
   Raises:
@@ -54,7 +56,7 @@ def look(logdir):
   return found
 
 
-def _find_refusal(logdir):
+def _find_refusal(logdir: str) -> str | None:
   """Returns why the files of a run cannot be read, a str, or None."""
   if urls.is_remote(logdir):
     return None

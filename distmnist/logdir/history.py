@@ -7,11 +7,14 @@ a killed process did is there as well. It costs a small write per session.run,
 and is off by default.
 """
 
+from __future__ import annotations
+
 import contextlib
 import glob
 import json
 import os
 import time
+from collections.abc import Iterator
 
 from absl import flags
 
@@ -30,7 +33,7 @@ _FOLDER = 'history'
 class History:
   """Appends events of one life of a worker to a file, or does nothing."""
 
-  def __init__(self, path=None, **fields):
+  def __init__(self, path: str | None = None, **fields) -> None:
     """
     Args:
       path: str, the file; None writes nothing.
@@ -49,7 +52,7 @@ class History:
           path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666
         )
 
-  def write(self, event, **fields):
+  def write(self, event: str, **fields) -> None:
     """Writes one line: `event`, the time in seconds, and `fields`.
 
     Raises:
@@ -61,13 +64,13 @@ class History:
     with self._explaining():
       os.write(self._file, (json.dumps(line) + '\n').encode())
 
-  def close(self):
+  def close(self) -> None:
     if self._file is not None:
       os.close(self._file)
       self._file = None
 
   @contextlib.contextmanager
-  def _explaining(self):
+  def _explaining(self) -> Iterator[None]:
     try:
       yield
     except OSError as error:
@@ -76,7 +79,7 @@ class History:
       ) from error
 
 
-def from_flags(logdir, worker, life):
+def from_flags(logdir: str | None, worker: int, life: str) -> History | None:
   """Returns the History of this life of a worker.
 
   Args:
@@ -91,7 +94,7 @@ def from_flags(logdir, worker, life):
   return History(path, worker=worker, life=life)
 
 
-def read(logdir):
+def read(logdir: str):
   """Returns the events of all lives, a list of dicts in order of time.
 
   The last line of a life is left out if the end of that life cut it off.

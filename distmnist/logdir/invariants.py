@@ -1,9 +1,14 @@
 """How the numbers of a report must relate, whatever has happened."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 from distmnist.logdir import report as report_lib
 
 
-def check_invariants(report):
+def check_invariants(report) -> list[str]:
   """Returns what is inconsistent in a report, a list of sentences.
 
   Args:
@@ -11,7 +16,7 @@ def check_invariants(report):
   """
   broken = []
 
-  def expect(what, found, expected):
+  def expect(what: str, found: int, expected: int) -> None:
     if found != expected:
       broken.append(f'{what}: {found}, expected {expected}')
 
@@ -36,7 +41,7 @@ def check_invariants(report):
   return broken
 
 
-def _check_life(expect, life):
+def _check_life(expect: Callable[..., Any], life) -> None:
   """Checks what a life reports, even one that was killed."""
   name = f'worker {life["worker"]}, life {life["life"]}'
   expect(
@@ -61,11 +66,11 @@ def _check_life(expect, life):
     )
 
 
-def _count_accepted(row):
+def _count_accepted(row: dict[str, int]) -> int:
   return row['pushes'] - row.get('gradients_dropped', 0)
 
 
-def _is_undisturbed(report):
+def _is_undisturbed(report) -> bool:
   """Whether each push is known, and was for an update that took place."""
   return (
     report['first_step'] is not None

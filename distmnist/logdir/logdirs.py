@@ -1,5 +1,7 @@
 """The log directory that all workers share: whether it exists, and whose."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -24,12 +26,12 @@ _LOGDIR = flags.DEFINE_string(
 )
 
 
-def from_flags():
+def from_flags() -> str | None:
   """Returns the log directory, or None."""
   return urls.expand(_LOGDIR.value) if _LOGDIR.value else None
 
 
-def make(logdir):
+def make(logdir: str) -> None:
   """Makes the directory and checks that this process can write there.
 
   Raises:
@@ -47,7 +49,7 @@ def make(logdir):
     raise not_written(logdir, error) from error
 
 
-def not_written(logdir, error):
+def not_written(logdir: str, error) -> cli.PassingError | cli.RunError:
   """Returns the cli.RunError, maybe a PassingError, of a write's OSError."""
   return cli.choose_error(error)(
     f'--logdir={logdir} cannot be written: '
@@ -55,7 +57,7 @@ def not_written(logdir, error):
   )
 
 
-def remove_abandoned(logdir):
+def remove_abandoned(logdir: str) -> None:
   """Removes the drafts of files that killed processes left in a run's folders.
 
   To be called by the one chief that writes there; other tasks may write, too.
@@ -71,7 +73,7 @@ def remove_abandoned(logdir):
       disk.remove_abandoned(folder)
 
 
-def sign(logdir, life):
+def sign(logdir: str, life: str) -> None:
   """Leaves the chief's `life`, a str, for the workers that share the folder."""
   path = layout.make_own_path(logdir, _SIGNATURE_FILE)
   if urls.is_remote(path):
@@ -82,7 +84,7 @@ def sign(logdir, life):
     file.write(life)
 
 
-def is_signed(logdir, life):
+def is_signed(logdir: str, life: str) -> bool:
   """Whether the chief with this `life` uses this very folder."""
   try:
     return paths.read_text(layout.own_path(logdir, _SIGNATURE_FILE)) == life
@@ -90,21 +92,21 @@ def is_signed(logdir, life):
     return False
 
 
-def sign_time(logdir):
+def sign_time(logdir: str) -> int | None:
   """Returns when a chief last signed, or None if none has."""
   return paths.get_version(layout.own_path(logdir, _SIGNATURE_FILE))
 
 
-def report_path(logdir):
+def report_path(logdir: str) -> str:
   return os.path.join(logdir, _REPORT_FILE)
 
 
-def has_ended(logdir):
+def has_ended(logdir: str) -> bool:
   """Whether the run has written its report, which it does last."""
   return paths.exists(report_path(logdir))
 
 
-def read_end(logdir):
+def read_end(logdir: str) -> int | None:
   """Returns the step (int) that the report gives, or None if there is none."""
   try:
     return int(json.loads(paths.read_text(report_path(logdir)))['global_step'])
@@ -112,16 +114,16 @@ def read_end(logdir):
     return None
 
 
-def describe_end(logdir, step):
+def describe_end(logdir: str, step: int) -> str:
   """Returns a str, for a task that comes when its run has ended."""
   return f'the run in --logdir={logdir} has ended at step {step}'
 
 
-def remove_report(logdir):
+def remove_report(logdir: str) -> None:
   """Removes the report of an earlier life: the run goes on."""
   paths.remove(report_path(logdir))
 
 
-def report_time(logdir):
+def report_time(logdir: str) -> int | None:
   """Returns when the report was written, or None if there is none."""
   return paths.get_version(report_path(logdir))

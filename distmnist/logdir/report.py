@@ -3,11 +3,14 @@
 With sparse tables it has numbers on their rows as well.
 """
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import itertools
 import json
 import threading
+from collections.abc import Iterator
 from typing import ClassVar
 
 from distmnist.common import cli, files, names
@@ -89,7 +92,7 @@ class WorkerStats:
   timed_examples_of_all: int = 0
 
   @classmethod
-  def from_line(cls, line: dict) -> 'WorkerStats':
+  def from_line(cls, line: dict) -> WorkerStats:
     """Returns what the last sample of a life says; see `to_fields`.
 
     Raises:
@@ -111,11 +114,11 @@ class WorkerStats:
     return {_IN_LINES.get(name, name): message[name] for name in _OF_A_LIFE}
 
   @property
-  def step_secs(self):
+  def step_secs(self) -> float:
     """Mean seconds of a local step."""
     return self.train_secs / max(1, self.timed_steps)
 
-  def copy(self):
+  def copy(self) -> WorkerStats:
     """Returns the sums as they are now, between two steps."""
     with self.lock:
       return dataclasses.replace(
@@ -125,12 +128,12 @@ class WorkerStats:
         sessions=[list(session) for session in self.sessions],
       )
 
-  def to_message(self):
+  def to_message(self) -> dict[str, float]:
     """Returns a dict that JSON can hold; its keys are strings there."""
     return {**vars(self), 'staleness': dict(sorted(self.staleness.items()))}
 
   @classmethod
-  def from_message(cls, message):
+  def from_message(cls, message: dict[str, float]) -> WorkerStats:
     """The inverse of `to_message`, also after a trip through JSON."""
     histogram = {int(s): n for s, n in message['staleness'].items()}
     return cls(
@@ -154,7 +157,7 @@ _IN_LINES = {'start': 'begun'}
 ENDING = 'ending'
 
 
-def compute_rate(lives):
+def compute_rate(lives: list[WorkerStats]) -> float | None:
   """Returns the examples per second of all workers over a run, by its chief.
 
   Args:
@@ -170,7 +173,9 @@ def compute_rate(lives):
   return examples / secs if examples and secs else None
 
 
-def summarize_staleness(workers):
+def summarize_staleness(
+  workers: list[WorkerStats],
+) -> tuple[float | None, int | None]:
   """Returns (mean, max) over all pushes of `workers`; (None, None) if none."""
   total = sum((w.staleness for w in workers), collections.Counter())
   if not total:
@@ -178,12 +183,12 @@ def summarize_staleness(workers):
   return compute_mean(total), max(total)
 
 
-def compute_mean(counts):
+def compute_mean(counts) -> float:
   """Returns the mean of {number: how often}, which is not empty."""
   return sum(s * n for s, n in counts.items()) / sum(counts.values())
 
 
-def sum_steps_lost(lives):
+def sum_steps_lost(lives: list[WorkerStats]) -> int:
   """Returns how many global steps had to be repeated, an int.
 
   When the center is restored, a worker that saw it before sees the step go
@@ -200,7 +205,9 @@ def sum_steps_lost(lives):
   return max(lost.values(), default=0)
 
 
-def compose(settings, outcome, lives, max_staleness):
+def compose(
+  settings, outcome, lives: list[WorkerStats], max_staleness: int | None
+):
   """Returns the report as a dict that JSON can hold.
 
   Args:
@@ -232,7 +239,7 @@ def compose(settings, outcome, lives, max_staleness):
   }
 
 
-def _is_complete(lives):
+def _is_complete(lives: list[WorkerStats]) -> bool:
   """Whether no life has been killed: of such a one the last steps are missing.
 
   Args: see `sum_steps_lost`.
@@ -240,7 +247,7 @@ def _is_complete(lives):
   return all(stats.has_ended or not stats.local_steps for stats in lives)
 
 
-def _group(lives):
+def _group(lives: list[WorkerStats]) -> dict[int, list[WorkerStats]]:
   """Returns {worker: list of its WorkerStats}, in order."""
   groups = {}
   for stats in lives:
@@ -248,7 +255,9 @@ def _group(lives):
   return groups
 
 
-def _compose_row(lives, max_staleness):
+def _compose_row(
+  lives: list[WorkerStats], max_staleness: int | None
+) -> dict[str, int]:
   """Returns the dict of one worker; `lives` is a list of its WorkerStats."""
   whole = WorkerStats(
     lives[0].worker,
@@ -278,7 +287,9 @@ def _compose_row(lives, max_staleness):
   return row
 
 
-def _compose_numbers(stats, max_staleness):
+def _compose_numbers(
+  stats: WorkerStats, max_staleness: int | None
+) -> dict[str, int]:
   """Returns the dict of what is reported for both a life and a worker."""
   message = stats.to_message()
   numbers = {name: message[name] for name in ('worker', *SUMMED)}
@@ -292,7 +303,7 @@ def _compose_numbers(stats, max_staleness):
   return numbers
 
 
-def write(report, path):
+def write(report, path: str) -> str | None:
   """Writes a report as JSON, whole or not at all; returns the path.
 
   A number that is not finite becomes null, as JSON has none.
@@ -317,7 +328,7 @@ def write(report, path):
   return path
 
 
-def compose_rows(lives):
+def compose_rows(lives: list[WorkerStats]):
   """Returns the dict of a report, or None for a model without tables.
 
   ids_per_step, rows_per_step: float, a worker's mean per step: the ids it
@@ -346,7 +357,7 @@ def compose_rows(lives):
   }
 
 
-def _choose(counts, prefix):
+def _choose(counts, prefix: str) -> dict[str, int]:
   """Returns {rest of the name: int} for names that begin with `prefix`."""
   return {
     name.removeprefix(prefix): int(n)
@@ -355,7 +366,7 @@ def _choose(counts, prefix):
   }
 
 
-def format_row_lines(found):
+def format_row_lines(found) -> Iterator[tuple[str, str]]:
   """Yields (label, text) for what `compose` returned.
 
   Args:

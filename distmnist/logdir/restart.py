@@ -1,8 +1,12 @@
 """What a training begins with, and goes back to when a ps is lost."""
 
+from __future__ import annotations
+
 import functools
 import logging
 import os
+from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
@@ -49,7 +53,13 @@ class Restart:
       the logdir: a run begins there, whose --epochs are still to be made.
   """
 
-  def __init__(self, logdir, resume, is_last, on_slice=lambda: None):
+  def __init__(
+    self,
+    logdir: str | None,
+    resume: str,
+    is_last: int,
+    on_slice: Callable[..., Any] = lambda: None,
+  ) -> None:
     """
     Args:
       logdir: str or None.
@@ -71,7 +81,7 @@ class Restart:
     self.run = ''
     self.is_of_other_run = False
 
-  def take(self, owner, cluster, pause):
+  def take(self, owner, cluster, pause: Callable[..., Any]) -> None:
     """Makes this chief the one that writes the log directory.
 
     Args:
@@ -88,7 +98,7 @@ class Restart:
     self.run = owner.run
 
   @functools.cached_property
-  def is_new_run(self):
+  def is_new_run(self) -> bool:
     """Whether this process begins the run that --resume asks for.
 
     One that its launcher has started again does not, unless the one before it
@@ -100,7 +110,12 @@ class Restart:
       return True
     return not begin_file.has_begun(self._logdir)
 
-  def check(self, find_divergence, images, flags_of_meaning):
+  def check(
+    self,
+    find_divergence: Callable[..., Any],
+    images: str,
+    flags_of_meaning: list[str],
+  ) -> None:
     """Checks --resume; called by the chief, before anything is written.
 
     Once the run has begun, --resume no longer counts for a task that its
@@ -130,7 +145,7 @@ class Restart:
     elif self._resume != 'never':
       self._given = self._find_given()
 
-  def prepare(self):
+  def prepare(self) -> None:
     """Moves aside what is not part of this run, once it owns the logdir.
 
     Raises:
@@ -150,13 +165,13 @@ class Restart:
       except OSError as error:
         raise logdirs.not_written(self._logdir, error) from error
 
-  def _find_move(self):
+  def _find_move(self) -> dict[str, list[str] | str] | None:
     """Returns the move (dict) that the chief before this one did not end."""
     if not self._logdir:
       return None
     return begin_file.find_move(self._logdir, self._resume)
 
-  def _begin_move(self):
+  def _begin_move(self) -> dict[str, list[str] | str | None] | None:
     """Notes what is to be moved aside (dict), if anything is; returns it."""
     names = earlier_runs.find_names(self._logdir, self._given)
     if not names:
@@ -174,12 +189,12 @@ class Restart:
     begin_file.write_move(self._logdir, move)
     return move
 
-  def write_again(self):
+  def write_again(self) -> None:
     """Notes in a new logdir that the run has begun; may raise OSError."""
     if self._resume != 'auto':
       begin_file.write(self._logdir, self._given)
 
-  def _forget_earlier(self):
+  def _forget_earlier(self) -> None:
     """Moves a run aside that made steps and has no checkpoint to go on from."""
     if not self._logdir or ATTEMPT in os.environ or self._given:
       return
@@ -189,7 +204,7 @@ class Restart:
     if has_best or worker_records.read(self._logdir):
       earlier_runs.move(self._logdir)
 
-  def _find_given(self):
+  def _find_given(self) -> str | None:
     wanted = self._resume
     try:
       is_folder = paths.is_folder(wanted)
@@ -203,13 +218,13 @@ class Restart:
       raise cli.RunError(f'--resume={path} {fault[0]}: {fault[1]}')
     return path
 
-  def _find_usable(self, folder):
+  def _find_usable(self, folder: str) -> str | None:
     return checkpoints.find_usable(folder, self._find_fault)
 
-  def _find_fault(self, path):
+  def _find_fault(self, path: str) -> tuple[str, str] | None:
     return checkpoints.find_fault(path, self._find_divergence, self._on_slice)
 
-  def find(self):
+  def find(self) -> str | None:
     """Returns the checkpoint to restore, or None for the first weights."""
     if not self._found and self._logdir:
       self._found = self._find_usable(self._logdir)
@@ -222,7 +237,7 @@ class Restart:
     )
     return self._found or self._given
 
-  def looks_finished(self):
+  def looks_finished(self) -> bool:
     """Like `is_finished`, by the name of the latest checkpoint, unread."""
     path = self._logdir and checkpoints.find_latest(self._logdir)
     if not path or self.is_new_run:
@@ -232,14 +247,14 @@ class Restart:
     except Exception:  # Broken bytes raise errors of many kinds.
       return False  # An earlier one will be used.
 
-  def is_finished(self):
+  def is_finished(self) -> bool:
     """Whether the latest checkpoint is the end of the training."""
     path = self.find()
     return bool(path) and self._is_last(
       path, checkpoints.read_step(path), self.is_of_other_run
     )
 
-  def describe_end(self):
+  def describe_end(self) -> str:
     """Returns at which step an earlier run has ended (str), '' if none has."""
     if not self._logdir or self.is_new_run:
       return ''
@@ -248,7 +263,7 @@ class Restart:
       step = checkpoints.parse_step(checkpoints.find_latest(self._logdir))
     return '' if step is None else logdirs.describe_end(self._logdir, step)
 
-  def go_on(self):
+  def go_on(self) -> None:
     """The training goes on from what was found: the next `find` looks again.
 
     Later checkpoints were passed over, and are moved aside: the training will
@@ -259,12 +274,16 @@ class Restart:
     self._found = None
 
 
-def from_flags(logdir, is_last, on_slice=lambda: None):
+def from_flags(
+  logdir: str, is_last: int, on_slice: Callable[..., Any] = lambda: None
+) -> Restart:
   """Returns the Restart that --resume asks for."""
   return Restart(logdir, _RESUME.value, is_last, on_slice)
 
 
-def _check_is_same_run(logdir, images, flags_of_meaning):
+def _check_is_same_run(
+  logdir: str, images: str, flags_of_meaning: list[str]
+) -> None:
   """Raises cli.RunError if the run to go on with learnt something else."""
   if not checkpoints.list_checkpoints(logdir):
     return

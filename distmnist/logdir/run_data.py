@@ -1,5 +1,7 @@
 """The examples that a run learns from, as its log directory records them."""
 
+from __future__ import annotations
+
 import zlib
 
 from distmnist.common import files, layout
@@ -8,7 +10,7 @@ from distmnist.storage import paths
 _DATA_FILE = 'train.data'
 
 
-def describe(unit, *splits):
+def describe(unit: str, *splits) -> str:
   """Returns a line (str) that tells these examples from others.
 
   Args:
@@ -23,13 +25,13 @@ def describe(unit, *splits):
   return f'{num_examples:,} {unit} with checksum {checksum:08x}'
 
 
-def write(logdir, text):
+def write(logdir: str, text: str) -> None:
   """Keeps `text`, which `describe` returned."""
   with files.replacing(layout.make_own_path(logdir, _DATA_FILE)) as file:
     file.write(text + '\n')
 
 
-def read(logdir):
+def read(logdir: str) -> str | None:
   """Returns what `write` has kept (str), or None."""
   try:
     return paths.read_text(layout.own_path(logdir, _DATA_FILE)).strip()

@@ -4,6 +4,8 @@ train.flags has those of the last life. What differed in the lives before is
 kept beside it: with what step a change begins, then and now.
 """
 
+from __future__ import annotations
+
 import json
 import os
 
@@ -33,7 +35,7 @@ _NO_CHANGE = (
 _unread = set()
 
 
-def leave_out(names):
+def leave_out(names: list[str]) -> None:
   """Has `ours` leave out these flags, as the run does not read them."""
   _unread.clear()
   _unread.update(names)
@@ -54,12 +56,12 @@ def ours():
   ]
 
 
-def path_in(logdir):
+def path_in(logdir: str) -> str:
   """Returns the path of the file of flags in a log directory."""
   return os.path.join(logdir, _FLAGS_FILE)
 
 
-def write(logdir, step=0):
+def write(logdir: str, step: int = 0) -> None:
   """Keeps the flags of this process; `evaluate` then needs none of them.
 
   Args:
@@ -82,7 +84,7 @@ def write(logdir, step=0):
     )
 
 
-def read_changes(logdir):
+def read_changes(logdir: str) -> list[dict[str, dict | int]]:
   """Returns what has changed at a resume, a list in order, [] if nothing has.
 
   Each is {'step': the global step from which on it counts, 'changes': {name:
@@ -93,7 +95,7 @@ def read_changes(logdir):
   )
 
 
-def describe_changes(changes):
+def describe_changes(changes: dict[str, list[str | None] | list[str]]) -> str:
   """Returns {name: [then, now]} as a text, --name then -> now, ..."""
   return ', '.join(
     f'--{name} {_show(then)} -> {_show(now)}'
@@ -101,11 +103,11 @@ def describe_changes(changes):
   )
 
 
-def _show(value):
+def _show(value: str | None) -> str:
   return 'none' if value is None else value or "''"
 
 
-def find_changes(logdir):
+def find_changes(logdir: str) -> dict[str, list[str | None] | list[str]]:
   """Returns {name: [then, now]}, our flags that differ from those kept.
 
   Of hosts it is their number that counts. One that was not kept had its
@@ -134,7 +136,7 @@ def find_changes(logdir):
   return changes
 
 
-def _find_value(words, flag):
+def _find_value(words: list[str], flag) -> str | None:
   """Returns the value (str) that `words` give a flag, None if they do not."""
   found = _choose(words, flag)
   if not found:
@@ -144,7 +146,7 @@ def _find_value(words, flag):
   return ','.join(word.partition('=')[2] for word in found)
 
 
-def _choose(words, flag):
+def _choose(words: list[str], flag) -> list[str]:
   """Returns those of `words` that set a flag.
 
   It may take several words, and a Boolean one may begin with `no`.
@@ -153,12 +155,12 @@ def _choose(words, flag):
   return [word for word in words if word.partition('=')[0] in keys]
 
 
-def are_kept(logdir):
+def are_kept(logdir: str) -> bool:
   """Whether `write` has kept the flags of a run in `logdir`."""
   return paths.exists(path_in(logdir))
 
 
-def find_changed(logdir, names):
+def find_changed(logdir: str, names: list[str]) -> tuple[str, str] | None:
   """Returns the first flag of `names` that differs from what `write` kept.
 
   Args:
@@ -183,7 +185,7 @@ def find_changed(logdir, names):
   return None
 
 
-def read(logdir):
+def read(logdir: str) -> list[str] | None:
   """Returns the list of flags that `write` has kept.
 
   Raises:

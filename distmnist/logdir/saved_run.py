@@ -5,6 +5,8 @@ Model and data set are those that the run was started with; flags given on the
 command line override them.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import logging
@@ -12,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -34,7 +37,7 @@ _CHECKPOINT = flags.DEFINE_string(
 _ADVICE = 'or name one that has diverged by --checkpoint'
 
 
-def logdir_from_flags():
+def logdir_from_flags() -> str | None:
   """Returns --logdir, else the folder of the run that --checkpoint is from.
 
   Raises:
@@ -47,7 +50,7 @@ def logdir_from_flags():
   return logdir
 
 
-def _find_logdir(logdir, checkpoint):
+def _find_logdir(logdir: str | None, checkpoint: str | None) -> str | None:
   """Returns `logdir`, or else the folder of a checkpoint's run, or None."""
   if logdir is None and _is_path(checkpoint):
     return find_folder(urls.expand(checkpoint))
@@ -130,12 +133,14 @@ def take_flags(
     raise cli.RunError(f'the flags of the run in {logdir}: {error}') from error
 
 
-def _read_flags(logdir):
+def _read_flags(logdir: str) -> list[str] | None:
   """Returns the flags of the run (list of str), without --flagfile."""
   return command_line.expand(run_flags.read(logdir))
 
 
-def _find_problem(saved, given, logdir):
+def _find_problem(
+  saved: list[str], given: list[str] | tuple[str, ...], logdir: str
+) -> str | None:
   """Returns the --problem (str) that only the run names, or None.
 
   Of a file that is not in this folder, the copy in `logdir` is taken. So a run
@@ -197,7 +202,9 @@ def _find_other_owner(named: str, kept: str) -> tuple[str, int] | None:
   return other
 
 
-def find_checkpoint(logdir, find_divergence=lambda path: None):
+def find_checkpoint(
+  logdir: str, find_divergence: Callable[..., Any] = lambda path: None
+) -> str | None:
   """Returns the path of the checkpoint that --checkpoint asks for.
 
   If it asks for none in particular, a checkpoint that is not whole or has
@@ -239,7 +246,9 @@ def find_checkpoint(logdir, find_divergence=lambda path: None):
   return path
 
 
-def use_checkpoint(find, use):
+def use_checkpoint(
+  find: Callable[..., Any], use: Callable[..., Any]
+) -> str | None:
   """Returns use(path) of the checkpoint that --checkpoint asks for.
 
   A run that is still training removes its older checkpoints: if the one that
@@ -261,5 +270,5 @@ def use_checkpoint(find, use):
     _log.info(f'{path} is gone: newer ones have taken its place')
 
 
-def _is_path(which):
+def _is_path(which: str) -> bool:
   return bool(which) and which != 'best' and not which.isdigit()

@@ -10,6 +10,8 @@ The latest checkpoints stay, and what these need: a partial one
 long as it does.
 """
 
+from __future__ import annotations
+
 import contextlib
 import glob
 import logging
@@ -72,7 +74,7 @@ class Saver(Protocol):
 
 def make(
   logdir: str, check_owner: Callable[[], None], variables: list
-) -> 'CheckpointWriter':
+) -> CheckpointWriter:
   """Returns the writer of a chief, which owns `logdir`.
 
   What interrupted saves have left there is removed.
@@ -97,7 +99,7 @@ class CheckpointWriter:
     folder: str,
     max_to_keep: int,
     check_owner: Callable[[], None] = lambda: None,
-  ):
+  ) -> None:
     """
     Args:
       folder: made with the first checkpoint.
@@ -152,7 +154,7 @@ class CheckpointWriter:
       tf.errors.OpError: a ps is gone.
     """
 
-    def write(path):
+    def write(path: str) -> str | None:
       base = saver.base and os.path.join(self._folder, saver.base)
       if base and not (may_be_partial and checkpoint_reader.is_there(base)):
         saver.forget_base()
@@ -171,7 +173,7 @@ class CheckpointWriter:
       SaveError, cli.RunError: as `save` does.
     """
 
-    def write(path):
+    def write(path: str) -> str | None:
       _write_values(values, path)
       return partial_names.find_base(values)
 
@@ -211,13 +213,13 @@ class CheckpointWriter:
     finally:
       shutil.rmtree(unfinished, ignore_errors=True)
 
-  def _make_way(self, path):
+  def _make_way(self, path: str) -> None:
     """Removes a partial checkpoint that a whole one is to replace."""
     self._check_owner()
     if self._bases.get(path):
       checkpoints.remove(path)
 
-  def _move(self, unfinished, path):
+  def _move(self, unfinished: str, path: str) -> None:
     names = sorted(os.listdir(unfinished), key=checkpoints.is_index)
     for name in names:
       files.sync(os.path.join(unfinished, name))
@@ -229,7 +231,7 @@ class CheckpointWriter:
       )
     files.sync(self._folder)
 
-  def _put(self, unfinished, path):
+  def _put(self, unfinished: str, path: str) -> None:
     # This may take long: a process that loses the folder adds no index.
     self._make_way(path)
     copies.upload_folder(
@@ -264,7 +266,7 @@ class CheckpointWriter:
     if not urls.is_remote(self._folder):
       files.sync(self._folder)
 
-  def remove_unfinished(self):
+  def remove_unfinished(self) -> None:
     """Removes what interrupted saves have left.
 
     To be called by the one process that may write there.
@@ -274,7 +276,7 @@ class CheckpointWriter:
     _remove_without_index(self._folder)
 
 
-def _write_values(values, path):
+def _write_values(values, path: str) -> None:
   names = sorted(values)
   with tf.Graph().as_default(), tf.device('/cpu:0'):
     fed = [tf.placeholder(values[name].dtype) for name in names]
@@ -288,7 +290,7 @@ def _write_values(values, path):
       session.run(op, dict(zip(fed, (values[n] for n in names), strict=True)))
 
 
-def _remove_unfinished(folder):
+def _remove_unfinished(folder: str) -> None:
   folder = glob.escape(folder)
   for path in glob.glob(f'{folder}/{_UNFINISHED}*'):
     shutil.rmtree(path, ignore_errors=True)
@@ -297,7 +299,7 @@ def _remove_unfinished(folder):
       os.remove(path)
 
 
-def _remove_without_index(folder):
+def _remove_without_index(folder: str) -> None:
   names = paths.list_names(folder)
   for name in names:
     stem = name.partition('.data-')[0]
@@ -307,7 +309,7 @@ def _remove_without_index(folder):
         paths.remove(os.path.join(folder, name))
 
 
-def check_space(logdir, variables):
+def check_space(logdir: str, variables: list[tf.Variable]) -> None:
   """Checks that a checkpoint of `variables` (list) fits on the disk.
 
   One for a store is written on this machine first.

@@ -6,6 +6,8 @@ So a report sums up what `status`, the live table and report.html show. What a
 killed process did after its last line is not known.
 """
 
+from __future__ import annotations
+
 from distmnist.logdir import report
 from distmnist.watching import metrics_file
 
@@ -39,7 +41,9 @@ def gather(
   return sorted(lives, key=lambda s: (s.worker, s.start)), sorted(unknown)
 
 
-def read(logdir: str, workers: set[int] = frozenset()):
+def read(
+  logdir: str, workers: set[int] = frozenset()
+) -> list[report.WorkerStats]:
   """Returns a report.WorkerStats of each life that made a step, in no order.
 
   Args:

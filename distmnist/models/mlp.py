@@ -5,17 +5,22 @@ Schlag's distributed-TensorFlow example; with 784 inputs most sigmoids then
 start out saturated. --initializer=glorot learns far faster.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import hidden, layers
 
 
-def make(num_classes):
+def make(num_classes: int) -> Callable[..., Any]:
   hidden_units = layers.hidden_units_from_flags(default=[100])
   initializer = layers.initializer_from_flags(default='normal')
   build_hidden = hidden.make(hidden_units, tf.nn.sigmoid, initializer)
 
-  def build(images, is_training):
+  def build(images: tf.Tensor, is_training: bool) -> tf.Tensor:
     outputs = build_hidden(layers.flatten(images), is_training)
     return layers.dense(outputs, num_classes, 'softmax', initializer)
 

@@ -15,6 +15,8 @@ Images smaller than 32 x 32 are padded with zeros.
 For the averages of batch norm with several workers, see batch_norm.batch_norm.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import batch_norm, layers
@@ -59,7 +61,13 @@ def _bottleneck(inputs, filters, stride, is_training):
 
 
 def _conv(
-  inputs, filters, kernel_size, name, is_training, stride=1, first_gamma=1.0
+  inputs,
+  filters,
+  kernel_size,
+  name,
+  is_training,
+  stride: int = 1,
+  first_gamma: float = 1.0,
 ):
   """A convolution and its batch norm."""
   outputs = layers.conv(

@@ -10,6 +10,11 @@ smaller than 32 x 32 are padded with zeros; at 32 x 32 the first dense layer has
 512 inputs, not 25,088 as at 224 x 224.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import hidden, layers
@@ -19,13 +24,13 @@ MIN_SIZE = 32  # Five pools leave one pixel.
 _BLOCKS = (2, 64), (2, 128), (4, 256), (4, 512), (4, 512)
 
 
-def make(num_classes):
+def make(num_classes: int) -> Callable[..., Any]:
   dropout_rate = layers.dropout_rate_from_flags(default=0.5)
   build_dense = hidden.make(
     [4096, 4096], tf.nn.relu, 'he', dropout_rate, 'dense'
   )
 
-  def build(images, is_training):
+  def build(images: tf.Tensor, is_training: bool) -> tf.Tensor:
     outputs = layers.pad(images, MIN_SIZE)
     for block, (num_convs, filters) in enumerate(_BLOCKS, start=1):
       for i in range(1, num_convs + 1):

@@ -1,5 +1,7 @@
 """Batch normalisation, and the averages that it keeps for evaluation."""
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.transport import model_state
@@ -8,7 +10,7 @@ _BATCH_NORM_DECAY = 0.9
 _BATCH_NORM_EPSILON = 1e-5
 
 
-def describe_averages(rule, has_local_steps):
+def describe_averages(rule: str, has_local_steps: bool) -> str | None:
   """Returns what a user should know of batch norm in this graph (str), or None.
 
   Args:
@@ -24,7 +26,9 @@ def describe_averages(rule, has_local_steps):
   )
 
 
-def batch_norm(inputs, name, is_training, first_gamma=1.0):
+def batch_norm(
+  inputs: tf.Tensor, name: str, is_training: bool, first_gamma: float = 1.0
+) -> tf.Tensor:
   """Batch normalisation over all but the last axis, [batch, h, w, c].
 
   Ioffe and Szegedy 2015, arXiv 1502.03167. Per channel, with eps = 1e-5:
@@ -84,7 +88,7 @@ def batch_norm(inputs, name, is_training, first_gamma=1.0):
     return outputs
 
 
-def after_updates(train_op):
+def after_updates(train_op: tf.Tensor) -> tf.Tensor:
   """Returns a `train_op` that also waits for the UPDATE_OPS.
 
   Args:

@@ -9,12 +9,14 @@ With the rows r_i of an example and their weights w_i:
 and zeros where the divisor is 0.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 COMBINERS = 'sum', 'mean', 'sqrtn'
 
 
-def fits(weights, ids):
+def fits(weights, ids) -> bool:
   """Whether weights can be broadcast to the shape of ids, as far as known."""
   try:
     found = tf.broadcast_static_shape(weights.shape, ids.shape)
@@ -23,7 +25,9 @@ def fits(weights, ids):
   return found.is_compatible_with(ids.shape)
 
 
-def combine_dense(rows, weights, combiner):
+def combine_dense(
+  rows: tf.Tensor, weights: tf.Tensor | None, combiner: str
+) -> tf.Tensor:
   """[..., ids, width] -> [..., width].
 
   Args:
@@ -42,7 +46,13 @@ def combine_dense(rows, weights, combiner):
   return _divide(total, tf.reduce_sum(_weigh(weights, combiner), -1), combiner)
 
 
-def combine_lists(rows, weights, combiner, of, num):
+def combine_lists(
+  rows: tf.Tensor,
+  weights: tf.Tensor | None,
+  combiner: str,
+  of: tf.Tensor,
+  num: tf.Tensor,
+) -> tf.Tensor:
   """[ids, width] -> [num, width].
 
   Args:
@@ -61,11 +71,11 @@ def combine_lists(rows, weights, combiner, of, num):
   return _divide(total, sums, combiner)
 
 
-def _weigh(weights, combiner):
+def _weigh(weights: tf.Tensor, combiner: str) -> tf.Tensor:
   return weights if combiner == 'mean' else tf.square(weights)
 
 
-def _divide(total, sums, combiner):
+def _divide(total: tf.Tensor, sums: tf.Tensor, combiner: str) -> tf.Tensor:
   if combiner == 'sqrtn':
     sums = tf.sqrt(sums)
   return tf.math.divide_no_nan(total, sums[..., tf.newaxis])

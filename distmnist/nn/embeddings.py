@@ -4,8 +4,12 @@ Tables are sparse on the wire: under a strategy a step moves the rows that its
 batch looks up, and no others (tables/row_exchange.py).
 """
 
+from __future__ import annotations
+
 import functools
 import numbers
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -22,11 +26,11 @@ def embedding(
   ids,
   num_rows,
   width,
-  name,
+  name: str,
   weights=None,
-  combiner=None,
+  combiner: str | None = None,
   initializer=None,
-):
+) -> tf.Tensor | None:
   """Looks up rows of a table; calls with the same name share one table.
 
   Args:
@@ -80,7 +84,9 @@ def embedding(
     return combined
 
 
-def _get_table(ids, num_rows, width, name, initializer):
+def _get_table(
+  ids, num_rows, width, name: str, initializer
+) -> Callable[..., Any] | None:
   """Returns a table's look-up, callable(ids [n]) -> rows [n, width]."""
   if isinstance(num_rows, new_rows.NewRows):
     start = new_rows.Start(num_rows, _find_kind(ids), initializer)
@@ -96,11 +102,11 @@ def _get_table(ids, num_rows, width, name, initializer):
   return functools.partial(_look_up_ids, table, num_rows, name)
 
 
-def _find_kind(ids):
+def _find_kind(ids) -> str:
   return 'text' if ids.dtype == tf.string else 'whole numbers'
 
 
-def _check_table(ids, num_rows, width, name, initializer):
+def _check_table(ids, num_rows, width, name: str, initializer) -> None:
   if tf.get_default_graph().building_function:
     raise ValueError(
       f'embedding {name!r} is looked up in a loop, a branch or a tf.function: '
@@ -146,7 +152,7 @@ def _check_table(ids, num_rows, width, name, initializer):
     )
 
 
-def _check_lists(ids, name, weights, combiner):
+def _check_lists(ids, name: str, weights, combiner: str | None) -> None:
   if combiner is not None and combiner not in combiners.COMBINERS:
     raise ValueError(
       f'embedding {name!r}: expected the combiner '
@@ -180,7 +186,7 @@ def _check_lists(ids, name, weights, combiner):
     )
 
 
-def _find_values(weights, ids, name):
+def _find_values(weights, ids, name: str) -> tf.Tensor | None:
   """Returns the values [ids] of ragged or sparse weights; None for None."""
   if weights is None:
     return None
@@ -203,7 +209,12 @@ def _find_values(weights, ids, name):
     return tf.identity(weights.values)
 
 
-def _look_up_ids(table, num_rows, name, ids):
+def _look_up_ids(
+  table: sparse_table.Table | tf.Variable,
+  num_rows: int,
+  name: str,
+  ids: tf.Tensor,
+) -> tf.Tensor:
   """Returns the rows of `ids`, int64 [n]."""
   ids = _check_ids(
     ids,
@@ -213,7 +224,7 @@ def _look_up_ids(table, num_rows, name, ids):
   return sparse_table.look_up(table, sparse_table.find_positions(ids, num_rows))
 
 
-def _look_up_keys(table, name, keys):
+def _look_up_keys(table, name: str, keys: tf.Tensor) -> tf.Tensor:
   """Returns the rows of `keys`, int64 or string [n]."""
   if keys.dtype == tf.string:
     return table.look_up(key_hash.find_fingerprints(keys))
@@ -226,7 +237,7 @@ def _look_up_keys(table, name, keys):
   )
 
 
-def _check_ids(ids, is_wrong, message):
+def _check_ids(ids: tf.Tensor, is_wrong: tf.Tensor, message: str) -> tf.Tensor:
   """Returns `ids`, int64 [n], once none of them is wrong."""
   wrong = tf.boolean_mask(ids, is_wrong)[:3]
   # Not tf.Assert: its op is in a branch, where an error could not be located.
@@ -237,7 +248,7 @@ def _check_ids(ids, is_wrong, message):
     return tf.identity(ids)
 
 
-def _look_up(find, width, ids):
+def _look_up(find: Callable[..., Any], width, ids: tf.Tensor) -> tf.Tensor:
   """Returns the rows of `ids`, a tensor, in its shape plus one axis.
 
   Args:

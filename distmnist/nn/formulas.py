@@ -7,6 +7,8 @@ and for any number of rows: sparse tables are updated by it (sparse_updates.py).
 TensorFlow. What comes before a formula is in optimizer.py.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Callable
@@ -80,7 +82,7 @@ class Formula:
   betas = {}
   is_lazy = False
 
-  def find_rate(self, rate, powers):
+  def find_rate(self, rate: float, powers) -> float:
     """Returns the rate that `update` takes, a float32 scalar tensor or float.
 
     Args:
@@ -123,7 +125,13 @@ class LayerFormula(Formula):
 
   weight_decay: float
 
-  def direct(self, weights, slots, gradient, corrections):
+  def direct(
+    self,
+    weights: tf.Variable,
+    slots: list[tf.Variable],
+    gradient: tf.Tensor,
+    corrections,
+  ) -> tuple[tf.Tensor, None]:
     """Returns (step, new slots or None), each like the weights.
 
     Args:
@@ -152,10 +160,12 @@ class Sgd(Formula):
 
   name = 'GradientDescent'
 
-  def update(self, weights, slots, gradient, rate):
+  def update(
+    self, weights: tf.Tensor, slots, gradient: tf.Tensor, rate: tf.Tensor
+  ):
     return weights - rate * gradient, []
 
-  def apply(self, kernel, gradient):
+  def apply(self, kernel: Kernel, gradient: tf.Tensor) -> tf.Operation:
     return tf.raw_ops.ResourceApplyGradientDescent(
       var=kernel.weights.handle,
       alpha=tf.cast(kernel.rate, gradient.dtype),
@@ -180,12 +190,18 @@ class Momentum(Formula):
   slots = (Slot('momentum', 'Momentum'),)
   is_lazy = True
 
-  def update(self, weights, slots, gradient, rate):
+  def update(
+    self,
+    weights: tf.Tensor,
+    slots: list[tf.Tensor],
+    gradient: tf.Tensor,
+    rate: tf.Tensor,
+  ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     m = self.momentum * slots[0] + gradient
     step = gradient + self.momentum * m if self.use_nesterov else m
     return weights - rate * step, [m]
 
-  def apply(self, kernel, gradient):
+  def apply(self, kernel: Kernel, gradient: tf.Tensor) -> tf.Operation:
     return tf.raw_ops.ResourceApplyMomentum(
       var=kernel.weights.handle,
       accum=kernel.slots[0].handle,
@@ -206,11 +222,17 @@ class Adagrad(Formula):
   name = 'Adagrad'
   slots = (Slot('accumulator', 'Adagrad', _FIRST_SUM),)
 
-  def update(self, weights, slots, gradient, rate):
+  def update(
+    self,
+    weights: tf.Tensor,
+    slots: list[tf.Tensor],
+    gradient: tf.Tensor,
+    rate: tf.Tensor,
+  ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     n = slots[0] + tf.square(gradient)
     return weights - rate * gradient * tf.math.rsqrt(n), [n]
 
-  def apply(self, kernel, gradient):
+  def apply(self, kernel: Kernel, gradient: tf.Tensor) -> tf.Operation:
     return tf.raw_ops.ResourceApplyAdagrad(
       var=kernel.weights.handle,
       accum=kernel.slots[0].handle,
@@ -240,20 +262,26 @@ class RmsProp(Formula):
   is_lazy = True
 
   @property
-  def slots(self):
+  def slots(self) -> tuple[Slot, Slot]:
     return (
       Slot('rms', 'RMSProp', float(self.first_mean_square)),
       Slot('momentum', 'RMSProp'),
     )
 
-  def update(self, weights, slots, gradient, rate):
+  def update(
+    self,
+    weights: tf.Tensor,
+    slots: list[tf.Tensor],
+    gradient: tf.Tensor,
+    rate: tf.Tensor,
+  ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     n, m = slots
     n = _RHO * n + (1 - _RHO) * tf.square(gradient)
     step = rate * gradient * tf.math.rsqrt(n + self.epsilon)
     m = self.momentum * m + step
     return weights - m, [n, m]
 
-  def apply(self, kernel, gradient):
+  def apply(self, kernel: Kernel, gradient: tf.Tensor) -> tf.Operation:
     return tf.raw_ops.ResourceApplyRMSProp(
       var=kernel.weights.handle,
       ms=kernel.slots[0].handle,
@@ -286,17 +314,23 @@ class Adam(Formula):
   betas = {'beta1_power': _BETA1_32, 'beta2_power': _BETA2_32}
   is_lazy = True
 
-  def find_rate(self, rate, powers):
+  def find_rate(self, rate: float, powers: list[tf.Tensor]) -> tf.Tensor:
     power_1, power_2 = powers
     return rate * tf.sqrt(1 - power_2) / (1 - power_1)
 
-  def update(self, weights, slots, gradient, rate):
+  def update(
+    self,
+    weights: tf.Tensor,
+    slots: list[tf.Tensor],
+    gradient: tf.Tensor,
+    rate: tf.Tensor,
+  ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     m, v = slots
     m = _BETA1_32 * m + (1 - _BETA1_32) * gradient
     v = _BETA2_32 * v + (1 - _BETA2_32) * tf.square(gradient)
     return weights - rate * m / (tf.sqrt(v) + self.epsilon), [m, v]
 
-  def apply(self, kernel, gradient):
+  def apply(self, kernel: Kernel, gradient: tf.Tensor) -> tf.Operation:
     m, v = kernel.slots
     power_1, power_2 = kernel.powers
     return tf.raw_ops.ResourceApplyAdam(
@@ -314,7 +348,7 @@ class Adam(Formula):
     )
 
 
-def _begin_linear(weights):
+def _begin_linear(weights: np.ndarray | tf.Tensor) -> np.ndarray | tf.Tensor:
   return -math.sqrt(_FIRST_SUM) * weights
 
 
@@ -349,7 +383,13 @@ class Ftrl(Formula):
     Slot('linear', 'Ftrl_1', _begin_linear),
   )
 
-  def update(self, weights, slots, gradient, rate):
+  def update(
+    self,
+    weights: tf.Tensor,
+    slots: list[tf.Tensor],
+    gradient: tf.Tensor,
+    rate: tf.Tensor,
+  ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     n, z = slots
     before, n = tf.sqrt(n), n + tf.square(gradient)
     root = tf.sqrt(n)
@@ -358,7 +398,7 @@ class Ftrl(Formula):
     w = (tf.sign(z) * l1 - z) / (root + 2 * rate * self.l2)
     return tf.where(tf.abs(z) > l1, w, tf.zeros_like(w)), [n, z]
 
-  def apply(self, kernel, gradient):
+  def apply(self, kernel: Kernel, gradient: tf.Tensor) -> tf.Operation:
     return tf.raw_ops.ResourceApplyFtrl(
       var=kernel.weights.handle,
       accum=kernel.slots[0].handle,
@@ -399,7 +439,13 @@ class Lars(LayerFormula):
   name = 'Lars'
   slots = (Slot('momentum', 'Lars'),)
 
-  def scale(self, weights, step, norms, rate):
+  def scale(
+    self,
+    weights: tf.Variable,
+    step: tf.Tensor,
+    norms: tuple[tf.Tensor, ...] | None,
+    rate: float,
+  ) -> tf.Tensor:
     if norms is None:
       return trust_ratio.scale(rate, step)
     w, g = norms
@@ -409,7 +455,7 @@ class Lars(LayerFormula):
       step += self.weight_decay * weights.read_value()
     return trust_ratio.scale(rate * ratio, step)
 
-  def apply(self, kernel, gradient):
+  def apply(self, kernel: Kernel, gradient: tf.Tensor) -> tf.Operation:
     return Momentum(self.momentum).apply(kernel._replace(rate=1.0), gradient)
 
 
@@ -439,7 +485,13 @@ class Lamb(LayerFormula):
   slots = (Slot('m', 'Lamb'), Slot('v', 'Lamb'))
   betas = {'beta1_power': _BETA1_32, 'beta2_power': _BETA2_32}
 
-  def direct(self, weights, slots, gradient, corrections):
+  def direct(
+    self,
+    weights: tf.Variable,
+    slots: list[tf.Variable],
+    gradient: tf.Tensor,
+    corrections: tf.Tensor,
+  ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     correction_1, correction_2 = tf.unstack(corrections, num=2)
     m, v = (slot.read_value() for slot in slots)
     m = _BETA1 * m + (1 - _BETA1) * gradient
@@ -450,13 +502,19 @@ class Lamb(LayerFormula):
       step += self.weight_decay * weights.read_value()
     return step, [m, v]
 
-  def scale(self, weights, step, norms, rate):
+  def scale(
+    self,
+    weights: tf.Variable,
+    step: tf.Tensor,
+    norms: tuple[tf.Tensor, ...] | None,
+    rate: float | tf.Tensor,
+  ) -> tf.Tensor:
     if norms is None:
       return step
     w, r = norms
     return trust_ratio.scale(trust_ratio.choose(w / r, norms), step)
 
-  def apply(self, kernel, gradient):
+  def apply(self, kernel: Kernel, gradient: tf.Tensor) -> tf.Operation:
     step = trust_ratio.scale(kernel.rate, gradient)
     moved = kernel.weights.assign_sub(step, read_value=False)
     # What is not to be applied, after all, is not kept either.
@@ -468,7 +526,7 @@ class Lamb(LayerFormula):
     return tf.group(moved, *kept)
 
 
-def make(name, momentum=0.9, weight_decay=0.0, **own):
+def make(name: str, momentum: float = 0.9, weight_decay: float = 0.0, **own):
   """Returns the Formula of a name.
 
   Args:

@@ -15,7 +15,10 @@ An optimizer does this when it is given the mean loss of the slices, so a
 strategy knows nothing about it.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -55,12 +58,14 @@ def build_mean(
   return mean
 
 
-def wait(gate, ops):
+def wait(gate: tf.Operation, ops: list[tf.Operation]) -> None:
   """Makes a gate wait for `ops`, a list, which must not depend on it."""
   tf_internals.add_control_inputs(gate, ops)
 
 
-def compute_mean(compute_gradients, loss, *args, **kwargs):
+def compute_mean(
+  compute_gradients: Callable[..., Any], loss: tf.Tensor, *args, **kwargs
+):
   """Returns the (gradient, variable) pairs of a loss, slice by slice.
 
   Args:
@@ -96,7 +101,9 @@ def compute_mean(compute_gradients, loss, *args, **kwargs):
   return list(zip(means, variables, strict=True))
 
 
-def _add(total, gradient, weight):
+def _add(
+  total: tf.Tensor | None, gradient: tf.Tensor | None, weight
+) -> tf.Tensor | None:
   """Returns a sum of gradients with one more; None for a None of the first."""
   if gradient is None:
     return None
@@ -107,7 +114,9 @@ def _add(total, gradient, weight):
     return wide if total is None else total + wide
 
 
-def _divide(total, n, weight, like):
+def _divide(
+  total: tf.Tensor | None, n: int, weight, like: tf.Tensor | None
+) -> tf.Tensor | None:
   if total is None:
     return None
   with tf.device(total.device):

@@ -14,6 +14,8 @@ the scheduled rate, `optimizer` and `weight_decay` are as the flags of these
 names.
 """
 
+from __future__ import annotations
+
 import numbers
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -191,7 +193,7 @@ class GroupedOptimizer(tf.train.Optimizer):
     first: optimizer_lib.Optimizer,
     members: Iterable[optimizer_lib.Optimizer],
     choose: Callable[[tf.Variable], optimizer_lib.Optimizer],
-  ):
+  ) -> None:
     """
     Args:
       first: computes the gradients; a member.
@@ -202,13 +204,15 @@ class GroupedOptimizer(tf.train.Optimizer):
     self._first, self._choose = first, choose
     self.takes_all_norms = any(member.takes_all_norms for member in members)
 
-  def compute_gradients(self, loss: tf.Tensor, *args, **kwargs):
+  def compute_gradients(
+    self, loss: tf.Tensor, *args, **kwargs
+  ) -> list[tuple[tf.Tensor, tf.Tensor] | tuple[tf.Tensor, tf.Variable]]:
     """See optimizer.Optimizer."""
     return self._first.compute_gradients(loss, *args, **kwargs)
 
   def apply_gradients(
     self, grads_and_vars, global_step=None, name=None, apply_one=None
-  ):
+  ) -> tf.Operation:
     """See optimizer.Optimizer."""
     parts = {}
     for gradient, w in grads_and_vars:

@@ -4,7 +4,11 @@ Cut vertically, a layer has its units in slices, one for each ps in turn, and
 the net is parallel in its model, not only in its data.
 """
 
+from __future__ import annotations
+
 import contextlib
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -24,7 +28,13 @@ _VERTICAL_SLICES = flags.DEFINE_integer(
 )
 
 
-def make(sizes, activate, initializer='glorot', dropout_rate=0, name='hidden'):
+def make(
+  sizes: list[int] | tuple[int, ...],
+  activate: Callable[..., Any],
+  initializer: str = 'glorot',
+  dropout_rate: float = 0,
+  name: str = 'hidden',
+) -> Callable[..., Any] | None:
   """Reads --vertical_slices; returns a function that builds dense layers.
 
   Args:
@@ -49,7 +59,7 @@ def make(sizes, activate, initializer='glorot', dropout_rate=0, name='hidden'):
       'units: expected at most that many'
     )
 
-  def build(inputs, is_training):
+  def build(inputs: tf.Tensor, is_training: bool) -> tf.Tensor:
     slices = [inputs]
     for i, units in enumerate(sizes, start=1):
       n = num_slices if is_training else 1
@@ -65,7 +75,13 @@ def make(sizes, activate, initializer='glorot', dropout_rate=0, name='hidden'):
   return build
 
 
-def split_dense(inputs, units, num_slices, name, initializer='glorot'):
+def split_dense(
+  inputs: list[tf.Tensor],
+  units: int,
+  num_slices: int,
+  name: str,
+  initializer: str = 'glorot',
+) -> list[tf.Tensor]:
   """A dense layer whose units are computed in separate slices.
 
   A slice has its columns of the weights and is computed where they are: on
@@ -85,7 +101,7 @@ def split_dense(inputs, units, num_slices, name, initializer='glorot'):
   if num_slices == 1:
     return [layers.dense(inputs[0], units, name, initializer)]
 
-  def get_slices(kind, shape, initializer):
+  def get_slices(kind: str, shape: list[int], initializer) -> list[tf.Variable]:
     variable = tf.get_variable(
       kind,
       shape,

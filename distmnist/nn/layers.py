@@ -16,8 +16,12 @@ batch norm, are given to transport/model_state.py or are in
 tf.GraphKeys.UPDATE_OPS; see batch_norm.after_updates.
 """
 
+from __future__ import annotations
+
 import math
 import re
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -56,11 +60,11 @@ _DROPOUT_RATE = flags.DEFINE_float(
 )
 
 
-def dropout_rate_from_flags(default):
+def dropout_rate_from_flags(default: float) -> float:
   return default if _DROPOUT_RATE.value is None else _DROPOUT_RATE.value
 
 
-def hidden_units_from_flags(default):
+def hidden_units_from_flags(default: list[int]) -> tuple[int, ...] | None:
   """Returns --hidden_units, or `default`, as a tuple of int."""
   words = _HIDDEN_UNITS.value
   if words is None:
@@ -74,11 +78,11 @@ def hidden_units_from_flags(default):
   return tuple(int(word) for word in words)
 
 
-def initializer_from_flags(default):
+def initializer_from_flags(default: str) -> str:
   return _INITIALIZER.value or default
 
 
-def make_initializer(name, variable_name):
+def make_initializer(name: str, variable_name: str) -> Callable[..., Any]:
   """Returns the initializer of weights called `name`, one of INITIALIZERS.
 
   glorot: Glorot & Bengio 2010, uniform; he: He et al. 2015, arXiv 1502.01852,
@@ -86,7 +90,7 @@ def make_initializer(name, variable_name):
   and the variable's name alone.
   """
 
-  def draw(shape, key):
+  def draw(shape: list[int], key: list[int]) -> tf.Tensor:
     if name == 'normal':
       return tf.random.stateless_normal(shape, key)
     fan_in, fan_out = shape[-2:]
@@ -100,12 +104,14 @@ def make_initializer(name, variable_name):
   return seeds.make_initializer(variable_name, draw)
 
 
-def flatten(images):
+def flatten(images: tf.Tensor) -> tf.Tensor:
   """[batch, ...] -> [batch, n]."""
   return tf.reshape(images, [-1, math.prod(images.shape.as_list()[1:])])
 
 
-def dense(inputs, units, name, initializer='glorot'):
+def dense(
+  inputs: tf.Tensor, units: int, name: str, initializer: str = 'glorot'
+) -> tf.Tensor:
   """[batch, n] -> [batch, units]: inputs * weights + biases."""
   with tf.variable_scope(name) as scope:
     weights = tf.get_variable(
@@ -120,14 +126,14 @@ def dense(inputs, units, name, initializer='glorot'):
 
 
 def conv(
-  inputs,
-  filters,
-  kernel_size,
-  name,
-  initializer='glorot',
-  stride=1,
-  has_biases=True,
-):
+  inputs: tf.Tensor,
+  filters: int,
+  kernel_size: int,
+  name: str,
+  initializer: str = 'glorot',
+  stride: int = 1,
+  has_biases: bool = True,
+) -> tf.Tensor:
   """[batch, h, w, c] -> [batch, ceil(h / stride), ceil(w / stride), filters].
 
   The padding is SAME. has_biases=False is for a layer before batch norm, which
@@ -148,7 +154,7 @@ def conv(
     return tf.nn.bias_add(outputs, biases)
 
 
-def dropout(inputs, rate, is_training):
+def dropout(inputs: tf.Tensor, rate: float, is_training: bool) -> tf.Tensor:
   """Drops a share `rate` of the units, 0..1, while training."""
   if not (is_training and rate):
     return inputs
@@ -158,7 +164,7 @@ def dropout(inputs, rate, is_training):
     )
 
 
-def max_pool(inputs, size=2):
+def max_pool(inputs: tf.Tensor, size: int = 2) -> tf.Tensor:
   """[batch, h, w, c] -> [batch, ceil(h / 2), ceil(w / 2), c].
 
   Args:
@@ -168,7 +174,7 @@ def max_pool(inputs, size=2):
   return tf.nn.max_pool2d(inputs, ksize=size, strides=2, padding='SAME')
 
 
-def pad(images, size):
+def pad(images: tf.Tensor, size: int) -> tf.Tensor:
   """Pads images with zeros to at least `size` rows and columns."""
   height, width = (max(0, size - n) for n in images.shape.as_list()[1:3])
   if not height + width:

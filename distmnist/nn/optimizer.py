@@ -18,6 +18,8 @@ A worker's own copy has no way, and so no steps 4 and 5. lars and lamb have 6
 and 7 within their formula.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import re
@@ -56,14 +58,14 @@ class Optimizer(tf.train.Optimizer):
   def __init__(
     self,
     formula,
-    rate,
-    clip_norm=None,
-    weight_decay=0.0,
-    decay_biases=False,
-    use_locking=False,
-    is_rate_read_first=False,
-    has_scope=True,
-  ):
+    rate: float | tf.Tensor,
+    clip_norm: float | None = None,
+    weight_decay: float = 0.0,
+    decay_biases: bool = False,
+    use_locking: bool = False,
+    is_rate_read_first: bool = False,
+    has_scope: bool = True,
+  ) -> None:
     """
     Args:
       formula: formulas.Formula.
@@ -93,7 +95,7 @@ class Optimizer(tf.train.Optimizer):
     self._is_rate_read_first = is_rate_read_first and number is None
     self._has_scope = has_scope
 
-  def compute_gradients(self, loss, *args, **kwargs):
+  def compute_gradients(self, loss: tf.Tensor, *args, **kwargs):
     """Steps 1 to 3 of the list above.
 
     Args:
@@ -111,7 +113,7 @@ class Optimizer(tf.train.Optimizer):
       pairs = [(_wait(gradient, self._rate), v) for gradient, v in pairs]
     return pairs
 
-  def _compute_whole(self, loss, *args, **kwargs):
+  def _compute_whole(self, loss: tf.Tensor, *args, **kwargs):
     """Returns the gradients of a slice, its repeated rows summed up.
 
     tf.gather gives a gradient of rows, in which a row occurs as often as it was
@@ -124,8 +126,12 @@ class Optimizer(tf.train.Optimizer):
     return [(gradients_lib.make_dense(gradient), v) for gradient, v in pairs]
 
   def apply_gradients(
-    self, grads_and_vars, global_step=None, name=None, apply_one=None
-  ):
+    self,
+    grads_and_vars,
+    global_step: tf.Variable | None = None,
+    name=None,
+    apply_one=None,
+  ) -> tf.Operation:
     """Steps 5 to 8 of the list above.
 
     Args:
@@ -156,7 +162,7 @@ class Optimizer(tf.train.Optimizer):
         pairs, lambda device: self._find_row_rate(find_powers(device))
       )
 
-      def update(gradient, w):
+      def update(gradient: tf.Tensor, w: tf.Variable) -> tf.Operation:
         with tf.control_dependencies(self._decay(gradient, w)):
           return self._apply(gradient, w, find_powers, after.get(id(w)))
 
@@ -178,7 +184,9 @@ class Optimizer(tf.train.Optimizer):
       updates += [turn.end() for turn in turns.values()]
       return self._finish_all(updates, global_step, scope)
 
-  def _scale_layers(self, pairs):
+  def _scale_layers(
+    self, pairs: list[tuple[tf.Tensor | tf.Variable, ...]]
+  ) -> tuple[list[tuple], dict[int, None] | dict[int, list]]:
     """Makes of gradients the steps of layers, with decay, ratio and rate.
 
     Returns:
@@ -206,7 +214,9 @@ class Optimizer(tf.train.Optimizer):
       scaled.append((step, w))
     return scaled, after
 
-  def _decay(self, gradient, weights):
+  def _decay(
+    self, gradient: tf.Tensor, weights: tf.Variable
+  ) -> list[tf.Operation]:
     """Returns the list of the ops that a decay beside the step takes."""
     if not self._weight_decay or not weight_decay_lib.decays(
       weights, self._min_decay_rank
@@ -215,7 +225,13 @@ class Optimizer(tf.train.Optimizer):
     factor = self._rate * self._weight_decay
     return [weight_decay_lib.shrink(weights, factor, gradient)]
 
-  def _apply(self, gradient, weights, find_powers, after):
+  def _apply(
+    self,
+    gradient: tf.Tensor,
+    weights: tf.Variable,
+    find_powers,
+    after: list[tf.Tensor] | None,
+  ) -> tf.Operation:
     kernel = formulas.Kernel(
       weights,
       self._find_slots(weights),
@@ -232,10 +248,12 @@ class Optimizer(tf.train.Optimizer):
         weights.constraint(weights.read_value()), read_value=False
       )
 
-  def _find_row_rate(self, powers):
+  def _find_row_rate(self, powers: list[tf.Tensor]) -> float | tf.Tensor:
     return self.formula.find_rate(self._rate, powers)
 
-  def list_slots(self, variable):
+  def list_slots(
+    self, variable: tf.Variable
+  ) -> list[tuple[formulas.Slot, tf.Variable]]:
     """Returns [(formulas.Slot, tf.Variable)], what is kept beside a variable.
 
     Nothing is before its first update is built.
@@ -245,10 +263,10 @@ class Optimizer(tf.train.Optimizer):
     ]
     return [(slot, kept) for slot, kept in found if kept is not None]
 
-  def _find_slots(self, variable):
+  def _find_slots(self, variable: tf.Variable) -> list[tf.Variable]:
     return [self.get_slot(variable, slot.name) for slot in self.formula.slots]
 
-  def _create_slots(self, var_list):
+  def _create_slots(self, var_list: list[tf.Variable]) -> None:
     first = min(var_list, key=lambda variable: variable.name)
     for name, beta in self.formula.betas.items():
       with contextlib.nullcontext() if self._has_scope else tf.name_scope(None):
@@ -267,7 +285,7 @@ class Optimizer(tf.train.Optimizer):
           slot.saved_as,
         )
 
-  def _find_power_variables(self):
+  def _find_power_variables(self) -> list[tf.Variable]:
     with tf.init_scope():  # An update may be in a branch of a tf.cond.
       graph = tf.get_default_graph()
     return [
@@ -291,13 +309,18 @@ class Optimizer(tf.train.Optimizer):
       together = tf.stack(powers)
 
     @functools.cache
-    def find(device):
+    def find(device: str) -> list[tf.Tensor]:
       with tf.device(device):
         return tf.unstack(together, num=len(powers))
 
     return find
 
-  def _finish_all(self, updates, global_step, scope):
+  def _finish_all(
+    self,
+    updates: list[tf.Operation],
+    global_step: tf.Variable | None,
+    scope: str,
+  ) -> tf.Operation:
     """Returns the op that ends an update, by the name of `scope`.
 
     What waits for the updates on another ps, as the powers of betas do, gets
@@ -319,7 +342,9 @@ class Optimizer(tf.train.Optimizer):
     return count_update(ends, global_step, scope)
 
 
-def count_update(ends, global_step, scope):
+def count_update(
+  ends: list[tf.Operation], global_step: tf.Variable | None, scope: str
+) -> tf.Operation:
   """Returns the op that ends an update and counts it.
 
   Args:
@@ -336,7 +361,7 @@ def count_update(ends, global_step, scope):
     return global_step.assign_add(1, name=scope, read_value=False)
 
 
-def find_other_power(name, saved):
+def find_other_power(name: str, saved) -> str | None:
   """Returns the name of a power in a checkpoint that has it in a scope.
 
   Args:
@@ -350,20 +375,22 @@ def find_other_power(name, saved):
   return min(found, key=lambda x: (x.startswith(_APART), x), default=None)
 
 
-def _wait(gradient, rate):
+def _wait(gradient: tf.Tensor | None, rate: tf.Tensor) -> tf.Tensor | None:
   if gradient is None:
     return None
   with tf.device(gradient.device), tf.control_dependencies([rate]):
     return tf.identity(gradient)
 
 
-def _make_initializer(slot, variable):
+def _make_initializer(slot: formulas.Slot, variable: tf.Variable):
   if not callable(slot.begin):
     if slot.begin:
       return tf.constant_initializer(slot.begin)
     return tf.zeros_initializer()
 
-  def initialize(shape, dtype=None, partition_info=None):
+  def initialize(
+    shape: list[int], dtype: tf.DType | None = None, partition_info=None
+  ) -> tf.Tensor:
     del shape, dtype, partition_info
     # If both are initialised at once, this is the value that w will have.
     value = tf.cond(
@@ -376,7 +403,7 @@ def _make_initializer(slot, variable):
   return initialize
 
 
-def clip(pairs, norm):
+def clip(pairs, norm: float):
   """Scales gradients down to a global L2 norm: Pascanu et al. 2013, 1211.5063.
 
   Args:
@@ -393,7 +420,7 @@ def clip(pairs, norm):
   return list(zip(clipped, variables, strict=True))
 
 
-def _find_norm(gradients):
+def _find_norm(gradients: tuple[tf.Tensor | None, ...]) -> tf.Tensor:
   """Returns the norm of all `gradients`, which may be of several dtypes."""
   of_dtype = {}
   for gradient in gradients:

@@ -1,5 +1,7 @@
 """Whether optimizers, by flags or groups, fit each other and the rule."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
@@ -20,7 +22,7 @@ _HEEDED_BY = {'ftrl_l1': 'ftrl', 'ftrl_l2': 'ftrl', 'trust_coefficient': 'lars'}
 _NEED_32_BITS = 'adam', 'adamw'
 
 
-def _make_refusal(flag, optimizer):
+def _make_refusal(flag: str, optimizer: str):
   """Returns the row of a flag that only one optimizer heeds."""
   return Refusal(
     flag,
@@ -35,7 +37,7 @@ def _make_refusal(flag, optimizer):
   )
 
 
-def _is_local_ftrl(strategy):
+def _is_local_ftrl(strategy) -> bool:
   local = optimizers.choose(is_local=True).optimizer
   return strategy.has_local_steps and local == 'ftrl'
 
@@ -106,7 +108,9 @@ def check_variables(
     _check_effect(strategy, group, [*members[group].values()])
 
 
-def _find_conflict(strategy, chosen, is_table, move):
+def _find_conflict(
+  strategy, chosen: optimizers.Choice, is_table: bool, move: dict[str, bool]
+) -> str:
   """Returns why a variable of a group cannot be so moved, a str, or ''.
 
   Args:
@@ -134,7 +138,7 @@ def _find_conflict(strategy, chosen, is_table, move):
   return ''
 
 
-def _refuse_small(v, optimizer, group, move):
+def _refuse_small(v: tf.Variable, optimizer: str, group, move: dict[str, bool]):
   name = v.dtype.base_dtype.name
   given = f'--optimizer={optimizer}'
   if group and group.optimizer == optimizer:
@@ -152,7 +156,11 @@ def _refuse_small(v, optimizer, group, move):
   )
 
 
-def _check_effect(strategy, group, members):
+def _check_effect(
+  strategy,
+  group: groups_lib.Group,
+  members: list[tuple[bool | tf.Variable, ...]],
+) -> None:
   """Raises cli.UsageError if a group says what changes none of its variables.
 
   Args:

@@ -1,7 +1,9 @@
 """Optimizers and gradient clipping, by flags and by groups of variables."""
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -140,17 +142,17 @@ _USE_LOCKING = flags.DEFINE_bool(
 
 
 def make_optimizer(
-  name,
-  learning_rate,
-  momentum=0.9,
-  weight_decay=0.0,
-  clip_norm=None,
-  decay_biases=False,
-  use_locking=False,
-  is_rate_read_first=False,
-  has_scope=True,
+  name: str,
+  learning_rate: float | tf.Tensor,
+  momentum: float = 0.9,
+  weight_decay: float = 0.0,
+  clip_norm: float | None = None,
+  decay_biases: bool = False,
+  use_locking: bool = False,
+  is_rate_read_first: bool = False,
+  has_scope: bool = True,
   **own,
-):
+) -> optimizer_lib.Optimizer:
   """Returns a new optimizer.Optimizer, a tf.train.Optimizer.
 
   Args:
@@ -178,13 +180,13 @@ def make_optimizer(
 
 
 def from_flags(
-  global_step,
-  batches_per_gradient=1,
-  epochs_per_update=1.0,
-  last_step=None,
-  build_rate=None,
-  groups=(),
-):
+  global_step: tf.Tensor | tf.Variable,
+  batches_per_gradient: int = 1,
+  epochs_per_update: float = 1.0,
+  last_step: int | None = None,
+  build_rate: Callable[..., Any] | None = None,
+  groups: tuple[groups_lib.Group, ...] = (),
+) -> tuple[Callable[..., Any], tf.Tensor]:
   """Returns (make_optimizer, learning_rate).
 
   Args:
@@ -209,7 +211,7 @@ def from_flags(
   if schedule.name == 'plateau':
     plateau = plateau_lib.Plateau(global_step, schedule.decay_rate)
 
-  def build(rate):
+  def build(rate: float) -> tf.Tensor:
     if build_rate is not None:
       step = tf.convert_to_tensor(global_step)
       epoch = tf.cast(step, tf.float32) * epochs_per_update
@@ -225,7 +227,11 @@ def from_flags(
     if _TABLE_LEARNING_RATE.value is not None:
       table_rate = build(_TABLE_LEARNING_RATE.value)
 
-  def make(is_local=False, rate_factor=None, is_apart=False):
+  def make(
+    is_local: bool = False,
+    rate_factor: tf.Tensor | None = None,
+    is_apart: bool = False,
+  ) -> groups_lib.GroupedOptimizer | optimizer_lib.Optimizer:
     rate = rate_of_tables = learning_rate
     if is_local:  # No copy of a table is kept.
       local_rate = _LOCAL_LEARNING_RATE.value
@@ -237,7 +243,9 @@ def from_flags(
       if rate_factor is not None:
         rate_of_tables *= rate_factor
 
-    def make_one(group=None, is_table=False):
+    def make_one(
+      group: groups_lib.Group | None = None, is_table: bool = False
+    ) -> optimizer_lib.Optimizer:
       chosen = choose(group, is_table, is_local)
       return make_optimizer(
         chosen.optimizer,
@@ -263,7 +271,7 @@ def from_flags(
     members[None, False] = first
     tables = _find_tables()
 
-    def find_member(variable):
+    def find_member(variable: tf.Variable) -> optimizer_lib.Optimizer:
       name = groups_lib.find_name(variable)
       return members[groups_lib.find(groups, name), name in tables]
 
@@ -340,7 +348,7 @@ def find_moves(strategy: Strategy, is_table: bool) -> list[dict[str, bool]]:
   return moves
 
 
-def _scale(rate, factor):
+def _scale(rate: tf.Tensor, factor: float) -> float | tf.Tensor:
   if factor == 1:
     return rate
   number = tf.get_static_value(rate)
@@ -357,7 +365,7 @@ def _find_tables() -> set[str]:
   return {shard_slices.find_place(shard)[0] for shard in shards}
 
 
-def _own_of(name):
+def _own_of(name: str) -> dict[str, float]:
   """Returns `own` of make_optimizer, a dict, as the flags say."""
   if name == 'ftrl':
     return {'l1': _FTRL_L1.value, 'l2': _FTRL_L2.value}
@@ -371,13 +379,13 @@ def _own_of(name):
   return own
 
 
-def _weight_decay_of(name):
+def _weight_decay_of(name: str) -> float:
   if _WEIGHT_DECAY.value is None:
     return _DECAYS.get(name, 0)
   return _WEIGHT_DECAY.value
 
 
-def base_rate_from_flags():
+def base_rate_from_flags() -> tuple[str, float]:
   """Returns (--optimizer, --learning_rate); 'sgd' has no weight decay."""
   return _describe(_OPTIMIZER.value), _LEARNING_RATE.value
 
@@ -394,12 +402,12 @@ def find_used(
   }
 
 
-def local_name_from_flags():
+def local_name_from_flags() -> str:
   """Returns the optimizer of a worker's copy; 'sgd' has no weight decay."""
   return _describe(_LOCAL_OPTIMIZER.value or _OPTIMIZER.value)
 
 
-def _describe(name):
+def _describe(name: str) -> str:
   return f'{name} with --weight_decay' if _weight_decay_of(name) else name
 
 
@@ -426,7 +434,7 @@ def describe_variables(
   return told
 
 
-def _describe_choice(choice, is_table, decays):
+def _describe_choice(choice: Choice, is_table: bool, decays: bool) -> str:
   words = [choice.optimizer]
   if is_table and _TABLE_LEARNING_RATE.value is not None:
     words.append(f'--table_learning_rate={_TABLE_LEARNING_RATE.value:g}')

@@ -21,6 +21,8 @@ Without a center each worker has the variable. The chief says in its next step,
 from t to t + 1, that it has cut the rate, and the others follow at its end.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -45,7 +47,7 @@ class Plateau:
     patience: int, evaluations without improvement, see above.
   """
 
-  def __init__(self, global_step: tf.Variable, factor: float):
+  def __init__(self, global_step: tf.Variable, factor: float) -> None:
     self.factor, self.patience = factor, _LR_PATIENCE.value
     self._global_step = global_step
     with tf.name_scope(None), tf.device(global_step.device):

@@ -6,6 +6,8 @@ converted to steps here, so a schedule covers the same work under every rule.
 A problem's own learning_rate(step, epoch) takes the place of all of them.
 """
 
+from __future__ import annotations
+
 import math
 from typing import NamedTuple
 
@@ -268,7 +270,7 @@ def ends_with_training() -> bool:
   return _LR_SCHEDULE.value in _TO_THE_END and not is_given
 
 
-def check_flags():
+def check_flags() -> None:
   """Checks the flags before anything is built; raises cli.UsageError."""
   unit = _LR_SCHEDULE_UNIT.value
   parse_boundaries(_LR_BOUNDARIES.value, _LR_SCHEDULE.value, unit)
@@ -291,7 +293,9 @@ def check_flags():
     )
 
 
-def parse_boundaries(words, schedule, unit='steps'):
+def parse_boundaries(
+  words: list[str], schedule: str, unit: str = 'steps'
+) -> list[float] | None:
   """Returns the numbers in `words`, list of str; checks that they ascend.
 
   Args:

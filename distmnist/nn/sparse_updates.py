@@ -25,6 +25,11 @@ begin too early (exchange/center/ps_lock.py): then some rows miss one of two
 updates, once.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import formulas
@@ -51,24 +56,26 @@ NUM_SLOTS = {
 class RowSlots:
   """What optimizers keep beside rows, and how it begins beside new ones."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     self._optimizers = []
 
-  def watch(self, make_optimizer):
+  def watch(self, make_optimizer: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a make_optimizer whose optimizers `begin` then knows.
 
     Args:
       make_optimizer: see strategy.Strategy.minimize.
     """
 
-    def make(is_local=False, rate_factor=None):
+    def make(is_local: bool = False, rate_factor=None):
       optimizer = make_optimizer(is_local=is_local, rate_factor=rate_factor)
       self._optimizers.append(optimizer)
       return optimizer
 
     return make
 
-  def begin(self, variable, rows):
+  def begin(
+    self, variable: tf.Variable, rows: tf.Tensor
+  ) -> list[tuple[tf.Variable, tf.Tensor]]:
     """Returns what the slots of new rows begin with, once all slots are made.
 
     Args:
@@ -86,7 +93,10 @@ class RowSlots:
     return found
 
 
-def begin_turns(pairs, find_rate):
+def begin_turns(
+  pairs: list[tuple[tf.Tensor | tf.Variable, ...]],
+  find_rate: Callable[..., Any],
+) -> dict[str, Turn]:
   """Begins the turns of an update on each ps with rows to update.
 
   Args:
@@ -115,7 +125,9 @@ class Turn:
   TensorFlow ends it, too, when the step fails in which it began.
   """
 
-  def __init__(self, device, rate, ready):
+  def __init__(
+    self, device: str, rate: tf.Tensor, ready: list[tf.Tensor]
+  ) -> None:
     """
     Args:
       device: str.
@@ -131,7 +143,9 @@ class Turn:
         with tf.control_dependencies(ready):
           self._begin = [tf.raw_ops.MutexLock(mutex=mutex)]
 
-  def update_rows(self, formula, gradient, variable, slots):
+  def update_rows(
+    self, formula, gradient, variable: tf.Variable, slots: list[tf.Variable]
+  ) -> tf.Operation:
     """Returns the op that updates rows of a variable, in the turn.
 
     Args:
@@ -155,7 +169,7 @@ class Turn:
       )
     return self._done[-1]
 
-  def end(self):
+  def end(self) -> tf.Operation:
     """Returns the op that ends the turn, once all in it is done."""
     with tf.device(self._device), tf.control_dependencies(self._done):
       if self._begin:

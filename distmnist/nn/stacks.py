@@ -1,11 +1,15 @@
 """Stacks of dense layers, which nets on embedding tables end with."""
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import layers
 
 
-def dense_stack(inputs, units, name, is_last_linear=True):
+def dense_stack(
+  inputs: tf.Tensor, units: list[int], name: str, is_last_linear: bool = True
+) -> tf.Tensor:
   """[n, k] -> [n, units[-1]], with ReLU in between.
 
   Args:

@@ -9,6 +9,8 @@ Biases and the scales of batch norm, all of rank 0 or 1, have no ratio, as in
 the authors' programs: their norm is no measure of the layer.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import weight_decay
@@ -16,7 +18,9 @@ from distmnist.tables import shard_slices
 from distmnist.transport import sums as exchange_sums
 
 
-def build_norms(pairs):
+def build_norms(
+  pairs: list[tuple[tf.Tensor | tf.Variable, ...]],
+) -> dict[int, tuple[tf.Tensor, tf.Tensor]]:
   """Builds the norms of whole layers.
 
   Args:
@@ -51,7 +55,9 @@ def build_norms(pairs):
   return {id(w): norms[w.device][_whole_name(w)] for _, w in pairs}
 
 
-def _add_up(device, layers, sent):
+def _add_up(
+  device: str, layers: dict[str, list[str]], sent: dict[str, tf.Tensor]
+) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
   """Returns {layer: (||w||, ||tensor||)} for the layers on `device`.
 
   Args:
@@ -73,7 +79,7 @@ def _add_up(device, layers, sent):
     }
 
 
-def choose(ratio, norms):
+def choose(ratio: tf.Tensor, norms: tuple[tf.Tensor, ...]) -> tf.Tensor:
   """Returns the ratio of a layer, 1 where one of its norms is 0.
 
   Args:
@@ -83,10 +89,10 @@ def choose(ratio, norms):
   return tf.where(tf.minimum(*norms) > 0, ratio, tf.ones_like(ratio))
 
 
-def scale(factor, tensor):
+def scale(factor: float | tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
   """Returns `tensor` times a float or a float32 scalar tensor, in its dtype."""
   return tf.cast(factor, tensor.dtype) * tensor
 
 
-def _whole_name(variable):
+def _whole_name(variable: tf.Variable) -> str:
   return shard_slices.find_place(variable)[0]

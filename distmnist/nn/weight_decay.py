@@ -11,15 +11,19 @@ asked for. A shard has the rank of its variable, and each element decays on its
 own, so w may be in any number of shards.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 
-def decays(variable, min_rank=2):
+def decays(variable: tf.Variable, min_rank: int = 2) -> bool:
   """Returns whether `variable`, or a shard of one, decays, a bool."""
   return variable.shape.rank >= min_rank
 
 
-def shrink(variable, factor, gradient):
+def shrink(
+  variable: tf.Variable, factor: float | tf.Tensor, gradient: tf.Tensor
+) -> tf.Operation:
   """Returns the op w <- w - factor w, once the gradient is there.
 
   Args:

@@ -1,5 +1,7 @@
 """A learning rate for each worker of synchronous SGD."""
 
+from __future__ import annotations
+
 import math
 
 from absl import flags
@@ -16,7 +18,7 @@ _WORKER_LEARNING_RATES = flags.DEFINE_list(
 )
 
 
-def factor_from_flags(cluster, num_replicas):
+def factor_from_flags(cluster, num_replicas: int) -> float | None:
   """Returns the factor for this worker's gradients, a float or None.
 
   Args:

@@ -19,6 +19,8 @@ A net of rankers/ is
   width: int, --table_width.
 """
 
+from __future__ import annotations
+
 import functools
 
 import numpy as np
@@ -56,7 +58,7 @@ _TABLE_WIDTH = flags.DEFINE_integer(
 )
 
 
-def load(split):
+def load(split: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
   """Returns the examples of a split.
 
   Returns:
@@ -71,7 +73,9 @@ def load(split):
   )
 
 
-def _draw_split(seed, split, num_examples, num_rows):
+def _draw_split(
+  seed: int, split: int, num_examples: int, num_rows: int
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
   bias, slopes, weights, factors = _draw_model(seed, num_rows)
   rng = np.random.default_rng([seed, split])
   numbers = rng.standard_normal([num_examples, NUM_NUMBERS], np.float32)
@@ -96,7 +100,9 @@ def _draw_split(seed, split, num_examples, num_rows):
 
 
 @functools.lru_cache(maxsize=1)
-def _draw_model(seed, num_rows):
+def _draw_model(
+  seed: int, num_rows: int
+) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
   """Returns (a, b [13], w [26, rows], u [8, rows, factors])."""
   rng = np.random.default_rng([seed, len(_SPLITS)])
   return (
@@ -107,7 +113,7 @@ def _draw_model(seed, num_rows):
   )
 
 
-def build(x, is_training):
+def build(x: dict[str, tf.Tensor], is_training: bool) -> tf.Tensor:
   """Returns the logits, float32 [n]."""
   del is_training
   net = registry.load(RANKERS, _RANKER.value)
@@ -126,7 +132,9 @@ def loss(y, outputs):
   )
 
 
-def metrics(y, outputs):
+def metrics(
+  y: dict[str, tf.Tensor], outputs: tf.Tensor
+) -> dict[str, metric_total.Total]:
   """Returns auc, and best_auc of the planted model, by bins of probability."""
   found = {'auc': tf.sigmoid(outputs), 'best_auc': y['chance']}
   return {
@@ -135,7 +143,7 @@ def metrics(y, outputs):
   }
 
 
-def count_auc(probability, clicked):
+def count_auc(probability: tf.Tensor, clicked: tf.Tensor) -> metric_total.Total:
   """Returns the metric_total.Total of an AUC, which `finish` computes.
 
   Args:
@@ -149,7 +157,7 @@ def count_auc(probability, clicked):
   return metric_total.Total(counts, _compute_auc(*counts))
 
 
-def finish(means):
+def finish(means: dict[str, float | list[np.ndarray]]) -> dict[str, float]:
   """Returns the metrics, with the AUCs over all examples."""
   aucs = {
     name: _compute_auc(*(np.asarray(x, float) for x in means[name]))
@@ -159,7 +167,9 @@ def finish(means):
   return means | aucs
 
 
-def _compute_auc(clicked, other):
+def _compute_auc(
+  clicked: np.ndarray | tf.Tensor, other: np.ndarray | tf.Tensor
+) -> float | tf.Tensor:
   """Returns the AUC, from the counts of both classes in each ascending bin."""
   cumsum, total = (np.cumsum, np.sum)
   if tf.is_tensor(clicked):
@@ -172,6 +182,6 @@ def _compute_auc(clicked, other):
   return float(found / pairs) if pairs else 0.5
 
 
-def serve(outputs):
+def serve(outputs: tf.Tensor) -> dict[str, tf.Tensor]:
   """Returns what a SavedModel outputs: the probability of a click, [n]."""
   return {'probability': tf.sigmoid(outputs)}

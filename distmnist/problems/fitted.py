@@ -9,6 +9,8 @@ and the examples, see data/array_folder.py. This module is a problem as defined
 in training/problems/problem.py.
 """
 
+from __future__ import annotations
+
 import importlib
 import json
 import os
@@ -35,7 +37,7 @@ _FITTED_DIR = flags.DEFINE_string(
 )
 
 
-def load(split):
+def load(split: str):
   """Returns (x, y) of a split that `fit` was given, else None."""
   return array_folder.load(_FITTED_DIR.value, split)
 
@@ -74,7 +76,7 @@ def learning_rate(step, epoch):
   return keras.optimizers.schedules.deserialize(serialized)(step)
 
 
-def find_groups(names):
+def find_groups(names: list[str]):
   """Returns the groups.Group of variables that `fit` was given, a tuple.
 
   Args:
@@ -95,7 +97,7 @@ def find_groups(names):
   return tuple(found)
 
 
-def find_other_owner(folder):
+def find_other_owner(folder: str) -> tuple[str, int] | None:
   """Returns (path, uid) of what is another user's, see files; None if none."""
   return files.find_other_owner(
     *(folder, model_path(folder), _modules_path(folder)),
@@ -103,7 +105,7 @@ def find_other_owner(folder):
   )
 
 
-def _load_model(folder):
+def _load_model(folder: str):
   import keras  # noqa: PLC0415  Only for a Keras model.
 
   # Keras itself imports none.
@@ -116,23 +118,30 @@ def _load_model(folder):
     return keras.models.load_model(model_path(folder))
 
 
-def model_path(folder):
+def model_path(folder: str) -> str:
   return os.path.join(folder, 'model.keras')
 
 
-def _modules_path(folder):
+def _modules_path(folder: str) -> str:
   return os.path.join(folder, 'modules.json')
 
 
-def _rate_path(folder):
+def _rate_path(folder: str) -> str:
   return os.path.join(folder, 'rate.json')
 
 
-def _groups_path(folder):
+def _groups_path(folder: str) -> str:
   return os.path.join(folder, 'groups.json')
 
 
-def fill(folder, model, splits, is_resumed, rate=None, groups=None):
+def fill(
+  folder: str,
+  model,
+  splits: dict[str, tuple[dict | np.ndarray, ...]],
+  is_resumed: bool,
+  rate=None,
+  groups=None,
+) -> None:
   """Writes the folder; whoever reads it finds all that a call gave, or nothing.
 
   A run that is resumed keeps its own model file: Keras numbers layers as they
@@ -183,14 +192,14 @@ def fill(folder, model, splits, is_resumed, rate=None, groups=None):
       shutil.rmtree(left, ignore_errors=True)
 
 
-def _describe_group(item):
+def _describe_group(item) -> tuple[dict[str, float | str | None], list[int]]:
   group, places = item
   settings = group._asdict()
   del settings['pattern']  # Of the caller's names.
   return settings, places
 
 
-def _load_as_tasks(folder):
+def _load_as_tasks(folder: str):
   """Returns the model as the tasks have it: the caller's code stays behind."""
   try:
     return _load_model(folder)
@@ -201,7 +210,7 @@ def _load_as_tasks(folder):
     raise _refuse(reason) from error
 
 
-def _refuse(reason):
+def _refuse(reason: str):
   return ValueError(
     f'the tasks cannot load this model: {reason[:200]}: expected layers, '
     "losses and functions of Keras's own, or registered in a package that "
@@ -210,7 +219,7 @@ def _refuse(reason):
   )
 
 
-def _find_modules(path):
+def _find_modules(path: str) -> list[str] | None:
   """Returns the modules (list of str) of what a model file has of others.
 
   Raises:
@@ -228,12 +237,14 @@ def _find_modules(path):
   return sorted(found)
 
 
-def _read_config(path):
+def _read_config(path: str) -> str:
   with zipfile.ZipFile(path) as file:
     return file.read('config.json').decode()
 
 
-def _check_same(folder, model, splits):
+def _check_same(
+  folder: str, model, splits: dict[str, tuple[dict | np.ndarray, ...]]
+) -> None:
   run = f'{os.path.dirname(folder)} has the training of'
   kept = json.loads(_read_config(model_path(folder)))
   import keras  # noqa: PLC0415  Only for a Keras model.
@@ -248,7 +259,7 @@ def _check_same(folder, model, splits):
     )
 
 
-def _are_equal(kept, given):
+def _are_equal(kept, given: dict[str, np.ndarray] | np.ndarray) -> bool:
   """Whether two nests have the same names and arrays."""
   kept, given = map(array_folder.flatten, (kept, given))
   return kept[0] == given[0] and all(
@@ -257,7 +268,7 @@ def _are_equal(kept, given):
   )
 
 
-def _describe(serialized):
+def _describe(serialized) -> str:
   """Returns what a model computes, and its loss and metrics, as text.
 
   Names that Keras gives count only by where they occur: the layers of a second
@@ -278,14 +289,14 @@ def _describe(serialized):
   return json.dumps(_number_names(config, names))
 
 
-def _is_keras_name(name, class_name):
+def _is_keras_name(name: str, class_name: str) -> bool:
   """Whether Keras may have named an object of a class: dense_1, forward_gru."""
   base = re.sub(r'(.)([A-Z][a-z]+)', r'\1_\2', class_name)
   base = re.sub(r'([a-z])([A-Z])', r'\1_\2', base).lower()
   return bool(re.fullmatch(rf'(\w+_)?{re.escape(base)}(_\d+)?', name))
 
 
-def _collect_names(config, names):
+def _collect_names(config, names: dict[str, str]) -> None:
   if isinstance(config, dict):
     own = config.get('config')
     name = own.get('name') if isinstance(own, dict) else None
@@ -297,7 +308,7 @@ def _collect_names(config, names):
       _collect_names(part, names)
 
 
-def _number_names(config, names):
+def _number_names(config, names: dict[str, str]):
   if isinstance(config, dict):
     return {
       key: _number_names(part, names)

@@ -1,7 +1,11 @@
 """Image classification: --dataset from datasets/ and --model from models/."""
 
+from __future__ import annotations
+
 import functools
 import os
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -52,23 +56,23 @@ registry.load_all(DATASETS)
 registry.load_all(MODELS)
 
 
-def describe():
+def describe() -> str:
   """Returns the model and the data set, as --model and --dataset name them."""
   return f'{_MODEL.value} on {_DATASET.value}'
 
 
-def data_dir_from_flags():
+def data_dir_from_flags() -> str:
   given = _DATA_DIR.value or os.environ.get('DISTMNIST_DATA_DIR')
   return urls.expand(given or '~/.cache/distmnist')
 
 
-def prepare():
+def prepare() -> None:
   """Makes sure that the data set's files exist; may download them."""
   _load_dataset_module().prepare(data_dir_from_flags())
   print(f'{_DATASET.value} is in {data_dir_from_flags()}')
 
 
-def load(split):
+def load(split: str):
   """Returns (images, labels): uint8 [n, height, width, channels], int32 [n].
 
   The validation split is the first --validation_images of the training images,
@@ -91,7 +95,7 @@ def load(split):
   return images[cut:], labels[cut:]
 
 
-def image_shape():
+def image_shape() -> tuple[int, int, int]:
   """Returns (height, width, channels) of the images; reads no file."""
   return _load_dataset_module().image_shape()
 
@@ -101,7 +105,7 @@ def spec():
   return tf.TensorSpec(image_shape(), tf.uint8, 'images')
 
 
-def serve(outputs):
+def serve(outputs: tf.Tensor) -> dict[str, tf.Tensor]:
   """Returns what a SavedModel outputs, computed from the logits.
 
   classes: int64 [n], the most probable; probabilities: float32 [n, classes].
@@ -112,32 +116,34 @@ def serve(outputs):
   }
 
 
-def make_batch(num_examples):
+def make_batch(num_examples: int) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns (x, y) of zeros, as `preprocess` returns them; reads no file."""
   images = tf.zeros([num_examples, *image_shape()])
   return images, tf.zeros([num_examples], tf.int32)
 
 
-def check_flags():
+def check_flags() -> None:
   """Raises cli.UsageError if flags do not fit the images or the net."""
   height, width, _ = image_shape()
   refusals.refuse(image_ops.REFUSALS, height=height, width=width)
   _make_model()
 
 
-def preprocess(x, y, is_training):
+def preprocess(
+  x: tf.Tensor, y: tf.Tensor | None, is_training: bool
+) -> tuple[tf.Tensor, tf.Tensor | None]:
   """uint8 0..255 -> float32 0..1, shifted by --random_shift in training."""
   if is_training:
     x = image_ops.shift_by_flags(x)
   return image_ops.scale(x), y
 
 
-def build(x, is_training):
+def build(x: tf.Tensor, is_training: bool) -> tf.Tensor:
   """Returns the logits, float32 [n, classes]."""
   return _make_model()(x, is_training)
 
 
-def loss(y, outputs):
+def loss(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
   """Returns the cross entropy, the mean over the batch, a float32 scalar.
 
   With --label_smoothing=e (Szegedy et al. 2016, arXiv 1512.00567, section 7)
@@ -152,13 +158,13 @@ def loss(y, outputs):
   )
 
 
-def metrics(y, outputs):
+def metrics(y: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
   """accuracy: whether the largest logit is the label's, float32 [n]."""
   predictions = tf.argmax(outputs, axis=1, output_type=tf.int32)
   return {'accuracy': tf.cast(tf.equal(predictions, y), tf.float32)}
 
 
-def flags_of_meaning():
+def flags_of_meaning() -> list[str]:
   """Returns the names of the flags that say what is learnt, and by what net.
 
   A resumed training must have the same values. The place of a data set's files
@@ -168,7 +174,7 @@ def flags_of_meaning():
   return ['model', 'dataset', 'validation_images', *names]
 
 
-def _make_model():
+def _make_model() -> Callable[..., Any]:
   """Returns build(images, is_training) -> logits; see nn/layers.py."""
   model = registry.load(MODELS, _MODEL.value)
   return model.make(_load_dataset_module().num_classes())
@@ -181,7 +187,9 @@ def _load_training_images():
 
 
 @functools.lru_cache(maxsize=1)
-def _read_training_images(dataset, data_dir, settings):
+def _read_training_images(
+  dataset: str, data_dir: str, settings: tuple[tuple[str, ...], ...]
+):
   del settings  # The data set reads them itself.
   return registry.load(DATASETS, dataset).load(data_dir, 'train')
 

@@ -5,12 +5,16 @@ A factorisation machine (Rendle 2010) and a net share the rows v_i of the table:
   w . x + sum_i w_i + sum_{i < j} v_i . v_j + net(x, v)
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import layers, stacks
 
 
-def build(numbers, ids, num_rows, width):
+def build(
+  numbers: tf.Tensor, ids: tf.Tensor, num_rows: int, width: int
+) -> tf.Tensor:
   """Returns the logits of a click, float32 [n]; see problems/clicks.py."""
   # Near 0, as in dlrm: most products mean nothing.
   start = tf.random_uniform_initializer(-0.1, 0.1)

@@ -6,6 +6,8 @@ start near 0: most products mean nothing, and until the nets have learnt which,
 they are noise.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import layers, stacks
@@ -13,7 +15,9 @@ from distmnist.nn import layers, stacks
 _FIRST_ROWS = 0.1
 
 
-def build(numbers, ids, num_rows, width):
+def build(
+  numbers: tf.Tensor, ids: tf.Tensor, num_rows: int, width: int
+) -> tf.Tensor:
   """Returns the logits of a click, float32 [n]; see problems/clicks.py."""
   bottom = stacks.dense_stack(
     numbers, [64, width], 'bottom', is_last_linear=False

@@ -5,12 +5,16 @@ half what is shown. Each goes through a net, and the dot product of the results
 is the score, so the vectors of what can be shown may be computed beforehand.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import layers, stacks
 
 
-def build(numbers, ids, num_rows, width):
+def build(
+  numbers: tf.Tensor, ids: tf.Tensor, num_rows: int, width: int
+) -> tf.Tensor:
   """Returns the logits of a click, float32 [n]; see problems/clicks.py."""
   rows = layers.embedding(ids, num_rows, width, 'rows')
   half = rows.shape.as_list()[1] // 2

@@ -1,5 +1,7 @@
 """Rows of an Arrow file that is mapped into memory, read by their numbers."""
 
+from __future__ import annotations
+
 import importlib
 import mmap
 import types
@@ -32,7 +34,7 @@ def load_pyarrow(part: str = 'lib') -> types.ModuleType:
 
 
 def write(
-  file: BinaryIO, batches: Iterable[tuple[int, 'pa.RecordBatch']]
+  file: BinaryIO, batches: Iterable[tuple[int, pa.RecordBatch]]
 ) -> None:
   """Writes (part, rows), such as those of the second file, parts in order."""
   pa, ipc = load_pyarrow(), load_pyarrow('ipc')
@@ -52,7 +54,7 @@ class Rows:
     part_sizes: int64 [num_parts], how many rows each part has.
   """
 
-  def __init__(self, file: BinaryIO, num_parts: int):
+  def __init__(self, file: BinaryIO, num_parts: int) -> None:
     pa, ipc = load_pyarrow(), load_pyarrow('ipc')
     self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     reader = ipc.open_file(pa.py_buffer(self._map))
@@ -92,7 +94,7 @@ class Rows:
     self._map.madvise(mmap.MADV_DONTNEED)
 
 
-def _make_array(values: 'pa.Array') -> np.ndarray:
+def _make_array(values: pa.Array) -> np.ndarray:
   """Returns the array of values, or of lists of one length; text is bytes."""
   if hasattr(values.type, 'list_size'):
     size = values.type.list_size

@@ -1,17 +1,19 @@
 """Which columns of a table are x, y and the weights."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import mixed_columns
 
 
-def names(nest):
+def names(nest) -> list[str]:
   """Returns the names (list of str) of the columns in a nest, each once."""
   return list(dict.fromkeys(_flatten(nest)))
 
 
-def select(nest, columns):
+def select(nest, columns: dict[str, np.ndarray]):
   """Returns the nest with arrays in place of the columns' names.
 
   Args:
@@ -46,7 +48,7 @@ def select(nest, columns):
   return columns[nest]
 
 
-def check(nest, known, path):
+def check(nest, known: list[str], path: str) -> None:
   """Raises ValueError if a name is not that of one of a table's columns.
 
   Args:
@@ -65,5 +67,5 @@ def check(nest, known, path):
       )
 
 
-def _flatten(nest):
+def _flatten(nest) -> list[str]:
   return [str(name) for name in tf.nest.flatten(nest)]

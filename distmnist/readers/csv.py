@@ -8,6 +8,8 @@ def load(split):
 Needs pyarrow: pip install 'distmnist[data]'.
 """
 
+from __future__ import annotations
+
 import codecs
 import contextlib
 import csv
@@ -63,7 +65,7 @@ class Reader:
     names: list[str] | None = None,
     missing: float | None = None,
     w: str | None = None,
-  ):
+  ) -> None:
     """Checks the files' headers; the lines are read when they are needed.
 
     Args:
@@ -112,7 +114,7 @@ class Reader:
         )
     self.window = window
 
-  def with_types(self, types: dict[str, str]) -> 'Reader':
+  def with_types(self, types: dict[str, str]) -> Reader:
     """Gives types that the first lines do not show, if all prices are whole.
 
     Args:
@@ -195,7 +197,7 @@ class Reader:
     }
     return told | self._given_types
 
-  def _list_batches(self) -> Iterator[tuple[int, 'pa.RecordBatch']]:
+  def _list_batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yields (number of the file, its next rows)."""
     for number, path in enumerate(self._paths):
       known = paths.KnownFile(path, os.path.getsize(path))
@@ -213,7 +215,7 @@ class Reader:
         first, part = 2, part[part.find(b'\n') + 1 or len(part) :]
       yield first, part
 
-  def _parse(self, part: bytes) -> 'pa.RecordBatch | None':
+  def _parse(self, part: bytes) -> pa.RecordBatch | None:
     """Returns the rows of whole lines, or None: Python is to parse them.
 
     Arrow is some ten times as fast, but says no line's number, lets a text span
@@ -253,7 +255,7 @@ class Reader:
       return None
     return pa.record_batch(arrays, [*self._types])
 
-  def _finish(self, values: 'pa.Array', name: str) -> 'pa.Array':
+  def _finish(self, values: pa.Array, name: str) -> pa.Array:
     """Fills the missing values; rounds to float32.
 
     Raises:
@@ -280,7 +282,7 @@ class Reader:
 
   def _parse_by_line(
     self, path: str, first: int, part: bytes
-  ) -> 'pa.RecordBatch':
+  ) -> pa.RecordBatch:
     """Returns the rows of whole lines; `first` is the number of the first.
 
     Raises:
@@ -319,7 +321,7 @@ class Reader:
 
   def _convert(
     self, path: str, name: str, type_: type, lines: list
-  ) -> 'pa.Array':
+  ) -> pa.Array:
     pa = arrow_file.load_pyarrow()
     column = self._header.index(name)
     texts = [fields[column] for _, fields in lines]

@@ -8,6 +8,8 @@ from host to host, each host makes its own, and the last one stays. A file is
 removed only by its name: who has it open reads on.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import fnmatch
@@ -220,7 +222,7 @@ def _list_files(folder: str, name: str) -> list[tuple[os.stat_result, str]]:
 class _Draft(io.FileIO):
   """A file to write, for which older ones of its folder make room."""
 
-  def __init__(self, path: str, source: str, lock: io.FileIO):
+  def __init__(self, path: str, source: str, lock: io.FileIO) -> None:
     super().__init__(path, 'x')
     self._folder, self._source = os.path.dirname(path), source
     self._lock = lock

@@ -11,7 +11,11 @@ trains on what `stream` makes of a tf.data.Dataset of example numbers, int64
 scalars: one (x, y), or (x, y, weight), for each, in the same order.
 """
 
+from __future__ import annotations
+
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -26,7 +30,9 @@ class Reader:
     num_examples: int.
   """
 
-  def __init__(self, num_examples, stream):
+  def __init__(
+    self, num_examples: int | None, stream: Callable[..., Any]
+  ) -> None:
     """Builds the graph.
 
     Args:

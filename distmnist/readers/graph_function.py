@@ -1,12 +1,17 @@
 """A function that builds ops, called with arrays."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.cluster import server
 
 
-def make_session(graph):
+def make_session(graph: tf.Graph) -> tf.Session:
   """Returns a tf.Session of `graph` on the CPU: a GPU may be in use.
 
   Lookup tables of the graph are filled.
@@ -30,7 +35,9 @@ class GraphFunction:
   It runs on the CPU, in a session of its own.
   """
 
-  def __init__(self, function, dtype, *shape):
+  def __init__(
+    self, function: Callable[..., Any], dtype: tf.DType, *shape
+  ) -> None:
     """Builds the graph.
 
     Args:

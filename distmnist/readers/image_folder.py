@@ -6,6 +6,8 @@ def load(split):
   return image_folder.Reader(f'data/{split}', size=(224, 224))
 """
 
+from __future__ import annotations
+
 import functools
 import os
 import struct
@@ -30,7 +32,13 @@ class Reader:
     class_names: list of str, in the order of the classes.
   """
 
-  def __init__(self, folder, size, channels=3, classes=None):
+  def __init__(
+    self,
+    folder: str,
+    size: int | tuple[float, ...] | None,
+    channels: int = 3,
+    classes: list[str] | None = None,
+  ) -> None:
     """Lists the files.
 
     Args:
@@ -74,7 +82,7 @@ class Reader:
       functools.partial(_decode, size=size, channels=channels), tf.string, None
     )
 
-  def read(self, indices):
+  def read(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Returns (x, y) of the examples with these numbers.
 
     Raises:
@@ -96,11 +104,11 @@ class Reader:
       raise ValueError(errors.explain(error)) from error
     return images, self._classes[indices]
 
-  def identify(self):
+  def identify(self) -> bytes:
     """Returns bytes that tell these examples from others."""
     return paths.identify(self._paths) + self._classes.tobytes()
 
-  def _check(self, path, file):
+  def _check(self, path: str, file: bytes) -> None:
     """Raises ValueError if a file on its own cannot be decoded."""
     try:
       self._decode([file])
@@ -112,28 +120,28 @@ class Reader:
       raise ValueError(f'{path} {why}') from error
 
 
-def _check_size(size):
+def _check_size(size: int | tuple[float, ...] | None) -> None:
   """Raises ValueError unless images of this size can be made."""
   sizes = np.asarray(size)
   if sizes.shape != (2,) or sizes.dtype.kind not in 'iu' or sizes.min() < 1:
     raise ValueError(f'size={size!r}: expected (height, width), from 1 on')
 
 
-def _list(folder):
+def _list(folder: str):
   return sorted(os.scandir(folder), key=lambda entry: entry.name)
 
 
-def _is_seen(entry):
+def _is_seen(entry) -> bool:
   """Whether a folder or file is not hidden, as Jupyter's and macOS's are."""
   return not entry.name.startswith('.')
 
 
-def _read_bytes(path):
+def _read_bytes(path: str) -> bytes:
   with open(path, 'rb') as file:
     return file.read()
 
 
-def _has_colour_table(file):
+def _has_colour_table(file: bytes) -> bool:
   """Whether a file is a BMP of 8 bits a pixel that are not shades of grey."""
   if file[:2] != _BMP or len(file) < 54:
     return False
@@ -166,7 +174,9 @@ def _decode_one(file, channels):
   )
 
 
-def _decode(files, size, channels):
+def _decode(
+  files: tf.Tensor, size: tuple[int, ...], channels: int
+) -> tf.Tensor:
   """Returns uint8 [n, height, width, channels] from strings [n]."""
 
   def decode(file):

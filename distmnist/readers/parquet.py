@@ -9,6 +9,8 @@
 Needs pyarrow: pip install 'distmnist[data]'.
 """
 
+from __future__ import annotations
+
 import functools
 import os
 import re
@@ -50,7 +52,7 @@ class Reader:
     y: Any,
     window: int = 8,
     w: str | None = None,
-  ):
+  ) -> None:
     """Finds the row groups; the rows are read when they are needed.
 
     Args:
@@ -120,7 +122,7 @@ class Reader:
         if group.num_rows:
           yield path, number, group.num_rows, group.total_byte_size
 
-  def _check_types(self, path: str, schema: 'pa.Schema') -> None:
+  def _check_types(self, path: str, schema: pa.Schema) -> None:
     """Raises ValueError if a column has a type that no graph has.
 
     Or another one than in other files: 1.5 among whole numbers would be 1.
@@ -138,7 +140,7 @@ class Reader:
           f'{path}: {name} is {mine}, but {first} in {first_path}'
         )
 
-  def _list_batches(self) -> Iterator[tuple[int, 'pa.RecordBatch']]:
+  def _list_batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yields (number of the row group, its next rows).
 
     Raises:
@@ -163,7 +165,7 @@ class Reader:
 
   def _read_group(
     self, path: str, number: int, rows: int
-  ) -> Iterator['pa.RecordBatch']:
+  ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a row group, up to `rows` at a time."""
     with paths.opened(path) as file:
       self._known[path].check(file)
@@ -181,7 +183,7 @@ class Reader:
       ) from error
 
 
-def _describe_type(type_: 'pa.DataType') -> str:
+def _describe_type(type_: pa.DataType) -> str:
   """Returns what tells the values of an arrow type from others."""
   if hasattr(type_, 'index_type'):  # A dictionary, as pandas' categories are.
     type_ = type_.value_type
@@ -191,7 +193,7 @@ def _describe_type(type_: 'pa.DataType') -> str:
   return 'text' if _BYTES.match(text) else text
 
 
-def _convert(values: 'pa.Array', where: str) -> 'pa.Array':
+def _convert(values: pa.Array, where: str) -> pa.Array:
   """Returns numbers as they are, text as bytes, lists of one length as such."""
   if values.null_count:
     raise ValueError(f'{where} has {values.null_count} rows without a value')
@@ -214,7 +216,7 @@ def _convert(values: 'pa.Array', where: str) -> 'pa.Array':
   return fixed.from_arrays(_unify(flat), int(lengths[0]))
 
 
-def _unify(values: 'pa.Array') -> 'pa.Array':
+def _unify(values: pa.Array) -> pa.Array:
   """Returns text as bytes, of several ways to hold it; others as they are."""
   if hasattr(values, 'dictionary_decode'):  # As pandas writes categories.
     values = values.dictionary_decode()
@@ -223,14 +225,14 @@ def _unify(values: 'pa.Array') -> 'pa.Array':
   return values.cast(binary) if is_text else values
 
 
-def _check_weights(where: str, values: 'pa.Array') -> None:
+def _check_weights(where: str, values: pa.Array) -> None:
   """Raises ValueError if some of these numbers are no weights."""
   array = values.to_numpy(zero_copy_only=False)
   if array.dtype.kind in 'iuf':
     example_weights.convert(where, array)
 
 
-def _check_lists(where: str, mine: 'pa.Schema', first: 'pa.Schema') -> None:
+def _check_lists(where: str, mine: pa.Schema, first: pa.Schema) -> None:
   """Raises ValueError if lists have another length than in the first rows."""
   for field, other in zip(mine, first, strict=True):
     if field.type != other.type:

@@ -1,5 +1,7 @@
 """The files that a reader reads."""
 
+from __future__ import annotations
+
 import contextlib
 import fnmatch
 import glob
@@ -16,7 +18,7 @@ _SAMPLE_BYTES = 1 << 12
 _NUM_SAMPLED = 64
 
 
-def find(pattern):
+def find(pattern: str) -> list[str] | None:
   """Returns the paths (list of str) that a pattern names, sorted.
 
   Args:
@@ -65,7 +67,7 @@ def _fetch(pattern):
     raise ValueError(f'{pattern}: {error.strerror}') from error
 
 
-def identify(paths):
+def identify(paths: list[str]) -> bytes:
   """Returns bytes that tell these files from others.
 
   By all names and sizes, and by how some of the files begin and end: to open
@@ -80,7 +82,7 @@ def identify(paths):
   return b'%08x' % checksum
 
 
-def sample(descriptor, size):
+def sample(descriptor: int, size: int) -> bytes | None:
   """Returns the first and last bytes of the first `size` of an open file."""
   last = max(0, size - _SAMPLE_BYTES)
   return b''.join(
@@ -112,7 +114,7 @@ def describe(paths: list[str]) -> str:
 class KnownFile:
   """A file that may grow, but must begin with what it had at the start."""
 
-  def __init__(self, path: str, size: int):
+  def __init__(self, path: str, size: int) -> None:
     """
     Args:
       path: the file.

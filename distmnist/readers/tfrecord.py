@@ -16,6 +16,8 @@ must have the checksum that was written with it when it is read for the
 first time.
 """
 
+from __future__ import annotations
+
 import contextlib
 import gzip
 import os
@@ -49,7 +51,7 @@ class Reader:
     window: int, how many blocks are mixed.
   """
 
-  def __init__(self, pattern: Any, parse: Callable, window: int = 64):
+  def __init__(self, pattern: Any, parse: Callable, window: int = 64) -> None:
     """Finds the places of all records.
 
     Args:
@@ -79,7 +81,7 @@ class Reader:
     )
     self.window = window
 
-  def _find_files(self) -> list['_File']:
+  def _find_files(self) -> list[_File]:
     """Finds the records of each file; unpacks those that are in gzip."""
     found = {path: _find_plain(path) for path in self._paths}
     packed = [path for path, file in found.items() if file is None]
@@ -163,7 +165,7 @@ class _File:
     offsets: np.ndarray,
     lengths: np.ndarray,
     unpacked: int | None = None,
-  ):
+  ) -> None:
     """
     Args:
       path: the user's file, which may grow.

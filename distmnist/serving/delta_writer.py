@@ -5,6 +5,8 @@ have been saved in any particular way, and no table is in memory as a whole.
 Where an export stands for the earlier checkpoint, its own variables are read.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -236,7 +238,7 @@ def write(
   maps = {m.rows.op.name: m for m in key_map.get_all(tf.get_default_graph())}
   _check_fits(base, {old_names[v.op.name]: v for v in named.values()}, maps)
 
-  def fill(folder):
+  def fill(folder: str) -> None:
     with (
       later.reading(path) as read_new,
       earlier.reading(base.path) as read_old,
@@ -294,7 +296,7 @@ class _Reader:
     read: Callable[..., Any],
     names: dict[str, str],
     blaming: Callable[[], contextlib.AbstractContextManager],
-  ):
+  ) -> None:
     """
     Args:
       read: see restoring.Values.reading.
@@ -433,7 +435,7 @@ class _File:
 
   def __init__(
     self, path: str, dtype: np.dtype, shape: list[int], *columns: str
-  ):
+  ) -> None:
     """
     Args:
       path: str.
@@ -454,7 +456,7 @@ class _File:
       write_page_checksum=True,
     )
 
-  def __enter__(self) -> '_File':
+  def __enter__(self) -> _File:
     return self
 
   def __exit__(self, *_: Any) -> None:

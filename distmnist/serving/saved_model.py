@@ -14,6 +14,8 @@ TensorFlow 1 and 2 load it, and so does TensorFlow Serving, without our code.
 spark/prediction.py reads it, too.
 """
 
+from __future__ import annotations
+
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -103,7 +105,7 @@ def write(
     cli.RunError: it cannot be written.
   """
 
-  def fill(folder):
+  def fill(folder: str) -> None:
     build(folder, session, saver, inputs, outputs, record)
 
   return write_folder(export_dir, fill, _GRAPH_FILE)
@@ -226,7 +228,7 @@ class Model:
     inputs, outputs: {name: tf.TensorSpec [n, ...]} each.
   """
 
-  def __init__(self, export_dir: str):
+  def __init__(self, export_dir: str) -> None:
     """Loads it.
 
     Raises:

@@ -3,7 +3,11 @@
 from distmnist import spark
 """
 
+from __future__ import annotations
+
 import importlib
+from collections.abc import Callable
+from typing import Any
 
 # Imported on demand: an executor needs other modules than the driver.
 _HOMES = {
@@ -16,7 +20,7 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Callable[..., Any] | None:
   if name not in _HOMES:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   return getattr(importlib.import_module(f'{__name__}.{_HOMES[name]}'), name)

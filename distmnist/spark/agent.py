@@ -37,6 +37,8 @@ and the driver sends
   {"leave": true}    done
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import json
@@ -63,7 +65,7 @@ ORPHAN_SECS = 20.0
 _READ_BYTES = 1 << 18
 
 
-def is_alive(pid):
+def is_alive(pid: int) -> bool:
   """Whether the process exists, and not just as a zombie."""
   return process_tag.read_start(pid) is not None
 
@@ -71,7 +73,7 @@ def is_alive(pid):
 class Agent:
   """Runs one task as the driver says, and reports what the task does."""
 
-  def __init__(self, spec, stdin):
+  def __init__(self, spec, stdin) -> None:
     """
     Args:
       spec: dict, see partition.py, `_run_agent`.
@@ -115,7 +117,7 @@ class Agent:
     self._link.close()
     return 0
 
-  def _find_obstacle(self):
+  def _find_obstacle(self) -> str | None:
     """Takes the lock of a trial; returns what is in the way (str), or None."""
     if not self._spec['lock']:
       return None
@@ -168,7 +170,7 @@ class Agent:
       report = _read_report(os.path.expanduser(logdir))
     return {'end': 0, 'report': report}
 
-  def _tick(self):
+  def _tick(self) -> None:
     """Passes on what is new, to and from the driver."""
     self._send_lines()
     self._look()
@@ -177,19 +179,19 @@ class Agent:
     if not self._signals and (is_orphan or not self._link.is_open):
       self._take({'stop': signal.SIGTERM})
 
-  def _wait_for(self, key):
+  def _wait_for(self, key) -> None:
     """Waits until told `key` or to leave, or until neither will come."""
     while not self._told & {key, 'leave'} and self._link.is_open:
       if key == 'go' and self._orphan_deadline:
         return
       self._heard.get()()
 
-  def _look(self):
+  def _look(self) -> None:
     with contextlib.suppress(queue.Empty):
       while True:
         self._heard.get_nowait()()
 
-  def _take(self, order):
+  def _take(self, order) -> None:
     """Notes what the driver has said, a dict, or None if it is gone."""
     if order is None:
       self._link.close()
@@ -199,13 +201,13 @@ class Agent:
       self._signals.append(signal.SIGTERM)
     self._told |= order.keys()
 
-  def _read_stdin(self):
+  def _read_stdin(self) -> None:
     """Waits for the end of stdin, in a thread."""
     while os.read(self._stdin, 4096):
       pass
     self._heard.put(self._note_orphaned)
 
-  def _note_orphaned(self):
+  def _note_orphaned(self) -> None:
     """Tells the driver that Spark's Python process has ended."""
     self._orphan_deadline = time.monotonic() + ORPHAN_SECS
     pid = self._spec['executor_pid']
@@ -226,7 +228,7 @@ class Agent:
       self._link.send(lines=lines)
     return bool(lines)
 
-  def _describe_executor(self):
+  def _describe_executor(self) -> str:
     pid = self._spec['executor_pid']
     return self._spec['executor'] + (f' (pid {pid})' if pid else '')
 

@@ -4,6 +4,8 @@ On each executor an agent (spark/agent.py) connects here, and is told to start
 its task; it reports log lines and the end, and is told to stop.
 """
 
+from __future__ import annotations
+
 import abc
 import collections
 import dataclasses
@@ -29,7 +31,7 @@ class Peer:
   num_stops: int = 0
   deadline: float | None = None
 
-  def order_stop(self, signum):
+  def order_stop(self, signum) -> None:
     """Sends an order to stop, then one to stop at once, but neither twice."""
     num_stops = 2 if signum == signal.SIGKILL else 1
     while self.num_stops < num_stops:
@@ -40,7 +42,7 @@ class Peer:
         self.deadline = time.monotonic() + KILL_SECS
 
   @property
-  def is_overdue(self):
+  def is_overdue(self) -> bool:
     """Whether it was told to stop at once, and its time for that is over."""
     return (
       self.link.is_open
@@ -58,7 +60,7 @@ class AgentHost(host_lib.Host):
 
   name = 'Spark'
 
-  def __init__(self, conf):
+  def __init__(self, conf: dict[str, str]) -> None:
     """Listens.
 
     Args:
@@ -75,7 +77,9 @@ class AgentHost(host_lib.Host):
     self._heard = collections.deque()
     self._events = []
 
-  def poll(self, timeout_secs=None):
+  def poll(
+    self, timeout_secs: float | None = None
+  ) -> list[tuple[str, None] | tuple[str, int]] | None:
     secs = 0 if self._events else timeout_secs
     self._heard.extend(self._server.poll(secs))
     while self._heard:
@@ -94,11 +98,11 @@ class AgentHost(host_lib.Host):
     return events
 
   @abc.abstractmethod
-  def _welcome(self, link, hello):
+  def _welcome(self, link, hello) -> None:
     """Returns the Peer of a new connection, None to close it."""
 
   @abc.abstractmethod
-  def _check_jobs(self):
+  def _check_jobs(self) -> None:
     """Looks how Spark's jobs are.
 
     Raises:
@@ -106,7 +110,7 @@ class AgentHost(host_lib.Host):
     """
 
   @abc.abstractmethod
-  def _end(self, name, code, reason='', report=None):
+  def _end(self, name, code, reason: str = '', report=None) -> None:
     """Takes the end of a task.
 
     Args:
@@ -116,7 +120,7 @@ class AgentHost(host_lib.Host):
       report: dict, the chief's, or None.
     """
 
-  def _read(self, peer, message):
+  def _read(self, peer: Peer, message) -> None:
     """Handles a message (dict) of an agent."""
     if isinstance(message.get('lines'), list):
       self._take_lines(peer.name, [str(line) for line in message['lines']])
@@ -125,10 +129,12 @@ class AgentHost(host_lib.Host):
     if 'end' in message:
       self._take_end(peer, message['end'], message.get('report'))
 
-  def _take_lines(self, name, lines):
+  def _take_lines(self, name: str, lines: list[str]) -> None:
     task_logs.append_if_possible(self._logs[name], lines)
 
-  def _take_end(self, peer, code, report):
+  def _take_end(
+    self, peer: Peer, code, report: dict[str, float] | None
+  ) -> None:
     """Takes what an agent says of the end; `code` and `report`: of any type."""
     is_known = type(code) is int and -65 < code < 256
     if is_known or peer.num_stops:
@@ -139,13 +145,13 @@ class AgentHost(host_lib.Host):
       reason = 'stopped by a signal that the driver did not send'
       self._end(peer.name, cli.LOST, reason)
 
-  def _lose(self, name, reason):
+  def _lose(self, name: str, reason: str) -> None:
     """Tells that a task is lost although it still runs."""
     if name in self._left:
       self.reasons.setdefault(name, reason)
       self._events.append((name, None))
 
-  def _drop(self, peer):
+  def _drop(self, peer: Peer) -> None:
     """Ends the task of an agent that is gone, or has not done as told."""
     peer.link.close()
     reason = f'lost connection to its executor {peer.executor}'

@@ -5,12 +5,16 @@ A peer is a newcomer until it has proved that it knows the secret of the run
 that nobody who says nothing, or half a message, delays the driver.
 """
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import re
 import secrets
 import socket
+from collections.abc import Callable
 from multiprocessing import connection as connection_lib
+from typing import Any
 
 from distmnist.common import cli
 from distmnist.spark import links
@@ -30,7 +34,7 @@ class AgentServer:
     waker: non-blocking socket; a byte written to it interrupts `poll`.
   """
 
-  def __init__(self, conf, welcome):
+  def __init__(self, conf: dict[str, str], welcome: Callable[..., Any]) -> None:
     """Listens, with a new secret.
 
     Args:
@@ -60,19 +64,19 @@ class AgentServer:
     self._wake, self.waker = socket.socketpair()
     self.waker.setblocking(False)
 
-  def close(self):
+  def close(self) -> None:
     """Ends all connections."""
     for link in self._peers:
       link.close()
     for each in (self._listener, self._wake, self.waker):
       each.close()
 
-  def wake(self):
+  def wake(self) -> None:
     """Interrupts `poll`; may be called from another thread."""
     with contextlib.suppress(OSError):  # It is closed already.
       self.waker.send(b'.')
 
-  def poll(self, secs):
+  def poll(self, secs: float):
     """Waits up to `secs`; returns [(peer, message), ...].
 
     A peer is what `welcome` returned for it; the message is a dict, or None
@@ -89,13 +93,13 @@ class AgentServer:
       self._accept()
     return list(self._take())
 
-  def _accept(self):
+  def _accept(self) -> None:
     with contextlib.suppress(OSError):  # The peer is gone already.
       link = links.Link(self._listener.accept()[0])
       self._peers[link] = None
       link.listen(self._hear, lambda: link.meet(self._secret, True, HELLO_SECS))
 
-  def _hear(self, link, message):
+  def _hear(self, link: links.Link, message) -> None:
     """Notes a message; called by the thread of the Link."""
     self._heard.append((link, message))
     self.wake()
@@ -117,7 +121,7 @@ class AgentServer:
         del self._peers[link]
 
 
-def is_place(text):
+def is_place(text: str | None) -> bool:
   """Whether `text`, of any type, can be an address or the name of an executor.
 
   It is shown to the user, so it must not look like more than that.

@@ -1,5 +1,7 @@
 """Spark itself: its start and its end, and which of its settings are secret."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import shutil
@@ -13,7 +15,7 @@ _END_SECS = 10.0
 
 
 @contextlib.contextmanager
-def opened(conf, logs_dir):
+def opened(conf: dict[str, str], logs_dir: str):
   """Yields a new SparkContext; ends it and its JVM on leaving.
 
   Raises:
@@ -60,7 +62,7 @@ def opened(conf, logs_dir):
       shutil.rmtree(os.path.join(home, 'work', app_id), ignore_errors=True)
 
 
-def _end_spark(pyspark, context):
+def _end_spark(pyspark, context) -> None:
   """Ends Spark and its JVM, which would stay until this program ends."""
   if context:
     with contextlib.suppress(Exception):  # Its JVM may be dead.

@@ -6,8 +6,12 @@ once every task has been requested. Once all agents have connected, they are
 told to start their tasks. They leave together.
 """
 
+from __future__ import annotations
+
 import signal
 import time
+from collections.abc import Callable
+from typing import Any
 
 from distmnist.common import cli, console
 from distmnist.spark import agent_host, agent_server, spark_job
@@ -20,7 +24,15 @@ class ExecutorHost(agent_host.AgentHost):
     report: dict, the chief's report, or None.
   """
 
-  def __init__(self, tasks, make_job, wait_for_slots, start, conf, show):
+  def __init__(
+    self,
+    tasks,
+    make_job: Callable[..., Any],
+    wait_for_slots: Callable[..., Any],
+    start,
+    conf: dict[str, str],
+    show: Callable[..., Any],
+  ) -> None:
     """Listens.
 
     Args:
@@ -48,14 +60,22 @@ class ExecutorHost(agent_host.AgentHost):
     self._is_submitted = False  # whether one was for what is requested now
     self._job = None
 
-  def __exit__(self, *error):
+  def __exit__(self, *error) -> None:
     for name in self._left & self._peers.keys():
       self._peers[name].order_stop(signal.SIGKILL)
     self._server.close()  # makes an agent end its task, if it still runs
     if self._job:
       self._job.end()
 
-  def start(self, name, argv, env, log, is_isolated=False, title=''):
+  def start(
+    self,
+    name: str,
+    argv,
+    env,
+    log: str,
+    is_isolated: bool = False,
+    title: str = '',
+  ) -> None:
     self._logs[name] = log
     if not self._left:
       self._peers, self.is_ready, self._is_submitted = {}, False, False
@@ -64,20 +84,20 @@ class ExecutorHost(agent_host.AgentHost):
       self._is_submitted = True
       self._submit()
 
-  def signal(self, names, signum):
+  def signal(self, names: list[str], signum) -> None:
     if names and not self.is_ready:
       self.kill()
     for name in self._left.intersection(names):
       self._peers[name].order_stop(signum)
 
-  def kill(self):
+  def kill(self) -> None:
     """Gives up an attempt that has not begun; there is nothing else to end."""
     if self._job:
       self._job.cancel()
     for name in list(self._left):
       self._end(name, -signal.SIGTERM)
 
-  def check_end(self, has_failed):
+  def check_end(self, has_failed: bool) -> None:
     """Checks how Spark has ended the job.
 
     Args:
@@ -93,13 +113,13 @@ class ExecutorHost(agent_host.AgentHost):
     if job.error and not is_known:
       raise self._explain()
 
-  def locate(self, text):
+  def locate(self, text: str) -> str:
     """Returns `text` with the tasks' real addresses, once they are known."""
     for name, address in self._addresses.items():
       text = text.replace(f'({self._places[name]})', f'({address})')
     return text
 
-  def _welcome(self, link, hello):
+  def _welcome(self, link, hello) -> agent_host.Peer | None:
     name, attempt = hello.get('hello'), hello.get('attempt')
     is_expected = name in [*self._left] and type(attempt) is int
     is_expected &= agent_server.is_place(hello.get('address'))
@@ -117,12 +137,18 @@ class ExecutorHost(agent_host.AgentHost):
         each.link.send(go=True)
     return peer
 
-  def _take_lines(self, name, lines):
+  def _take_lines(self, name: str, lines: list[str]) -> None:
     super()._take_lines(name, lines)
     for line in lines:
       self._show(name, line)
 
-  def _end(self, name, code, reason='', report=None):
+  def _end(
+    self,
+    name: str,
+    code: int,
+    reason: str = '',
+    report: dict[str, float] | None = None,
+  ) -> None:
     if name not in self._left:
       return
     self._left.remove(name)
@@ -134,7 +160,7 @@ class ExecutorHost(agent_host.AgentHost):
       for peer in self._peers.values():
         peer.link.send(leave=True)
 
-  def _submit(self):
+  def _submit(self) -> None:
     """Has Spark start all agents, once the previous ones are gone.
 
     Raises:
@@ -152,7 +178,7 @@ class ExecutorHost(agent_host.AgentHost):
     self._job.start()
     self._wait = console.Wait(self._start_secs)
 
-  def _check_jobs(self):
+  def _check_jobs(self) -> None:
     """Checks that Spark starts the agents and has not given up the job."""
     is_told = any(peer.num_stops for peer in self._peers.values())
     if not self._left or not self._is_submitted or is_told:
@@ -176,5 +202,5 @@ class ExecutorHost(agent_host.AgentHost):
         ' there, and their slots free?'
       )
 
-  def _explain(self):
+  def _explain(self) -> cli.RunError:
     return cli.RunError(f'Spark has given up the job: {self._job.explain()}')

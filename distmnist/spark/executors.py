@@ -1,5 +1,7 @@
 """Spark's executors: how many tasks they can run, and what those need."""
 
+from __future__ import annotations
+
 import logging
 import os
 import re
@@ -20,7 +22,7 @@ _NO_PATHS = ('auto', 'never')
 _SHIPPED = 'distmnist_of_driver.zip'
 
 
-def check_paths(train_flags):
+def check_paths(train_flags: list[str] | tuple[str, ...]) -> None:
   """Checks --logdir, --data_dir and --resume; see `check_path`."""
   for name in _PATH_FLAGS:
     path = command_line.find_value(train_flags, name)
@@ -28,7 +30,7 @@ def check_paths(train_flags):
       check_path(name, path)
 
 
-def check_path(name, path):
+def check_path(name: str, path: str) -> None:
   """Refuses a path that would mean a different place on each executor.
 
   Raises:
@@ -41,7 +43,7 @@ def check_path(name, path):
     )
 
 
-def check_conf(conf):
+def check_conf(conf) -> None:
   if conf.get('spark.dynamicAllocation.enabled', 'false') == 'true':
     raise cli.UsageError(
       'spark.dynamicAllocation.enabled=true, but Spark has no barrier stages'
@@ -49,7 +51,7 @@ def check_conf(conf):
     )
 
 
-def describe_python(sc):
+def describe_python(sc) -> str:
   """Returns a line (str) that says which Python a context's executors run."""
   return (
     f'the executors run {sc.pythonExec}, which has to have TensorFlow there'
@@ -57,7 +59,7 @@ def describe_python(sc):
   )
 
 
-def find_data_dir(train_flags, environ):
+def find_data_dir(train_flags: list[str], environ) -> list[str] | None:
   """Returns --data_dir (list of str) for the executors, unless it is given.
 
   On a real cluster, executors do not have our environment. It is for images;
@@ -78,7 +80,7 @@ def find_data_dir(train_flags, environ):
   return [f'--data_dir={path}']
 
 
-def warn_of_network(conf):
+def warn_of_network(conf: dict[str, str]) -> None:
   """Logs who can reach a Spark cluster, unless it is this machine alone.
 
   Args:
@@ -94,7 +96,7 @@ def warn_of_network(conf):
     )
 
 
-def count_fixed_slots(master):
+def count_fixed_slots(master: str) -> int | None:
   """Returns the number of slots (int) if `master` fixes it, else None."""
   if match := re.fullmatch(r'local(?:\[(\d+|\*)(?:, *\d+)?\])?', master):
     return os.cpu_count() if match[1] == '*' else int(match[1] or 1)
@@ -106,11 +108,11 @@ def count_fixed_slots(master):
 
 
 def check_fixed_slots(
-  master,
-  num_tasks,
-  who='the cluster has {} tasks',
-  advice='ask for fewer ps and workers',
-):
+  master: str,
+  num_tasks: int,
+  who: str = 'the cluster has {} tasks',
+  advice: str = 'ask for fewer ps and workers',
+) -> None:
   """Refuses more tasks than `master` can ever have slots for.
 
   Args:
@@ -131,7 +133,7 @@ def check_fixed_slots(
     )
 
 
-def wait_for_slots(sc, num_tasks, wait_secs):
+def wait_for_slots(sc, num_tasks, wait_secs) -> None:
   """Returns once Spark has a slot for each task of the cluster.
 
   Spark itself would wait for 10 minutes, and check every 15 s.
@@ -178,7 +180,7 @@ def _count_executors(sc):
   return max(0, sc._jsc.sc().getExecutorMemoryStatus().size() - 1)
 
 
-def ship_package(sc):
+def ship_package(sc) -> None:
   """Has executors import this copy of distmnist, even if they have none."""
   # Executors that join later fetch it too: it lives as long as the context.
   path = os.path.join(sc._temp_dir, _SHIPPED)

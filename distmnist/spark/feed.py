@@ -17,11 +17,14 @@ examples: that of the worker with the fewest, which has at most one less for
 each partition of the input.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
 import itertools
 import os
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -57,7 +60,7 @@ class Feed:
   timeout_secs: float = 600.0
   limit_mb: float = 4096.0
 
-  def check(self, train_flags, needs_test_data=True):
+  def check(self, train_flags: list[str], needs_test_data: bool = True) -> None:
     """Raises cli.UsageError if this conflicts with the flags of train."""
     if needs_test_data and self.test_data is None:
       raise cli.UsageError(
@@ -71,7 +74,7 @@ class Feed:
           ' come from its data'
         )
 
-  def make_layout(self, is_images):
+  def make_layout(self, is_images: bool):
     """Returns the layout (dict) of the examples; see spark/layouts.py.
 
     Args:
@@ -100,7 +103,7 @@ class Feed:
     ]
     return make_rdd(sc, *pairs, num_ps, num_workers, layout)
 
-  def bring(self, sc, program, num_ps, num_workers):
+  def bring(self, sc, program, num_ps: int, num_workers: int):
     """Has the workers train on these examples, which `check` has accepted.
 
     Args:
@@ -120,7 +123,7 @@ class Feed:
     flag = 'data_dir' if is_images else 'fed_dir'
     return rdd, {'layout': layout, 'limit_mb': self.limit_mb, 'flag': flag}
 
-  def make_flags(self, train_flags, is_images):
+  def make_flags(self, train_flags: list[str], is_images: bool) -> list[str]:
     """Returns the flags (list of str) with which train uses these examples.
 
     Args:
@@ -141,7 +144,9 @@ class Feed:
     ]
 
 
-def check_first(pairs, layout):
+def check_first(
+  pairs, layout: dict[str, list[dict] | None] | None
+) -> dict[str, dict[str, None] | list[dict] | None] | None:
   """Checks an example here, before Spark would try a bad one four times.
 
   Args:
@@ -163,7 +168,7 @@ def check_first(pairs, layout):
   return layout
 
 
-def get_pairs(data, x, y):
+def get_pairs(data, x: str, y: str):
   """Returns an RDD of (x, y) from an RDD, DataFrame or None; see Feed."""
   if not hasattr(data, 'select'):
     return data
@@ -190,7 +195,12 @@ def make_rdd(sc, pairs, test_pairs, num_ps, num_workers, layout):
   return sc.union(parts).partitionBy(num_ps + num_workers, int)
 
 
-def spool(records, folder, layout, limit_mb):
+def spool(
+  records,
+  folder: str,
+  layout: dict[str, dict[str, list | None] | list[dict] | None],
+  limit_mb: float,
+) -> int | None:
   """Writes a partition's examples; returns the number of training examples.
 
   Args:
@@ -227,7 +237,11 @@ def spool(records, folder, layout, limit_mb):
   return num_examples
 
 
-def cut(folder, layout, num_examples):
+def cut(
+  folder: str,
+  layout: dict[str, dict[str, list | None] | list[dict] | None],
+  num_examples: int,
+) -> None:
   """Keeps the first `num_examples` of the training examples."""
   for leaf in layout['leaves']:
     path = _path_of(folder, 'train', leaf)
@@ -240,21 +254,21 @@ def cut(folder, layout, num_examples):
 class _Writer:
   """A NumPy file that grows by rows; `close` writes their number to it."""
 
-  def __init__(self, path, dtype, row_shape):
+  def __init__(self, path: str, dtype: str, row_shape: list[int]) -> None:
     self._num_rows = 0
     self._dtype, self._row_shape = dtype, row_shape
     self._file = open(path, 'wb')  # noqa: SIM115 (until close)
     self._write_header()
 
-  def write(self, row):
+  def write(self, row: bytes) -> None:
     self._file.write(row)
     self._num_rows += 1
 
-  def close(self):
+  def close(self) -> None:
     with self._file:
       self._write_header()
 
-  def _write_header(self):
+  def _write_header(self) -> None:
     shape = (self._num_rows, *self._row_shape)
     _write_header(self._file, self._dtype, shape)
 
@@ -262,29 +276,29 @@ class _Writer:
 class _TextWriter:
   """A NumPy file of texts, each stored as wide as the longest of them."""
 
-  def __init__(self, path):
+  def __init__(self, path: str) -> None:
     self._path = path
     self._texts = []
 
-  def write(self, text):
+  def write(self, text: bytes) -> None:
     self._texts.append(text)
 
-  def close(self):
+  def close(self) -> None:
     np.save(self._path, np.array(self._texts, np.bytes_))
 
 
-def _make_writer(folder, split, leaf):
+def _make_writer(folder: str, split: str, leaf):
   path, dtype = _path_of(folder, split, leaf), leaf['dtype']
   if dtype == layouts.TEXT:
     return contextlib.closing(_TextWriter(path))
   return contextlib.closing(_Writer(path, dtype, leaf['shape']))
 
 
-def _path_of(folder, split, leaf):
+def _path_of(folder: str, split: str, leaf) -> str:
   return os.path.join(folder, f'{split}_{leaf["name"]}.npy')
 
 
-def _write_header(file, dtype, shape):
+def _write_header(file, dtype, shape: tuple[int, ...]) -> None:
   # NumPy leaves room for any first dimension: the header keeps its length.
   file.seek(0)
   descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
@@ -293,14 +307,16 @@ def _write_header(file, dtype, shape):
   )
 
 
-def _columns_of(side):
+def _columns_of(side) -> list[str]:
   if isinstance(side, str):
     return [side]
   parts = side.values() if isinstance(side, dict) else side
   return list(itertools.chain.from_iterable(map(_columns_of, parts)))
 
 
-def _pick_row(row, x, y):
+def _pick_row(
+  row, x: dict[str, list[str] | str], y: str
+) -> tuple[dict[str, np.ndarray | str], int]:
   return tuple(_pick_side(row, side) for side in (x, y))
 
 
@@ -315,7 +331,9 @@ def _pick_side(row, side):
   return row[side]
 
 
-def _deal(split, examples, num_ps, num_workers):
+def _deal(
+  split: int, examples: range, num_ps: int, num_workers: int
+) -> Iterator[tuple[int, tuple[bool, int]]]:
   # Partitions begin with different workers: none gets all the first examples.
   for number, packed in enumerate(examples, split):
     yield num_ps + number % num_workers, (False, packed)

@@ -8,6 +8,8 @@ A layout describes the packed form, in JSON types only:
             dtype or 'text'; values are less than `below`, unless it is None
 """
 
+from __future__ import annotations
+
 import numpy as np
 
 from distmnist.data import array_folder
@@ -15,7 +17,9 @@ from distmnist.data import array_folder
 TEXT = 'text'
 
 
-def make_of_images(image_shape, num_classes):
+def make_of_images(
+  image_shape: tuple[int, ...], num_classes: int
+) -> dict[str, list[dict] | None]:
   """Returns the layout for images [height, width, channels] and labels."""
   leaves = [
     _make_leaf('images', '|u1', image_shape),
@@ -49,7 +53,9 @@ def make(example):
   return {'nests': nests, 'leaves': leaves}
 
 
-def pack(example, layout):
+def pack(
+  example, layout: dict[str, dict[str, None] | list[dict] | None]
+) -> list[bytes] | None:
   """Returns an example, (x, y), as a list of bytes.
 
   Raises:
@@ -68,7 +74,7 @@ def pack(example, layout):
   ]
 
 
-def _pack_leaf(value, leaf):
+def _pack_leaf(value, leaf) -> bytes | None:
   name, shape = leaf['name'], tuple(leaf['shape'])
   is_bytes = isinstance(value, bytes | bytearray | memoryview)
   if leaf['dtype'] == TEXT:
@@ -98,7 +104,9 @@ def _pack_leaf(value, leaf):
   return packed.tobytes()
 
 
-def _make_leaf(name, dtype, shape, below=None):
+def _make_leaf(
+  name: str, dtype: str, shape: tuple[int, ...], below: int | None = None
+):
   return {'name': name, 'dtype': dtype, 'shape': [*shape], 'below': below}
 
 
@@ -115,10 +123,10 @@ def _flatten(nest):
   )
 
 
-def _to_array(value):
+def _to_array(value: int | list[float]) -> np.ndarray:
   # A pyspark.ml vector has toArray.
   return np.asarray(value.toArray() if hasattr(value, 'toArray') else value)
 
 
-def _without_ones(shape):
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
   return tuple(size for size in shape if size != 1)

@@ -6,13 +6,17 @@ which are parsed and neither unpickled nor evaluated. They are not encrypted and
 not signed, no more than what TensorFlow's servers send each other.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import multiprocessing
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from multiprocessing import connection as connection_lib
+from typing import Any
 
 from distmnist.cluster import keepalive
 
@@ -31,7 +35,7 @@ class Link:
       other closes it.
   """
 
-  def __init__(self, connected):
+  def __init__(self, connected) -> None:
     """
     Args:
       connected: socket, which this then owns.
@@ -45,7 +49,7 @@ class Link:
     self._thread = None
     self.is_open = True
 
-  def meet(self, secret, is_driver, secs):
+  def meet(self, secret: str, is_driver: bool, secs: float) -> None:
     """Proves to the other end that this one knows the secret, and vice versa.
 
     Args:
@@ -69,7 +73,9 @@ class Link:
     ) as error:
       raise OSError('what answers does not know the secret') from error
 
-  def listen(self, hear, meet=lambda: None):
+  def listen(
+    self, hear: Callable[..., Any], meet: Callable[..., Any] = lambda: None
+  ) -> None:
     """Starts the thread that reads.
 
     Args:
@@ -82,7 +88,7 @@ class Link:
     )
     self._thread.start()
 
-  def send(self, **message):
+  def send(self, **message) -> None:
     """Sends a message, unless the other end is gone."""
     if self.is_open:
       try:
@@ -90,7 +96,7 @@ class Link:
       except OSError:  # It is gone, or has not read for SEND_SECS.
         self._hang_up()
 
-  def close(self):
+  def close(self) -> None:
     """Ends the connection; returns once its thread has ended."""
     if self.is_open:
       self.is_open = False
@@ -100,20 +106,20 @@ class Link:
       self._connection.close()
       self._socket.close()
 
-  def _hang_up(self):
+  def _hang_up(self) -> None:
     with contextlib.suppress(OSError):  # The other end is gone.
       self._socket.shutdown(socket.SHUT_RDWR)
 
-  def _set_timeout(self, option, secs):
+  def _set_timeout(self, option: int, secs: float) -> None:
     """Has the kernel end each read or write after `secs`, a float; 0: never."""
     value = struct.pack('ll', int(secs), int(secs % 1 * 1e6))
     self._socket.setsockopt(socket.SOL_SOCKET, option, value)
 
-  def wait_for_ever(self):
+  def wait_for_ever(self) -> None:
     """Lets the other end be silent: the kernel asks whether it is there."""
     self._set_timeout(socket.SO_RCVTIMEO, 0)
 
-  def _read(self, hear, meet):
+  def _read(self, hear: Callable[..., Any], meet: Callable[..., Any]) -> None:
     try:
       with contextlib.suppress(EOFError, OSError):
         meet()
@@ -127,7 +133,9 @@ class Link:
     return parse_object(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
 
 
-def connect(host, port, secret, hear):
+def connect(
+  host: str, port: int, secret: str, hear: Callable[..., Any]
+) -> Link | None:
   """Returns a Link to the driver, which must know `secret` (str) too.
 
   Args:
@@ -150,7 +158,7 @@ def connect(host, port, secret, hear):
   return link
 
 
-def parse_object(text):
+def parse_object(text: bytes):
   """Returns the JSON object (dict) in `text` (bytes or str), else None."""
   try:
     value = json.loads(text)

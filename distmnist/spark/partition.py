@@ -1,5 +1,7 @@
 """What an executor's Python process does: it starts an agent, and waits."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import json
@@ -55,7 +57,7 @@ def _make_folder():
   )
 
 
-def _run_in_folder(context, spec, records, folder):
+def _run_in_folder(context, spec, records, folder) -> None:
   num_ps, index, feed = spec['num_ps'], context.partitionId(), spec['feed']
   is_fed = feed and index >= num_ps
   num_examples = 0
@@ -143,7 +145,7 @@ def find_executor_pid():
   return None
 
 
-def _run_agent(spec, task, name, folder, host):
+def _run_agent(spec, task, name, folder, host) -> None:
   """Runs the agent to its end; its stdin closes when this process ends.
 
   Raises:

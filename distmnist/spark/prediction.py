@@ -8,6 +8,8 @@ Each Python process of an executor loads the model once, and keeps it. One loads
 it right away, so that a wrong path gives a one-line error, not a failed job.
 """
 
+from __future__ import annotations
+
 import decimal
 import functools
 import itertools
@@ -17,7 +19,7 @@ from distmnist.common import cli
 from distmnist.spark import executors, spark_job
 
 
-def predict(dataframe, export_dir, columns=None, batch_size=256):
+def predict(dataframe, export_dir: str, columns=None, batch_size: int = 256):
   """Returns the DataFrame with a column for each output of a model.
 
   It is lazy, like any DataFrame. An output [n] becomes a column of its type, an
@@ -60,7 +62,12 @@ def predict(dataframe, export_dir, columns=None, batch_size=256):
   return session.createDataFrame(rows, schema, verifySchema=False)
 
 
-def choose_columns(inputs, outputs, columns, known):
+def choose_columns(
+  inputs: list[str],
+  outputs: list[tuple[int | str, ...]],
+  columns: dict[str, list[str] | str],
+  known: list[str],
+) -> dict[str, list[str] | str] | None:
   """Returns {name of an input: column, or list of columns}.
 
   Args:
@@ -113,7 +120,9 @@ def _make_field(types, name, dtype, rank):
   return types.StructField(name, types.ArrayType(kind) if rank > 1 else kind)
 
 
-def _describe_model(sc, export_dir):
+def _describe_model(
+  sc, export_dir: str
+) -> tuple[list[str], list[tuple]] | None:
   """Has one executor load the model; raises cli.RunError if it cannot.
 
   Returns:
@@ -130,7 +139,7 @@ def _describe_model(sc, export_dir):
   return found
 
 
-def describe(export_dir):
+def describe(export_dir: str) -> str | tuple[list[str], list[tuple]]:
   """Returns a model's inputs and outputs, or why it cannot be loaded (str)."""
   try:
     model = _load(export_dir)
@@ -142,7 +151,9 @@ def describe(export_dir):
   ]
 
 
-def predict_rows(rows, export_dir, columns, batch_size):
+def predict_rows(
+  rows, export_dir: str, columns: dict[str, str], batch_size: int
+):
   """Yields a tuple for each pyspark.sql.Row, with the model's outputs added."""
   import numpy as np
 
@@ -158,7 +169,7 @@ def predict_rows(rows, export_dir, columns, batch_size):
       yield (*row, *each)
 
 
-def _read(row, column, name, spec):
+def _read(row, column: list[str] | str, name: str, spec):
   """Returns the array of one input for one row.
 
   Raises:
@@ -191,7 +202,7 @@ def _read(row, column, name, spec):
   return converted.reshape(shape)
 
 
-def _as_values(array):
+def _as_values(array) -> list[int | list[float]]:
   """Returns the values of an output in Spark's types, one for each row."""
   if array.dtype.name == 'bfloat16':  # Not one of NumPy's own.
     array = array.astype('f')
@@ -204,7 +215,7 @@ def _as_values(array):
 
 
 @functools.lru_cache(maxsize=1)
-def _load(export_dir):
+def _load(export_dir: str):
   # Imported first: it makes TensorFlow quiet.
   import distmnist.runtime  # noqa: F401
 

@@ -1,5 +1,7 @@
 """What training tasks on Spark run: train, or a user's function."""
 
+from __future__ import annotations
+
 import base64
 import dataclasses
 import os
@@ -31,11 +33,11 @@ class Program:
   main: str | None = None
 
   @property
-  def is_of_images(self):
+  def is_of_images(self) -> bool:
     """Whether it learns the images of --dataset."""
     return not self.main and not command_line.find_value(self.flags, 'problem')
 
-  def make_spec(self, num_ps, num_workers, feed):
+  def make_spec(self, num_ps: int, num_workers: int, feed):
     """Returns what each partition is told of it, a dict.
 
     Args:
@@ -53,7 +55,7 @@ class Program:
     }
 
 
-def make(program, args, module):
+def make(program, args, module: str) -> Program | None:
   """Returns the Program.
 
   Args:

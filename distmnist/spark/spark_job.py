@@ -1,5 +1,7 @@
 """Spark jobs that run in another thread, and what their errors say."""
 
+from __future__ import annotations
+
 import contextlib
 import re
 import secrets
@@ -9,7 +11,7 @@ import threading
 END_SECS = 5.0
 
 
-def explain(error):
+def explain(error) -> str:
   """Returns one line (str) that says what is wrong, from a Spark exception."""
   text = str(error).strip()
   lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -25,7 +27,7 @@ def explain(error):
   return lines[0][:500] if lines else type(error).__name__
 
 
-def find_lost_executor(error):
+def find_lost_executor(error) -> str | None:
   """Returns what Spark says about a lost executor (str); None if nothing."""
   match = re.search(
     r'ExecutorLostFailure \(executor (\S+) .*?\) Reason: (.*)', str(error)
@@ -43,7 +45,7 @@ class Job:
     is_ours: bool, whether `cancel` has cancelled it.
   """
 
-  def __init__(self, sc, rdd, on_end):
+  def __init__(self, sc, rdd, on_end) -> None:
     """
     Args:
       sc: pyspark.SparkContext.
@@ -58,7 +60,7 @@ class Job:
     self._on_end = on_end
     self._group = f'distmnist-{secrets.token_hex(8)}'
 
-  def start(self):
+  def start(self) -> None:
     from pyspark import InheritableThread
 
     InheritableThread(target=self._run, daemon=True).start()
@@ -72,13 +74,13 @@ class Job:
   def has_ended(self):
     return self._ended.is_set()
 
-  def end(self):
+  def end(self) -> None:
     """Waits until Spark is done with it; cancels it if it does not end."""
     if not self._ended.wait(END_SECS):
       self.cancel()
       self._ended.wait(END_SECS)
 
-  def cancel(self):
+  def cancel(self) -> None:
     """Has Spark end it, and its Python processes."""
     self.is_ours = True
     with contextlib.suppress(Exception):  # The context may be stopped.
@@ -98,7 +100,7 @@ class Job:
       )
     return why
 
-  def _run(self):
+  def _run(self) -> None:
     try:
       self._sc.setJobGroup(self._group, 'distmnist', True)
       self._rdd.collect()

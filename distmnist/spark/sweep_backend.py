@@ -3,13 +3,15 @@
 The driver is this process: it starts Spark, and a TrialHost on it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import logging
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from absl import flags
 
@@ -65,7 +67,9 @@ class SparkBackend(runners.Backend):
   check: Callable
 
   @contextlib.contextmanager
-  def open_host(self, folder, lock, stop_grace_secs):
+  def open_host(
+    self, folder: str, lock, stop_grace_secs: float
+  ) -> Iterator[trial_host.TrialHost]:
     """See runners.Backend; `lock` is open for reading and writing, too."""
     stop_secs = stop_grace.for_worker(stop_grace_secs) + _STOP_MARGIN_SECS
     with contextlib.ExitStack() as stack:
@@ -78,17 +82,19 @@ class SparkBackend(runners.Backend):
         host = trial_host.TrialHost(sc, lock, self.wait_secs, stop_secs)
       yield stack.enter_context(host)
 
-  def check_ready(self):
+  def check_ready(self) -> None:
     self.check(self.conf['spark.master'])
 
   def find_env(self, slot):
     return {}  # Spark gives each slot its GPUs.
 
-  def find_data_dir(self, train_flags):
+  def find_data_dir(self, train_flags: list[str]) -> list[str]:
     return executors.find_data_dir(train_flags, os.environ)
 
 
-def from_flags(num_parallel, spec, sweep_dir, launcher):
+def from_flags(
+  num_parallel: int | None, spec, sweep_dir: str | None, launcher
+) -> SparkBackend | None:
   """Returns a SparkBackend.
 
   Args:
@@ -116,7 +122,7 @@ def from_flags(num_parallel, spec, sweep_dir, launcher):
   )
 
 
-def _check_paths(master, spec, sweep_dir):
+def _check_paths(master: str, spec, sweep_dir: str | None) -> None:
   """Checks that each path is the same place on all executors.
 
   Raises:
@@ -137,7 +143,9 @@ def _check_paths(master, spec, sweep_dir):
     executors.check_paths(search_space.to_flags(combination))
 
 
-def _choose_num_parallel(wanted, master, num_trials):
+def _choose_num_parallel(
+  wanted: int | None, master: str, num_trials: int
+) -> int | None:
   """Returns how many of the trials run at the same time (int).
 
   Raises:
@@ -160,7 +168,7 @@ def _choose_num_parallel(wanted, master, num_trials):
   return num_parallel
 
 
-def _count_cores(conf):
+def _count_cores(conf: dict[str, str]) -> int | None:
   """Returns the cores (int) of a slot.
 
   Raises:
@@ -174,7 +182,7 @@ def _count_cores(conf):
   return int(text)
 
 
-def _wait_for_slot(sc, wait_secs):
+def _wait_for_slot(sc, wait_secs: float) -> None:
   """Returns once an executor can take a trial.
 
   Raises:

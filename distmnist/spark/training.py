@@ -15,6 +15,8 @@ After a failure the job is submitted again; the chief restores the latest
 checkpoint of --logdir, a folder that all executors share.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -22,7 +24,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from distmnist.common import cli, command_line, console, signals, stop_grace
 from distmnist.common.names import (
@@ -41,11 +44,11 @@ from distmnist.spark import program as program_lib
 _log = logging.getLogger(__name__)
 
 
-def _say(text):
+def _say(text) -> None:
   print(f'distmnist: {text}', file=sys.stderr, flush=True)
 
 
-def _show_chief(name, line):
+def _show_chief(name, line) -> None:
   if name == CHIEF:
     print(line, flush=True)
 
@@ -53,7 +56,7 @@ def _show_chief(name, line):
 class TaskError(cli.RunError):
   """A task failed for good; `exit_code` is its own, 128 + n for signal n."""
 
-  def __init__(self, message, exit_code):
+  def __init__(self, message: str, exit_code: int) -> None:
     super().__init__(message)
     self.exit_code = exit_code
 
@@ -85,7 +88,13 @@ class Options:
 
 
 def run(
-  sc, program=None, args=(), num_ps=1, num_workers=2, feed=None, options=None
+  sc,
+  program: str | None = None,
+  args=(),
+  num_ps: int = 1,
+  num_workers: int = 2,
+  feed=None,
+  options: Options | None = None,
 ):
   """Trains on the executors of a Spark program, and returns when it is done.
 
@@ -124,7 +133,9 @@ def run(
 
 
 @contextlib.contextmanager
-def _open_record(program, num_ps, num_workers, given):
+def _open_record(
+  program: program_lib.Program, num_ps: int, num_workers: int, given
+) -> Iterator[run_record.RunRecord]:
   """Yields the run_record.RunRecord that is given, or one for this run.
 
   A request to stop, or the loss of --logdir, interrupts the program of Spark as
@@ -142,7 +153,14 @@ def _open_record(program, num_ps, num_workers, given):
       record.code = 0
 
 
-def _run_on(sc, program, num_ps, num_workers, feed, options):
+def _run_on(
+  sc,
+  program: program_lib.Program,
+  num_ps: int,
+  num_workers: int,
+  feed,
+  options: Options,
+):
   """Runs the tasks on executors that are there; returns the chief's report."""
   num_tasks = num_ps + num_workers
   wait_for_slots = functools.partial(
@@ -162,7 +180,11 @@ def _run_on(sc, program, num_ps, num_workers, feed, options):
   executors.warn_of_network(sc.getConf())
   spec = program.make_spec(num_ps, num_workers, fed)
 
-  def make_job(attempt, contact, on_end):
+  def make_job(
+    attempt: int,
+    contact: dict[str, list[int | str] | str],
+    on_end: Callable[..., Any],
+  ):
     told = {**spec, **contact, 'attempt': attempt}
     task = functools.partial(partition.run_in_barrier, told)
     return spark_job.Job(sc, rdd.barrier().mapPartitions(task), on_end)
@@ -184,7 +206,9 @@ def _run_on(sc, program, num_ps, num_workers, feed, options):
   return report
 
 
-def _make_program(program, args, feed, module):
+def _make_program(
+  program: str | None, args, feed, module: str
+) -> program_lib.Program | None:
   """Returns the program_lib.Program, with its flags checked; see `run`."""
   program = program_lib.make(program, args, module)
   if feed:
@@ -197,7 +221,12 @@ def _make_program(program, args, feed, module):
   return program
 
 
-def make_tasks(num_ps, num_workers, train_flags, module):
+def make_tasks(
+  num_ps: int,
+  num_workers: int,
+  train_flags: list[str] | tuple[str, ...],
+  module: str,
+) -> list[jobs.Task]:
   """Returns a list of jobs.Task; Spark will choose other addresses for them."""
   places = [f'executor-{i}:{FIRST_PORT}' for i in range(num_ps + num_workers)]
   return jobs.make_tasks(
@@ -205,7 +234,15 @@ def make_tasks(num_ps, num_workers, train_flags, module):
   )
 
 
-def _run(host, tasks, logs_dir, max_restarts, say, launch=None, record=None):
+def _run(
+  host,
+  tasks: list[jobs.Task],
+  logs_dir: str,
+  max_restarts: int,
+  say: Callable[..., Any],
+  launch: str | None = None,
+  record: run_record.RunRecord | None = None,
+) -> dict[str, int] | None:
   """Runs the tasks to their end; returns the chief's report.
 
   Raises:
@@ -243,7 +280,9 @@ def _run(host, tasks, logs_dir, max_restarts, say, launch=None, record=None):
   return host.report
 
 
-def _run_to_end(group, tasks, workers):
+def _run_to_end(
+  group: task_group.TaskGroup, tasks: list[jobs.Task], workers: list[jobs.Task]
+) -> list[jobs.Task] | None:
   """Runs the tasks; returns those that had to be stopped at the end."""
   try:
     for task in tasks:

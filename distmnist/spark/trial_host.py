@@ -6,6 +6,8 @@ sweep is killed, the next one waits until the old trials are gone. A trial has
 ended once Spark is done with its job: until then its agent may still save.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import fcntl
@@ -49,7 +51,7 @@ class _Start:
 class TrialHost(agent_host.AgentHost):
   """Runs trials on the executors of a Spark that is there."""
 
-  def __init__(self, sc, lock, wait_secs, stop_secs):
+  def __init__(self, sc, lock, wait_secs: float, stop_secs: float) -> None:
     """
     Args:
       sc: pyspark.SparkContext.
@@ -67,7 +69,7 @@ class TrialHost(agent_host.AgentHost):
     self._starts = {}  # name -> _Start, of each trial in `_left`
     self._numbers = itertools.count(1)
 
-  def __enter__(self):
+  def __enter__(self) -> TrialHost:
     with contextlib.ExitStack() as stack:
       stack.callback(self._server.close)
       waker = self._server.waker.fileno()
@@ -76,13 +78,21 @@ class TrialHost(agent_host.AgentHost):
     self.is_ready = True
     return self
 
-  def __exit__(self, *error):
+  def __exit__(self, *error) -> None:
     try:
       self._stop()
     finally:
       self._at_exit.close()
 
-  def start(self, name, argv, env, log, is_isolated=False, title=''):
+  def start(
+    self,
+    name: str,
+    argv: list[str],
+    env: dict[str, str],
+    log: str,
+    is_isolated: bool = False,
+    title: str = '',
+  ) -> None:
     executors.count_slots(self._sc)  # raises if Spark has stopped
     # Never the same twice: a late agent is not mistaken for another.
     key = f'{name}.{next(self._numbers)}'
@@ -104,7 +114,7 @@ class TrialHost(agent_host.AgentHost):
     self.reasons.pop(name, None)
     job.start()
 
-  def signal(self, names, signum):
+  def signal(self, names: list[str] | set[str], signum) -> None:
     for name in self._left.intersection(names):
       if name in self._peers:
         self._peers[name].order_stop(signum)
@@ -112,26 +122,28 @@ class TrialHost(agent_host.AgentHost):
         self._starts[name].is_cancelled = True
         self._starts[name].job.cancel()
 
-  def poll(self, timeout_secs=None):
+  def poll(
+    self, timeout_secs: float | None = None
+  ) -> list[tuple[str, None] | tuple[str, int]] | None:
     if not all(map(self._is_at_work, self._left)):
       secs = _TICK_SECS if timeout_secs is None else timeout_secs
       timeout_secs = min(secs, _TICK_SECS)
     return super().poll(timeout_secs)
 
-  def kill(self):
+  def kill(self) -> None:
     self.signal(list(self._left), signal.SIGKILL)
 
-  def _is_told(self, name):
+  def _is_told(self, name: str) -> bool:
     peer = self._peers.get(name)
     return peer.num_stops > 0 if peer else self._starts[name].is_cancelled
 
-  def _is_at_work(self, name):
+  def _is_at_work(self, name: str) -> bool:
     """Whether only a message of its agent can change a trial."""
     peer, job = self._peers.get(name), self._starts[name].job
     has_agent = peer is not None and peer.link.is_open
     return has_agent and not self._is_told(name) and not job.has_ended
 
-  def _stop(self):
+  def _stop(self) -> None:
     """Ends what still runs; gives it time to save, unless a signal comes."""
     deadline = time.monotonic() + self._stop_secs
     num_signals = len(self.signals)
@@ -144,7 +156,7 @@ class TrialHost(agent_host.AgentHost):
           break
         self.poll(secs)
 
-  def _welcome(self, link, hello):
+  def _welcome(self, link, hello: dict[str, str]) -> agent_host.Peer | None:
     """Lets in the agent of a trial; one that comes too late is turned away."""
     key = hello.get('hello')
     for name, start in self._starts.items():
@@ -158,7 +170,7 @@ class TrialHost(agent_host.AgentHost):
         return peer
     return None
 
-  def _read(self, peer, message):
+  def _read(self, peer: agent_host.Peer, message) -> None:
     super()._read(peer, message)
     if isinstance(message.get('refused'), str):
       self._end(peer.name, -signal.SIGTERM)
@@ -168,7 +180,13 @@ class TrialHost(agent_host.AgentHost):
           ' the driver and all executors share'
         )
 
-  def _end(self, name, code, reason='', report=None):
+  def _end(
+    self,
+    name: str,
+    code: int,
+    reason: str = '',
+    report: dict[str, float] | None = None,
+  ) -> None:
     start = self._starts.get(name)
     if start is None or start.code is not None:
       return
@@ -179,7 +197,7 @@ class TrialHost(agent_host.AgentHost):
       _save_report(report, start.logdir)
     self._peers[name].link.send(leave=True)
 
-  def _drop(self, peer):
+  def _drop(self, peer: agent_host.Peer) -> None:
     start = self._starts.get(peer.name)
     if peer.is_overdue and start:  # It hangs: only Spark can end it.
       start.is_cancelled = True
@@ -187,7 +205,7 @@ class TrialHost(agent_host.AgentHost):
         start.code = -signal.SIGKILL
     super()._drop(peer)
 
-  def _check_jobs(self):
+  def _check_jobs(self) -> None:
     for name in sorted(self._left):
       start, peer = self._starts[name], self._peers.get(name)
       if start.is_cancelled and not start.job.has_ended:
@@ -203,7 +221,7 @@ class TrialHost(agent_host.AgentHost):
           self._lose(name, 'Spark has ended its task')
     self._check_that_one_runs()
 
-  def _conclude(self, name, start):
+  def _conclude(self, name: str, start: _Start) -> None:
     """Tells the end of a trial.
 
     Raises:
@@ -224,7 +242,7 @@ class TrialHost(agent_host.AgentHost):
     self._left.remove(name)
     del self._starts[name]
 
-  def _check_that_one_runs(self):
+  def _check_that_one_runs(self) -> None:
     """Gives up if Spark starts no trial; while others run, that may take long.
 
     Raises:
@@ -246,7 +264,7 @@ class TrialHost(agent_host.AgentHost):
       )
 
 
-def _share(lock):
+def _share(lock) -> str:
   """Turns our exclusive lock on the file `lock` into a shared one.
 
   Returns:
@@ -261,7 +279,7 @@ def _share(lock):
   return word
 
 
-def _save_report(report, logdir):
+def _save_report(report: dict[str, float], logdir: str) -> None:
   path = os.path.join(logdir, 'report.json')
   # A shared folder may show new files only some seconds later.
   if not os.path.exists(path):

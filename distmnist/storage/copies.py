@@ -4,10 +4,14 @@ TensorFlow and NumPy read and write files. A checkpoint that is asked for once
 more is not copied again, unless it has changed in the store.
 """
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import os
 import shutil
+from collections.abc import Callable
+from typing import Any
 
 from distmnist.storage import paths, scratch, stores, urls
 
@@ -17,7 +21,7 @@ _MAX_KEPT = 4
 _kept = collections.OrderedDict()  # url -> (versions, folder)
 
 
-def fetch_prefix(prefix):
+def fetch_prefix(prefix: str) -> str | None:
   """Returns where the files PREFIX.* can be read, as a prefix on this machine.
 
   Args:
@@ -49,7 +53,7 @@ def fetch_prefix(prefix):
   return os.path.join(folder, name)
 
 
-def fetch_file(path):
+def fetch_file(path: str) -> str:
   """Returns where a file can be read; a copy is kept until the process ends.
 
   Raises:
@@ -72,7 +76,7 @@ def is_copy(path: str) -> bool:
 _files = {}  # url -> path
 
 
-def fetch_folder(url):
+def fetch_folder(url: str) -> str:
   """Returns where a folder and everything in it can be read.
 
   Raises:
@@ -87,7 +91,7 @@ def fetch_folder(url):
   return local
 
 
-def _fetch_into(url, local):
+def _fetch_into(url, local) -> None:
   os.makedirs(local)
   for entry in stores.list_entries(url):
     name = os.path.basename(entry['name'].rstrip('/'))
@@ -98,7 +102,12 @@ def _fetch_into(url, local):
       stores.download(os.path.join(url, name), target)
 
 
-def upload_folder(local, url, is_last=lambda name: False, check=lambda: None):
+def upload_folder(
+  local: str,
+  url: str,
+  is_last: Callable[..., Any] = lambda name: False,
+  check: Callable[..., Any] = lambda: None,
+) -> None:
   """Uploads all files below the folder `local` to `url`.
 
   Args:
@@ -122,7 +131,7 @@ def upload_folder(local, url, is_last=lambda name: False, check=lambda: None):
 
 
 @contextlib.contextmanager
-def drafting(path):
+def drafting(path: str):
   """Yields a path on this machine for what is to be written to `path`.
 
   It is uploaded at the end; a path on this machine is yielded as it is.
@@ -143,13 +152,13 @@ def drafting(path):
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _find_version(entry):
+def _find_version(entry) -> tuple[int, str | None, str]:
   """Returns what changes when an object of a listing does."""
   when = entry.get('LastModified') or entry.get('updated') or entry.get('mtime')
   return entry['size'], entry.get('ETag') or entry.get('etag'), str(when)
 
 
-def _forget(prefix):
+def _forget(prefix: str) -> None:
   _, folder = _kept.pop(prefix, (None, None))
   if folder:
     paths.remove_folder(folder)

@@ -5,6 +5,8 @@ place is replaced, never followed. The folder may be one that hosts share, also
 over NFS.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import os
@@ -74,12 +76,12 @@ def create(path: str, content: bytes) -> bool:
       os.remove(new)
 
 
-def _name_draft(path):
+def _name_draft(path: str) -> str:
   """Returns a name that nobody can guess, and that says who writes there."""
   return f'{path}.{process_tag.make_tag()}-{secrets.token_hex(4)}.new'
 
 
-def _link(new, path):
+def _link(new: str, path: str) -> bool | None:
   """Gives the file `new` the name `path`, too, if nothing has that name."""
   try:
     os.link(new, path)

@@ -7,6 +7,8 @@ folder* fails where the folder has a file of that name: that creates a file of
 which there is only one.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import os
@@ -21,7 +23,7 @@ class Hdfs:
   alone raises it, and EIO, for other reasons too.
   """
 
-  def __init__(self, fs):
+  def __init__(self, fs) -> None:
     """
     Args:
       fs: fsspec's file system for hdfs://.

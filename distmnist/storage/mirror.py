@@ -5,6 +5,8 @@ uploads those that have changed: every ten seconds, or less often if that takes
 long. What a killed process wrote after the last upload is missing there.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import threading
@@ -21,7 +23,7 @@ _lock = threading.Lock()
 _mirrors = {}
 
 
-def localize(folder):
+def localize(folder: str) -> str:
   """Returns the folder (str) in which to write files that grow in `folder`.
 
   A folder on this machine is returned as it is.
@@ -35,14 +37,14 @@ def localize(folder):
   return follow(scratch.make('grows'), folder)
 
 
-def follow(folder, url):
+def follow(folder: str, url: str) -> str:
   """Uploads what is in `folder` to `url` from now on; returns `folder`."""
   with _lock:
     _mirrors[folder] = _Mirror(folder, url)
   return folder
 
 
-def close(folder=None):
+def close(folder: str | None = None) -> None:
   """Uploads the rest of one folder, or of all, and ends its thread.
 
   What cannot be uploaded is reported but is not an error: it is not a result.
@@ -57,7 +59,7 @@ def close(folder=None):
 class _Mirror:
   """One folder and its thread."""
 
-  def __init__(self, folder, url):
+  def __init__(self, folder: str, url: str) -> None:
     self.folder, self.url = folder, url
     self._seen = {}  # path -> (size, time)
     self._has_failed = False
@@ -65,12 +67,12 @@ class _Mirror:
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
 
-  def close(self):
+  def close(self) -> None:
     self._is_closed.set()
     self._thread.join()
     self._put_changed()
 
-  def _run(self):
+  def _run(self) -> None:
     pause_secs = _LOOK_SECS
     while not self._is_closed.wait(pause_secs):
       start = time.monotonic()
@@ -78,7 +80,7 @@ class _Mirror:
       busy_secs = time.monotonic() - start
       pause_secs = max(_LOOK_SECS, _IDLE_PER_BUSY * busy_secs)
 
-  def _put_changed(self):
+  def _put_changed(self) -> None:
     for parent, _, names in os.walk(self.folder):
       for name in names:
         path = os.path.join(parent, name)

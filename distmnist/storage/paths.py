@@ -8,6 +8,8 @@ that cannot be read is such an error: it is not taken for one that is not there,
 as by os.path.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import itertools
@@ -26,7 +28,7 @@ def exists(path: str) -> bool:
   if not urls.is_remote(path):
     return _stat(path) is not None
 
-  def look(fs, key):
+  def look(fs, key: str) -> bool:
     fs.invalidate_cache()
     try:
       fs.info(key)
@@ -56,7 +58,7 @@ def is_folder(path: str) -> bool:
   return found is not None and stat.S_ISDIR(found.st_mode)
 
 
-def _stat(path):
+def _stat(path: str):
   """Returns the os.stat_result of what is at `path`, or None."""
   try:
     return os.stat(path)
@@ -82,7 +84,7 @@ def list_files(folder: str) -> list[str]:
   return [n for n in names if os.path.isfile(os.path.join(folder, n))]
 
 
-def _name(entry):
+def _name(entry) -> str:
   return os.path.basename(entry['name'].rstrip('/'))
 
 
@@ -173,7 +175,7 @@ def see_time(path: str) -> float:
   if not urls.is_remote(path):
     return os.stat(path).st_mtime
 
-  def look(fs, key):
+  def look(fs, key: str) -> float | None:
     fs.invalidate_cache()
     return fs.modified(key).timestamp()
 
@@ -230,7 +232,7 @@ def rename(path: str, new_path: str) -> None:
     os.rename(path, new_path)
     return
 
-  def move(fs, key):
+  def move(fs, key: str) -> None:
     fs.invalidate_cache()
     new_key = fs._strip_protocol(new_path)
     if isinstance(fs, hdfs.Hdfs):

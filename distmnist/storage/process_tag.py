@@ -4,6 +4,8 @@ A process id means something on one machine only, and only until it is reused,
 so a tag has a hash of the machine, the id, and when the process was started.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
 
@@ -44,5 +46,5 @@ def is_tag_dead(tag: str) -> bool | None:
   return read_start(pid) != start
 
 
-def _hash_machine():
+def _hash_machine() -> str:
   return hashlib.sha256(str(read_machine()).encode()).hexdigest()[:8]

@@ -7,6 +7,8 @@ slow training. fsspec and the store's library are imported with the first
 address.
 """
 
+from __future__ import annotations
+
 import errno
 import logging
 import re
@@ -85,7 +87,7 @@ def ask(
     time.sleep(wait_secs)
 
 
-def _open(url):
+def _open(url: str):
   """Returns (file system of fsspec or Hdfs, path in it) of an address."""
   scheme = url.partition('://')[0]
   options = {}
@@ -104,7 +106,7 @@ def _open(url):
   return hdfs.Hdfs(fs) if scheme == 'hdfs' else fs, path
 
 
-def _is_final(error):
+def _is_final(error) -> bool:
   if isinstance(error, OSError) and error.errno in _FINAL_ERRNOS:
     return True
   # Each library has its own types of errors.
@@ -112,12 +114,12 @@ def _is_final(error):
   return isinstance(error, _FINAL) or bool(_FINAL_WORDS.search(words))
 
 
-def is_of_bucket(error):
+def is_of_bucket(error) -> bool:
   """Whether a FileNotFoundError is about the bucket, not what is in it."""
   return 'bucket' in str(error).partition('/')[0].lower()
 
 
-def _explain(error, url, missing):
+def _explain(error, url: str, missing: str) -> str:
   """Returns what went wrong, one line (str)."""
   scheme = url.partition('://')[0]
   if isinstance(error, ImportError):

@@ -4,6 +4,8 @@ It is removed when the process ends. The next process removes what a killed one
 has left: the kernel releases the lock in a folder when its process ends.
 """
 
+from __future__ import annotations
+
 import atexit
 import contextlib
 import fcntl
@@ -16,7 +18,7 @@ _LOCK = 'lock'
 _mine = {}  # process id -> (path, descriptor of the lock); a fork has its own
 
 
-def folder():
+def folder() -> str:
   """Returns the path (str) of the folder of this process."""
   pid = os.getpid()
   if pid not in _mine:
@@ -28,7 +30,7 @@ def folder():
   return _mine[pid][0]
 
 
-def _make_locked():
+def _make_locked() -> tuple[str, int] | None:
   """Returns (path, descriptor of the lock) of a new folder.
 
   None if another process found it before it was locked: it seemed to be left,
@@ -44,12 +46,12 @@ def _make_locked():
   return None
 
 
-def make(prefix):
+def make(prefix: str) -> str:
   """Returns the path (str) of a new folder in it."""
   return tempfile.mkdtemp(prefix=f'{prefix}_', dir=folder())
 
 
-def remove():
+def remove() -> None:
   """Removes the folder of this process, if it has one."""
   path, descriptor = _mine.pop(os.getpid(), (None, None))
   if path:
@@ -57,11 +59,11 @@ def remove():
     os.close(descriptor)
 
 
-def _prefix():
+def _prefix() -> str:
   return f'distmnist_scratch_{os.getuid()}_'
 
 
-def _remove_left():
+def _remove_left() -> None:
   """Removes the folders of this user's processes that have ended."""
   pattern = os.path.join(glob.escape(tempfile.gettempdir()), f'{_prefix()}*')
   for path in glob.glob(pattern):

@@ -3,6 +3,8 @@
 An object appears whole or not at all: it gets its name with its last byte.
 """
 
+from __future__ import annotations
+
 from distmnist.storage import retries
 
 # The reason that FileNotFoundError is given when something is written.
@@ -29,7 +31,7 @@ def list_entries(url: str) -> list[dict]:
     OSError: the store refuses, or does not answer; there is no such bucket.
   """
 
-  def find(fs, path):
+  def find(fs, path: str):
     fs.invalidate_cache()
     try:
       found = fs.ls(path, detail=True)

@@ -1,17 +1,19 @@
 """Paths that are addresses of a store, such as s3://bucket/run."""
 
+from __future__ import annotations
+
 import os
 
 # Scheme of an address -> the extra of distmnist that brings its library.
 EXTRAS = {'gs': 'gcs', 'hdfs': 'hdfs', 's3': 's3'}
 
 
-def is_remote(path):
+def is_remote(path: str) -> bool:
   """Whether `path` (str or os.PathLike) is the address of a store."""
   return '://' in os.fspath(path)
 
 
-def expand(path):
+def expand(path: str) -> str:
   """Returns `path` (str) as it is used.
 
   A leading ~ is replaced by the home folder. An address loses the / at its end:
@@ -23,17 +25,17 @@ def expand(path):
   return scheme + mark + (rest.rstrip('/') or rest)
 
 
-def tidy(path):
+def tidy(path: str) -> str:
   """Returns `path` (str) as it is shown."""
   return path if is_remote(path) else os.path.normpath(path)
 
 
-def normalize(path):
+def normalize(path: str) -> str:
   """Returns the same str for all spellings of a path, with links followed."""
   return expand(path) if is_remote(path) else os.path.realpath(path)
 
 
-def find_mistake(path):
+def find_mistake(path: str) -> str | None:
   """Returns what was expected in place of `path` (str), or None."""
   if not is_remote(path):
     return None

@@ -23,7 +23,11 @@ center instead. A suspended worker holds up each of the others once, for seconds
 (exchange/peers/peer.py).
 """
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -32,7 +36,7 @@ from distmnist.exchange.peers import meetings
 from distmnist.transport import strategy, variable_lists
 
 
-def make(cluster):
+def make(cluster) -> AdPsgd | None:
   return AdPsgd(cluster, strategy.communication_period_from_flags(1))
 
 
@@ -43,7 +47,7 @@ class AdPsgd(strategy.Strategy):
   has_center_optimizer = False
   needs_warmup = True
 
-  def __init__(self, cluster, communication_period=1):
+  def __init__(self, cluster, communication_period: int = 1) -> None:
     super().__init__(cluster)
     self.batches_per_update = communication_period
     self.pull_period = self.push_period = communication_period
@@ -54,7 +58,12 @@ class AdPsgd(strategy.Strategy):
   def scope(self):
     return self._copies.scope()
 
-  def minimize(self, loss, make_optimizer, global_step):
+  def minimize(
+    self,
+    loss: tf.Tensor,
+    make_optimizer: Callable[..., Any],
+    global_step: tf.Variable,
+  ) -> strategy.Update | None:
     copies, period = self._copies, self.push_period
     with tf.name_scope('ad_psgd'):
       known_step = copies.make_counter(global_step.read_value(), 'known_step')
@@ -64,7 +73,7 @@ class AdPsgd(strategy.Strategy):
         self._meetings = meetings.Meetings(self.cluster, copies)
       step = copies.count_local_step(gradients)
 
-      def exchange():
+      def exchange() -> tuple[tf.Tensor, tf.Tensor]:
         with_center = self._average(step // period, global_step)
         has_moved = with_center if self._meetings else None
         return strategy.count_update(
@@ -84,14 +93,14 @@ class AdPsgd(strategy.Strategy):
       with tf.control_dependencies([moved]):
         return self._count_visits(update)
 
-  def _average(self, number, global_step):
+  def _average(self, number: tf.Tensor, global_step: tf.Variable) -> tf.Tensor:
     """Does exchange `number`.
 
     Returns:
       bool scalar tensor, whether it was with the center.
     """
 
-    def with_center():
+    def with_center() -> tf.Tensor:
       pairs = zip(copies.read(), copies.read_center(), strict=True)
       changes = copies.round_as_sent([(x - y) / 2 for x, y in pairs])
       parts, shards = zip(*copies.to_shards(changes), strict=True)
@@ -112,7 +121,7 @@ class AdPsgd(strategy.Strategy):
       tf.equal(met, meetings.CENTER), with_center, lambda: tf.constant(False)
     )
 
-  def _count_visits(self, update):
+  def _count_visits(self, update: strategy.Update) -> strategy.Update:
     """Returns `update` plus the bytes of exchanges that others have begun."""
     train_op = tf.identity(update.train_op)
     if not self._meetings:

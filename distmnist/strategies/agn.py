@@ -15,13 +15,18 @@ worker. No worker waits for another. If one dies, its speed and up to T
 gradients that it has not pushed are lost; the others go on.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.copies import local_copies, periodic_exchange
 from distmnist.transport import strategy, variable_lists
 
 
-def make(cluster):
+def make(cluster) -> Agn | None:
   return Agn(cluster, strategy.communication_period_from_flags(10))
 
 
@@ -31,7 +36,7 @@ class Agn(strategy.Strategy):
   has_local_steps = True
   needs_warmup = True
 
-  def __init__(self, cluster, communication_period):
+  def __init__(self, cluster, communication_period: int) -> None:
     super().__init__(cluster)
     self.batches_per_update = communication_period
     self.pull_period = self.push_period = communication_period
@@ -40,13 +45,18 @@ class Agn(strategy.Strategy):
   def scope(self):
     return self._copies.scope()
 
-  def minimize(self, loss, make_optimizer, global_step):
+  def minimize(
+    self,
+    loss: tf.Tensor,
+    make_optimizer: Callable[..., Any],
+    global_step: tf.Variable,
+  ) -> strategy.Update | None:
     copies, period = self._copies, self.batches_per_update
     with tf.name_scope('agn'):
       pulled_step = copies.make_counter(global_step.read_value(), 'pulled_step')
       totals, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
 
-      def exchange():
+      def exchange() -> tuple[tf.Tensor, tf.Tensor]:
         pairs = copies.to_shards(copies.read_totals(totals, period))
         with tf.device(global_step.device):  # Where all ps meet.
           push = make_optimizer().apply_gradients(pairs, global_step)

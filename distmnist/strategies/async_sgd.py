@@ -14,20 +14,30 @@ Variables and optimizer slots live on the ps; a worker keeps nothing, or with
 another: if one dies, only its speed is lost.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import pull_ahead
 from distmnist.transport import strategy
 
 
-def make(cluster):
+def make(cluster) -> AsyncSgd | None:
   return AsyncSgd(cluster, pull_ahead.is_wanted())
 
 
 class AsyncSgd(pull_ahead.PullingStrategy):
   """One unlocked update of the center per step and worker."""
 
-  def minimize(self, loss, make_optimizer, global_step):
+  def minimize(
+    self,
+    loss: tf.Tensor,
+    make_optimizer: Callable[..., Any],
+    global_step: tf.Variable,
+  ) -> strategy.Update | None:
     with tf.name_scope('async_sgd'):
       optimizer = make_optimizer()
       read_step = self._center.read_step(global_step)

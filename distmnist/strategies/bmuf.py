@@ -42,6 +42,11 @@ until it is back. Asynchronous, it waits for the lock only while another's push
 is applied; if one dies, its slots and up to T local steps are lost.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -78,7 +83,7 @@ _DELAYED_NESTEROV = flags.DEFINE_integer(
 )
 
 
-def make(cluster):
+def make(cluster: cluster_lib.Cluster) -> Bmuf | None:
   momentum = _BLOCK_MOMENTUM.value
   if momentum is None:
     momentum = 1 - 1 / cluster.num_workers
@@ -109,7 +114,7 @@ class Bmuf(strategy.Strategy):
     learning_rate: float,
     is_nesterov: bool = False,
     delay: int = 0,
-  ):
+  ) -> None:
     """
     Args:
       cluster, communication_period, momentum, learning_rate: this worker's, T,
@@ -135,7 +140,12 @@ class Bmuf(strategy.Strategy):
   def scope(self):
     return self._copies.scope()
 
-  def minimize(self, loss, make_optimizer, global_step):
+  def minimize(
+    self,
+    loss: tf.Tensor,
+    make_optimizer: Callable[..., Any],
+    global_step: tf.Variable,
+  ) -> strategy.Update | None:
     copies = self._copies
     with tf.name_scope('bmuf'):
       optimizer = make_optimizer(is_local=True)
@@ -152,7 +162,9 @@ class Bmuf(strategy.Strategy):
         known_step,
       )
 
-  def _prepare_round(self, global_step):
+  def _prepare_round(
+    self, global_step: tf.Variable
+  ) -> tuple[Callable[..., Any], tf.Variable]:
     """Builds the rounds, in lock-step.
 
     Returns:
@@ -166,7 +178,7 @@ class Bmuf(strategy.Strategy):
     self._round.build_update(self._filter)
     known_step = copies.make_counter(global_step.read_value(), 'known_step')
 
-    def push(changes):
+    def push(changes: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
       pairs = copies.to_shards(changes)
       new_step, staleness = self._round.push_and_wait(pairs)
       with tf.control_dependencies([new_step]):
@@ -176,7 +188,7 @@ class Bmuf(strategy.Strategy):
 
     return push, known_step
 
-  def _filter(self, means):
+  def _filter(self, means: list[tf.Tensor]) -> tf.Operation:
     """Returns the op that updates D and x~; means is G, a list like shards."""
     deltas = self._copies.make_zeros_on_ps('block_delta', are_sums=True)
     updates, shards = [], self._copies.shards
@@ -231,7 +243,7 @@ class Bmuf(strategy.Strategy):
     with tf.control_dependencies([kept]):
       return [delta.assign(after, read_value=False), self._add(shard, moved)]
 
-  def _add(self, shard, change):
+  def _add(self, shard: tf.Variable, change) -> tf.Operation:
     """Returns the op x~ <- x~ + change of a shard; change may be wider."""
     if change.dtype.base_dtype != shard.dtype.base_dtype:
       change = tf.cast(change, shard.dtype.base_dtype)

@@ -20,6 +20,11 @@ lock, and x_bak is what the same worker then pulls. If a worker dies, only its
 speed is lost; the lock, if it holds it, is released.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -46,7 +51,7 @@ _DC_DECAY = flags.DEFINE_float(
 _EPSILON = 1e-7
 
 
-def make(cluster):
+def make(cluster) -> DcAsgd | None:
   decay = _DC_DECAY.value if _DC_ADAPTIVE.value else None
   return DcAsgd(cluster, _DC_LAMBDA.value, decay)
 
@@ -56,7 +61,9 @@ class DcAsgd(strategy.Strategy):
 
   needs_warmup = takes_tables = True
 
-  def __init__(self, cluster, dc_lambda, decay=None):
+  def __init__(
+    self, cluster, dc_lambda: float, decay: float | None = None
+  ) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -71,7 +78,12 @@ class DcAsgd(strategy.Strategy):
   def scope(self):
     return self._copies.scope()
 
-  def minimize(self, loss, make_optimizer, global_step):
+  def minimize(
+    self,
+    loss: tf.Tensor,
+    make_optimizer: Callable[..., Any],
+    global_step: tf.Variable,
+  ) -> strategy.Update | None:
     copies, worker = self._copies, self.cluster.task_index
     with tf.name_scope('dc_asgd'):
       optimizer = make_optimizer()
@@ -92,7 +104,9 @@ class DcAsgd(strategy.Strategy):
       )
       return strategy.Update(new_step, staleness, *copies.count_bytes())
 
-  def _compensate(self, pairs):
+  def _compensate(
+    self, pairs: list[tuple[tf.Tensor | tf.Variable, ...]]
+  ) -> list[tuple[tf.Tensor, tf.Variable]]:
     """Returns a list of (gradient at x~, shard), both on the shard's ps."""
     # As the worker has them, which a wire of 16 bits has rounded.
     pulled = self._copies.round_as_sent(self._copies.rows.pulled)

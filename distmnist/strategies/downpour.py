@@ -19,6 +19,11 @@ worker. No worker waits for another. If one dies, its speed and the gradients
 that it has not pushed (fewer than n_push) are lost; the others go on.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -40,7 +45,7 @@ _N_PUSH = flags.DEFINE_integer(
 )
 
 
-def make(cluster):
+def make(cluster) -> Downpour | None:
   return Downpour(
     cluster, _N_FETCH.value, _N_PUSH.value, pull_ahead.is_wanted()
   )
@@ -52,7 +57,9 @@ class Downpour(strategy.Strategy):
   has_local_steps = True
   needs_warmup = True
 
-  def __init__(self, cluster, n_fetch=1, n_push=1, pulls_ahead=False):
+  def __init__(
+    self, cluster, n_fetch: int = 1, n_push: int = 1, pulls_ahead: bool = False
+  ) -> None:
     super().__init__(cluster)
     self.overlaps_exchange = pulls_ahead and cluster.num_ps > 0
     self.pull_period = n_fetch
@@ -62,7 +69,12 @@ class Downpour(strategy.Strategy):
   def scope(self):
     return self._copies.scope()
 
-  def minimize(self, loss, make_optimizer, global_step):
+  def minimize(
+    self,
+    loss: tf.Tensor,
+    make_optimizer: Callable[..., Any],
+    global_step: tf.Variable,
+  ) -> strategy.Update | None:
     copies = self._copies
     with tf.name_scope('downpour'):
       known_step = copies.make_counter(global_step.read_value(), 'known_step')
@@ -74,7 +86,7 @@ class Downpour(strategy.Strategy):
       if self.overlaps_exchange:
         next_values = copies.read_center()  # Likewise.
 
-      def push():
+      def push() -> tuple[tf.Tensor, tf.Tensor]:
         pairs = copies.to_shards(copies.read_totals(totals))
         with tf.device(global_step.device):  # Where all ps meet.
           apply = make_optimizer().apply_gradients(pairs, global_step)
@@ -89,14 +101,14 @@ class Downpour(strategy.Strategy):
         self.push_period, step, push, known_step
       )
 
-      def take_next():
+      def take_next() -> tuple[tf.Tensor, tf.Tensor]:
         taken = [pulled_step.assign(next_step), copies.assign(next_values)]
         with tf.control_dependencies(taken):
           # This worker's own push may have returned a later step.
           last_known = tf.maximum(known_step.read_value(), next_step)
         return last_known, tf.constant(0, tf.int64)
 
-      def pull():
+      def pull() -> tuple[tf.Tensor, tf.Tensor]:
         if self.overlaps_exchange:
           return take_next()
         center_step = global_step.read_value()

@@ -16,6 +16,11 @@ waits for the lock only while another's update is applied. If a worker dies,
 only its speed is lost; the lock, if it holds it, is released.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import locked_center
@@ -23,7 +28,7 @@ from distmnist.exchange.copies import local_copies
 from distmnist.transport import strategy
 
 
-def make(cluster):
+def make(cluster) -> DropStale | None:
   return DropStale(cluster, strategy.max_staleness_from_flags(3))
 
 
@@ -33,7 +38,7 @@ class DropStale(strategy.Strategy):
   needs_warmup = True
   takes_tables = True
 
-  def __init__(self, cluster, max_staleness):
+  def __init__(self, cluster, max_staleness: int) -> None:
     super().__init__(cluster)
     self.max_staleness = max_staleness
     self._copies = local_copies.LocalCopies(cluster)
@@ -41,7 +46,12 @@ class DropStale(strategy.Strategy):
   def scope(self):
     return self._copies.scope()
 
-  def minimize(self, loss, make_optimizer, global_step):
+  def minimize(
+    self,
+    loss: tf.Tensor,
+    make_optimizer: Callable[..., Any],
+    global_step: tf.Variable,
+  ) -> strategy.Update | None:
     copies = self._copies
     with tf.name_scope('drop_stale'):
       self._center = locked_center.AtomicCenter(

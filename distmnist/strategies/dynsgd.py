@@ -17,6 +17,11 @@ worker dies, its speed and up to T local steps are lost; the others go on. The
 lock, if it holds it, is released.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import locked_center
@@ -24,7 +29,7 @@ from distmnist.exchange.copies import local_copies, periodic_exchange
 from distmnist.transport import strategy
 
 
-def make(cluster):
+def make(cluster) -> DynSgd | None:
   return DynSgd(cluster, strategy.communication_period_from_flags(5))
 
 
@@ -35,7 +40,7 @@ class DynSgd(strategy.Strategy):
   has_center_optimizer = False
   needs_warmup = True
 
-  def __init__(self, cluster, communication_period):
+  def __init__(self, cluster, communication_period: int) -> None:
     super().__init__(cluster)
     self.batches_per_update = communication_period
     self.pull_period = self.push_period = communication_period
@@ -44,7 +49,12 @@ class DynSgd(strategy.Strategy):
   def scope(self):
     return self._copies.scope()
 
-  def minimize(self, loss, make_optimizer, global_step):
+  def minimize(
+    self,
+    loss: tf.Tensor,
+    make_optimizer: Callable[..., Any],
+    global_step: tf.Variable,
+  ) -> strategy.Update | None:
     copies = self._copies
     with tf.name_scope('dynsgd'):
       optimizer = make_optimizer(is_local=True)
@@ -58,7 +68,9 @@ class DynSgd(strategy.Strategy):
       )
       step = copies.count_local_step([copies.local_step(optimizer, gradients)])
 
-      def add(pairs, staleness):
+      def add(
+        pairs: list[tuple[tf.Tensor | tf.Variable, ...]], staleness: tf.Tensor
+      ) -> tf.Operation:
         added = []
         for change, shard in pairs:
           # Otherwise all changes would go through the ps with the lock.
@@ -67,7 +79,7 @@ class DynSgd(strategy.Strategy):
             added.append(shard.assign_add(part, read_value=False))
         return tf.group(*added)
 
-      def exchange():
+      def exchange() -> tuple[tf.Tensor, tf.Tensor]:
         return self._center.exchange(copies.read_changes(as_pulled), add)
 
       return periodic_exchange.build_update(

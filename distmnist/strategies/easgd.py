@@ -23,6 +23,11 @@ and pulls the center on its return. Synchronous: every worker waits for all the
 others at each exchange, and so for one that died, until it is back.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -52,7 +57,7 @@ _EASGD_MOMENTUM = flags.DEFINE_float(
 )
 
 
-def make(cluster):
+def make(cluster) -> Easgd | None:
   is_sync, n = _EASGD_SYNC.value, cluster.num_workers
   moving_rate = _MOVING_RATE.value
   if moving_rate is None:
@@ -79,7 +84,14 @@ class Easgd(strategy.Strategy):
   has_center_optimizer = False
   needs_warmup = True
 
-  def __init__(self, cluster, moving_rate, period, momentum=0, is_sync=False):
+  def __init__(
+    self,
+    cluster,
+    moving_rate: float,
+    period: int,
+    momentum: float = 0,
+    is_sync: bool = False,
+  ) -> None:
     super().__init__(cluster)
     self._moving_rate = moving_rate
     self.pull_period = self.push_period = period
@@ -95,7 +107,12 @@ class Easgd(strategy.Strategy):
   def scope(self):
     return self._copies.scope()
 
-  def minimize(self, loss, make_optimizer, global_step):
+  def minimize(
+    self,
+    loss: tf.Tensor,
+    make_optimizer: Callable[..., Any],
+    global_step: tf.Variable,
+  ) -> strategy.Update | None:
     copies, alpha = self._copies, self._moving_rate
     with tf.name_scope('easgd'):
       optimizer = make_optimizer(is_local=True)
@@ -104,7 +121,7 @@ class Easgd(strategy.Strategy):
         self._is_sync, self.cluster, copies, global_step, self.mark_done
       )
 
-      def pull_apart():
+      def pull_apart() -> tuple[list[tf.Tensor], tf.Operation]:
         pairs = zip(positions, copies.read_center(), strict=True)
         # Both ends use the same d, even if it is rounded on the wire.
         changes = copies.round_as_sent([alpha * (x - y) for x, y in pairs])

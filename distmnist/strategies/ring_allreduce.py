@@ -40,6 +40,11 @@ within a step does so in that step, but adds up nothing for the others: its
 chunks stay as they were.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -60,7 +65,7 @@ _BUCKET_MIB = flags.DEFINE_float(
 )
 
 
-def make(cluster):
+def make(cluster) -> RingAllreduce | None:
   """Returns the rule; raises cli.UsageError if there is a ps."""
   if cluster.num_ps:
     raise cli.UsageError(
@@ -77,7 +82,7 @@ class RingAllreduce(strategy.Strategy):
   waits_for_all = True
   is_lock_step = True
 
-  def __init__(self, cluster, bucket_bytes=0):
+  def __init__(self, cluster, bucket_bytes: int = 0) -> None:
     super().__init__(cluster)
     self.batches_per_update = cluster.num_workers
     self._votes = votes.Votes(cluster, bucket_bytes)
@@ -86,7 +91,12 @@ class RingAllreduce(strategy.Strategy):
     self._bucket_bytes = bucket_bytes
     self._arrival = self._hook = None
 
-  def minimize(self, loss, make_optimizer, global_step):
+  def minimize(
+    self,
+    loss: tf.Tensor,
+    make_optimizer: Callable[..., Any],
+    global_step: tf.Variable,
+  ) -> strategy.Update | None:
     with tf.name_scope('ring_allreduce'):
       staleness = tf.constant(0, tf.int64)
       optimizer = make_optimizer()
@@ -121,28 +131,28 @@ class RingAllreduce(strategy.Strategy):
       train_op = strategy.read_after(global_step, self.mark_done([count]))
       return strategy.Update(train_op, staleness, num_bytes, num_bytes)
 
-  def hold_back(self, ops):
+  def hold_back(self, ops: list[tf.Operation | tf.Tensor]) -> None:
     # Each waits for all means, and so does batch norm, or what else a model
     # changes itself.
     if self._arrival is not None:
       for op in graph_warmup.find_changes(ops, self._arrival):
         tf_internals.add_control_inputs(op, [self._arrival])
 
-  def gather(self, session):
+  def gather(self, session) -> None:
     if self._hook:
       self._hook.gather(session)
 
-  def describe_exchange(self):
+  def describe_exchange(self) -> list[str]:
     return self._votes.describe() if self.cluster.num_workers > 1 else []
 
-  def hooks(self, stop):
+  def hooks(self, stop) -> list[ring_hook.RingHook]:
     self._votes.stop = stop
     if self.agreement is None:
       return []
     self._hook = ring_hook.RingHook(self.cluster, self._votes, stop)
     return [self._hook]
 
-  def request_stop(self, run_context):
+  def request_stop(self, run_context) -> None:
     if self.cluster.num_workers == 1:
       run_context.request_stop()
     self._votes.wants_stop = True

@@ -27,6 +27,11 @@ waits for the lock only while another's update is applied. If a worker dies,
 only its speed is lost; the lock, if it holds it, is released.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import locked_center
@@ -34,7 +39,7 @@ from distmnist.exchange.copies import local_copies
 from distmnist.transport import strategy
 
 
-def make(cluster):
+def make(cluster) -> Ringmaster | None:
   default = 2 * cluster.num_workers - 1
   return Ringmaster(cluster, strategy.max_staleness_from_flags(default))
 
@@ -45,7 +50,7 @@ class Ringmaster(strategy.Strategy):
   needs_warmup = True
   takes_tables = True
 
-  def __init__(self, cluster, max_staleness: int):
+  def __init__(self, cluster, max_staleness: int) -> None:
     super().__init__(cluster)
     self.max_staleness = max_staleness
     self._copies = local_copies.LocalCopies(cluster)
@@ -53,7 +58,12 @@ class Ringmaster(strategy.Strategy):
   def scope(self):
     return self._copies.scope()
 
-  def minimize(self, loss, make_optimizer, global_step):
+  def minimize(
+    self,
+    loss: tf.Tensor,
+    make_optimizer: Callable[..., Any],
+    global_step: tf.Variable,
+  ) -> strategy.Update | None:
     copies = self._copies
     with tf.name_scope('ringmaster'):
       self._center = locked_center.AtomicCenter(

@@ -15,6 +15,11 @@ have contributed; so with R = n they wait for a worker that died, until it is
 back.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.copies import local_copies, periodic_exchange
@@ -22,7 +27,7 @@ from distmnist.exchange.rounds import sync_round
 from distmnist.transport import strategy, variable_lists
 
 
-def make(cluster):
+def make(cluster) -> Sagn | None:
   return Sagn(
     cluster,
     strategy.communication_period_from_flags(5),
@@ -37,7 +42,9 @@ class Sagn(strategy.Strategy):
   max_staleness = 0
   waits_for_all = True
 
-  def __init__(self, cluster, communication_period, replicas_to_aggregate):
+  def __init__(
+    self, cluster, communication_period: int, replicas_to_aggregate: int
+  ) -> None:
     super().__init__(cluster)
     self.pull_period = self.push_period = communication_period
     self._num_contributions = replicas_to_aggregate
@@ -48,7 +55,12 @@ class Sagn(strategy.Strategy):
   def scope(self):
     return self._copies.scope()
 
-  def minimize(self, loss, make_optimizer, global_step):
+  def minimize(
+    self,
+    loss: tf.Tensor,
+    make_optimizer: Callable[..., Any],
+    global_step: tf.Variable,
+  ) -> strategy.Update | None:
     copies = self._copies
     with tf.name_scope('sagn'):
       totals, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
@@ -63,7 +75,7 @@ class Sagn(strategy.Strategy):
 
       known_step = copies.make_counter(global_step.read_value(), 'known_step')
 
-      def exchange():
+      def exchange() -> tuple[tf.Tensor, tf.Tensor]:
         means = copies.read_totals(totals, self.pull_period)
         new_step, staleness = self._round.push_and_wait(
           copies.to_shards(means), mark_done=self.mark_done

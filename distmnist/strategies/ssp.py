@@ -18,6 +18,11 @@ If a worker dies, the others wait, S steps ahead of its clock, until it is back.
 One that leaves in an orderly way, or is asked to stop, holds up no other.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -32,7 +37,7 @@ _SSP_BOUND = flags.DEFINE_integer(
 )
 
 
-def make(cluster):
+def make(cluster) -> Ssp | None:
   return Ssp(cluster, _SSP_BOUND.value, pull_ahead.is_wanted())
 
 
@@ -41,11 +46,16 @@ class Ssp(pull_ahead.PullingStrategy):
 
   waits_for_all = True
 
-  def __init__(self, cluster, bound, pulls_ahead=False):
+  def __init__(self, cluster, bound: int, pulls_ahead: bool = False) -> None:
     super().__init__(cluster, pulls_ahead)
     self._bound = bound
 
-  def minimize(self, loss, make_optimizer, global_step):
+  def minimize(
+    self,
+    loss: tf.Tensor,
+    make_optimizer: Callable[..., Any],
+    global_step: tf.Variable,
+  ) -> strategy.Update | None:
     with tf.name_scope('ssp'):
       self._clocks = bounded_clocks.Clocks(
         self.cluster, self._bound, global_step.device
@@ -65,11 +75,11 @@ class Ssp(pull_ahead.PullingStrategy):
       train_op, staleness = self._center.take_next([new_step, staleness])
       return strategy.Update(train_op, staleness, *self._center.count_bytes())
 
-  def pause(self, session):
+  def pause(self, session) -> None:
     session.run(self._clocks.leave)
 
-  def resume(self, session):
+  def resume(self, session) -> None:
     session.run(self._clocks.enter)
 
-  def hooks(self, stop):
+  def hooks(self, stop) -> list[bounded_clocks.ClocksHook]:
     return [bounded_clocks.ClocksHook(self._clocks, stop)]

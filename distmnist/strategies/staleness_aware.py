@@ -14,6 +14,11 @@ waits for the lock only while another's update is applied. If a worker dies,
 only its speed is lost; the lock, if it holds it, is released.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import locked_center
@@ -21,7 +26,7 @@ from distmnist.exchange.copies import local_copies
 from distmnist.transport import strategy
 
 
-def make(cluster):
+def make(cluster) -> StalenessAware | None:
   return StalenessAware(cluster)
 
 
@@ -31,14 +36,19 @@ class StalenessAware(strategy.Strategy):
   needs_warmup = True
   takes_tables = True
 
-  def __init__(self, cluster):
+  def __init__(self, cluster) -> None:
     super().__init__(cluster)
     self._copies = local_copies.LocalCopies(cluster)
 
   def scope(self):
     return self._copies.scope()
 
-  def minimize(self, loss, make_optimizer, global_step):
+  def minimize(
+    self,
+    loss: tf.Tensor,
+    make_optimizer: Callable[..., Any],
+    global_step: tf.Variable,
+  ) -> strategy.Update | None:
     copies = self._copies
     with tf.name_scope('staleness_aware'):
       self._center = locked_center.AtomicCenter(
@@ -46,7 +56,9 @@ class StalenessAware(strategy.Strategy):
       )
       gradients = copies.compute_gradients(make_optimizer(), loss)
 
-      def apply(pairs, staleness):
+      def apply(
+        pairs: list[tuple[tf.Tensor | tf.Variable, ...]], staleness: tf.Tensor
+      ) -> tf.Operation:
         factor = 1 / tf.cast(tf.maximum(staleness, 1), tf.float32)
         return make_optimizer(rate_factor=factor).apply_gradients(pairs)
 

@@ -28,6 +28,11 @@ round of ours: exchange/rounds/sync_replicas.py. With --sync_barrier=shard they
 wait by shard: exchange/rounds/shard_barrier.py, docs/life_of_a_step.md.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -51,7 +56,7 @@ _SYNC_BARRIER = flags.DEFINE_enum(
 )
 
 
-def make(cluster):
+def make(cluster) -> SyncSgd | None:
   """Returns the rule; raises cli.UsageError if flags do not fit."""
   num_replicas = strategy.replicas_to_aggregate_from_flags(cluster)
   barrier = _SYNC_BARRIER.value
@@ -75,11 +80,11 @@ class SyncSgd(strategy.Strategy):
   def __init__(
     self,
     cluster,
-    replicas_to_aggregate,
-    gradient_factor=None,
-    barrier='step',
-    part_bytes=shard_copies.PART_BYTES,
-  ):
+    replicas_to_aggregate: int,
+    gradient_factor: float | None = None,
+    barrier: str = 'step',
+    part_bytes: int = shard_copies.PART_BYTES,
+  ) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -108,7 +113,12 @@ class SyncSgd(strategy.Strategy):
   def scope(self):
     return self._center.scope()
 
-  def minimize(self, loss, make_optimizer, global_step):
+  def minimize(
+    self,
+    loss: tf.Tensor,
+    make_optimizer: Callable[..., Any],
+    global_step: tf.Variable,
+  ) -> strategy.Update | None:
     with tf.name_scope('sync_sgd'):
       self._replicas = self._barrier(
         self.cluster, make_optimizer(), self.batches_per_update, global_step

@@ -1,7 +1,11 @@
 """How the combinations of a sweep have learnt: a curve each, over examples."""
 
+from __future__ import annotations
+
 import bisect
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 from distmnist.sweeps import groups as groups_lib
 from distmnist.sweeps import trials as trials_lib
@@ -44,7 +48,7 @@ def read(ranked: list[groups_lib.Group], by: str) -> tuple[str, list[Curve]]:
   shown = [group for group in ranked if group.results][:_MAX_CURVES]
   split, _, metric = by.partition('_')
 
-  def read_evaluations(lines):
+  def read_evaluations(lines) -> dict[int, float]:
     return _find_evaluations(lines, split, metric)
 
   for name, read_points, fewest in (
@@ -57,7 +61,9 @@ def read(ranked: list[groups_lib.Group], by: str) -> tuple[str, list[Curve]]:
   return by, []
 
 
-def _make_curve(group, read_points, fewest: int) -> Curve | None:
+def _make_curve(
+  group: groups_lib.Group, read_points: Callable[..., Any], fewest: int
+) -> Curve | None:
   """Returns the curve of a group; None if a trial has too few points."""
   curves = []
   for trial in group.counted:

@@ -11,6 +11,8 @@ price of the bet: a trial that learns slowly at first is lost. With --repeats a
 trial is a combination here: it goes on with all of its seeds, by their mean.
 """
 
+from __future__ import annotations
+
 import math
 
 from distmnist.common import cli, command_line
@@ -21,7 +23,9 @@ from distmnist.sweeps import trials as trials_lib
 BUDGETS = ('train_steps', 'epochs')
 
 
-def compute_rungs(num_trials, eta, name, budget):
+def compute_rungs(
+  num_trials: int, eta: int, name: str, budget: str
+) -> list[list[int | str]] | None:
   """Returns [[number of trials, flag of train], ...], one pair per rung.
 
   Args:
@@ -57,7 +61,9 @@ def compute_rungs(num_trials, eta, name, budget):
   ]
 
 
-def make_rungs(eta, num_trials, choices, given):
+def make_rungs(
+  eta: int | None, num_trials: int, choices, given: list[str]
+) -> list[list[int | str]] | None:
   """Returns [[number of trials, flag for them], ...], one pair per rung.
 
   Args:
@@ -91,7 +97,13 @@ class Schedule:
     repeats: int, trials of each combination, which go on together.
   """
 
-  def __init__(self, trials, rungs, repeats=1, is_failed_retried=False):
+  def __init__(
+    self,
+    trials: list[trials_lib.Trial],
+    rungs: list[list[int | str]],
+    repeats: int = 1,
+    is_failed_retried: bool = False,
+  ) -> None:
     """
     Args:
       trials: list of trials.Trial, which grows while they are proposed.
@@ -106,23 +118,23 @@ class Schedule:
     self._is_failed_retried = is_failed_retried
 
   @property
-  def num_trials(self):
+  def num_trials(self) -> int:
     """int, how many there are to be in all."""
     return self._sizes[0] * self.repeats
 
   @property
-  def num_unknown(self):
+  def num_unknown(self) -> int:
     """int, how many have yet to be proposed."""
     return self.num_trials - len(self.trials)
 
-  def find_members(self, rung):
+  def find_members(self, rung: int) -> list[trials_lib.Trial]:
     """Returns the trials that may reach the end of a rung (int)."""
     members = self.trials
     for before in range(rung):
       members = ranking.choose(members, before, self._sizes[before + 1])
     return members
 
-  def find_missing(self, rung):
+  def find_missing(self, rung: int) -> list[trials_lib.Trial]:
     """Returns the members that have yet to run to the end of a rung.
 
     The first seed of each combination comes before the second of any, so that a
@@ -137,19 +149,19 @@ class Schedule:
     ]
     return sorted(missing, key=lambda trial: trial.repeat)
 
-  def find_next(self):
+  def find_next(self) -> list[trials_lib.Trial]:
     """Returns the trials to run now, from the first rung that has any."""
     each = map(self.find_missing, range(self.num_rungs))
     return next(filter(None, each), [])
 
-  def count_ended(self, rung):
+  def count_ended(self, rung: int) -> int:
     """Returns how many members of a rung (int) need not run in it any more."""
     return sum(
       len(trial.results) > rung or trial.state in trials_lib.LOST
       for trial in self.find_members(rung)
     )
 
-  def choose_dropped(self, rung):
+  def choose_dropped(self, rung: int) -> list[trials_lib.Trial]:
     """Returns the members of `rung`, not the last, that do not go on."""
     best = self.find_members(rung + 1)
     return [

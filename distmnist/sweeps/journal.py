@@ -19,6 +19,8 @@ counts as bad, so that the next one is not close to it, and a failed one not at
 all.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import glob
@@ -26,6 +28,7 @@ import json
 import logging
 import os
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from distmnist.common import cli, files
@@ -58,7 +61,7 @@ class Journal:
     trials: list of trials.Trial: all, or if they are proposed those so far.
   """
 
-  def __init__(self, path: str, spec: spec_lib.Spec, folder: str):
+  def __init__(self, path: str, spec: spec_lib.Spec, folder: str) -> None:
     """Reads the file, if there is one.
 
     Args:
@@ -213,7 +216,7 @@ class Journal:
     return self.trials[-1]
 
   @contextlib.contextmanager
-  def _writing(self):
+  def _writing(self) -> Iterator[None]:
     """Raises cli.RunError if the file cannot be written."""
     try:
       yield

@@ -1,5 +1,7 @@
 """This machine as the place where trials run, sharing its cores and GPUs."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import os
@@ -27,7 +29,7 @@ class LocalBackend(runners.Backend):
   gpus: list | None
   forked_module: str
 
-  def check_ready(self):
+  def check_ready(self) -> None:
     pass
 
   @contextlib.contextmanager
@@ -51,11 +53,13 @@ class LocalBackend(runners.Backend):
     mine = share_gpus(self.gpus, self.num_parallel, slot)
     return {'CUDA_VISIBLE_DEVICES': ','.join(mine)}
 
-  def find_data_dir(self, train_flags):
+  def find_data_dir(self, train_flags: list[str]):
     return []  # The trials inherit our environment.
 
 
-def from_flags(num_parallel, module, is_launched):
+def from_flags(
+  num_parallel: int, module: str, is_launched: bool
+) -> LocalBackend:
   """Returns a LocalBackend.
 
   Args:

@@ -1,5 +1,7 @@
 """Draws the results of a sweep: results.png, results.svg and results.pdf."""
 
+from __future__ import annotations
+
 import collections
 import math
 import textwrap
@@ -52,7 +54,7 @@ def write(groups: list[groups_lib.Group], path: str) -> None:
         figure.savefig(file, format=kind, metadata={date: None} if date else {})
 
 
-def _draw(figure, groups):
+def _draw(figure, groups: list[groups_lib.Group]) -> None:
   """Draws a panel per flag, and below, how the best have learnt.
 
   In a panel is each group's metric over the flag's value: the mean and the
@@ -95,13 +97,13 @@ def _draw(figure, groups):
     _draw_curves(figure.add_subplot(grid[rows, :]), curves, what)
 
 
-def _find_extent(group, by) -> list[float]:
+def _find_extent(group: groups_lib.Group, by: str) -> list[float]:
   """Returns the values of a group, and both ends of its bar."""
   mean, deviation = group.mean(by), group.deviation(by) or 0.0
   return [*group.find_values(by), mean - deviation, mean + deviation]
 
 
-def _is_lost(group) -> bool:
+def _is_lost(group: groups_lib.Group) -> bool:
   return all(state in trials_lib.LOST for state in group.states)
 
 
@@ -112,7 +114,11 @@ def _describe_metric(key: str) -> tuple[str, int]:
   return results.describe(key), 1
 
 
-def _describe(trials, groups, lost):
+def _describe(
+  trials: list[trials_lib.Trial],
+  groups: list[groups_lib.Group],
+  lost: list[groups_lib.Group],
+) -> str:
   num_shown = sum(len(group.results) for group in groups)
   text = f'{num_shown} of {len(trials)} trials'
   if (num_seeds := max(len(group.trials) for group in groups)) > 1:
@@ -124,7 +130,9 @@ def _describe(trials, groups, lost):
   return text
 
 
-def _draw_group(axes, x, group, by, factor, is_best):
+def _draw_group(
+  axes, x: int, group: groups_lib.Group, by: str, factor: int, is_best: bool
+) -> None:
   color = _BEST if is_best else _DOT
   alpha = 0.35 if trials_lib.DROPPED in group.states else 0.8
   size, deviation = 8 if is_best else 5, group.deviation(by)
@@ -144,7 +152,7 @@ def _draw_group(axes, x, group, by, factor, is_best):
   )
 
 
-def _draw_curves(axes, curves, what):
+def _draw_curves(axes, curves, what) -> None:
   label, factor = _describe_metric(what)
   colors = (_BEST, *_COLORS)
   for curve, color in reversed(list(zip(curves, colors, strict=False))):
@@ -165,7 +173,7 @@ def _draw_curves(axes, curves, what):
   axes.set_ylabel(label, fontsize=9, color=_INK)
 
 
-def _draw_lost(axes, places):
+def _draw_lost(axes, places: list[int]) -> None:
   # They lie on the axis, as they have no result to show.
   at = {'transform': axes.get_xaxis_transform(), 'clip_on': False}
   for x, number in collections.Counter(places).items():
@@ -174,7 +182,7 @@ def _draw_lost(axes, places):
       axes.text(x, 0.02, f' {number}', fontsize=7, color=_INK, **at)
 
 
-def _set_style(axes, name):
+def _set_style(axes, name: str) -> None:
   axes.margins(x=0.1)
   axes.set_xlabel(name, fontsize=9, color=_INK)
   axes.set_axisbelow(True)
@@ -183,7 +191,7 @@ def _set_style(axes, name):
   axes.spines[:].set_visible(False)
 
 
-def _set_scale(axes, values):
+def _set_scale(axes, values: list[str]) -> dict[str, int]:
   """Scales the x axis for `values` (str); returns {value: place}."""
   different = list(dict.fromkeys(values))
   are_numbers = all(map(is_number, different))

@@ -1,5 +1,7 @@
 """What a sweep shows and writes, while it runs and at its end."""
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
@@ -27,7 +29,7 @@ CSV, PLOT = 'results.csv', 'results'
 TRIALS_CSV = 'trials.csv'
 
 
-def print_line(text):
+def print_line(text) -> None:
   """Prints a line of the sweep's own to stderr: stdout has only the table."""
   with terminal.may_close():
     print(f'{SWEEP}: {text}', file=sys.stderr, flush=True)
@@ -36,7 +38,7 @@ def print_line(text):
 class Progress:
   """Keeps the results of a sweep up to date, and says how trials end."""
 
-  def __init__(self, schedule, folder):
+  def __init__(self, schedule, folder: str) -> None:
     """
     Args:
       schedule: halving.Schedule.
@@ -47,7 +49,7 @@ class Progress:
     self._folder = folder
     self._writer = None
 
-  def say_start(self, num_parallel):
+  def say_start(self, num_parallel: int) -> None:
     """Says what is left to run, `num_parallel` (int) at a time."""
     schedule = self._schedule
     num_left = len(schedule.find_next()) + schedule.num_unknown
@@ -68,7 +70,7 @@ class Progress:
         ' distmnist[plots], at any time: the same command draws it'
       )
 
-  def note(self, trial, rung):
+  def note(self, trial: trials_lib.Trial, rung: int) -> None:
     """Says how a trial has ended, and updates the results at once."""
     schedule = self._schedule
     text = search_space.describe(trial.flags)
@@ -97,7 +99,7 @@ class Progress:
       table.write_csv(each, os.path.join(self._folder, TRIALS_CSV))
     return path
 
-  def write_hparams(self):
+  def write_hparams(self) -> None:
     """Writes for TensorBoard what has not been written yet.
 
     Nothing is written before the first result, which says by which metric
@@ -117,7 +119,7 @@ class Progress:
         if trial.is_over(self._schedule.num_rungs):
           self._writer.write(trial)
 
-  def show(self):
+  def show(self) -> None:
     """Prints the table, and writes the results."""
     trials = self._trials
     if all(trial.state == trials_lib.WAITING for trial in trials):
@@ -168,7 +170,7 @@ class Progress:
       )
 
 
-def check_complete(trials):
+def check_complete(trials) -> None:
   """Raises cli.RunError naming the first trial that failed, or was stopped."""
   failed = [t for t in trials if t.state == trials_lib.FAILED]
   stopped = [t for t in trials if t.state == trials_lib.STOPPED]

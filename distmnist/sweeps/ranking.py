@@ -7,6 +7,8 @@ better. With --repeats the mean over the seeds counts: of a seed that failed,
 the others are as good, but with one that diverges a combination is lost.
 """
 
+from __future__ import annotations
+
 import math
 
 from distmnist.sweeps import groups as groups_lib
@@ -16,13 +18,13 @@ from distmnist.sweeps import trials as trials_lib
 _LENGTHS = {'epochs', 'train_steps', 'train_secs'}
 
 
-def find_ranking(trials):
+def find_ranking(trials: list[trials_lib.Trial]) -> str:
   """Returns what trials are compared by, such as 'test_accuracy' (str)."""
   by, _ = _find_metric(trials)
   return by
 
 
-def find_columns(trials):
+def find_columns(trials: list[trials_lib.Trial]) -> list[str]:
   """Returns the keys (list of str) that a table has of each result."""
   by = find_ranking(trials)
   if by == results.SPEED:
@@ -33,7 +35,7 @@ def find_columns(trials):
   return columns if by in columns else [by]
 
 
-def _find_metric(trials):
+def _find_metric(trials: list[trials_lib.Trial]) -> tuple[str, int]:
   return results.read_metric([t.result for t in trials if t.results])
 
 
@@ -41,7 +43,7 @@ def rank(groups: list[groups_lib.Group]) -> list[groups_lib.Group]:
   """Returns the groups, best first, then those without a result."""
   by, sign = _find_metric([trial for group in groups for trial in group.trials])
 
-  def key(group):
+  def key(group: groups_lib.Group) -> tuple[int, int, float, int]:
     if trials_lib.DIVERGED in group.states:
       return 3, 0, 0, group.number
     if not group.results:
@@ -51,7 +53,9 @@ def rank(groups: list[groups_lib.Group]) -> list[groups_lib.Group]:
   return sorted(groups, key=key)
 
 
-def choose(trials, rung, number):
+def choose(
+  trials: list[trials_lib.Trial], rung: int, number: int
+) -> list[trials_lib.Trial]:
   """Returns the trials of the best `number` combinations of a rung.
 
   Args:

@@ -1,5 +1,7 @@
 """The result of a trial, from its report, and the metric that judges it."""
 
+from __future__ import annotations
+
 import sys
 
 from distmnist.common import cli
@@ -22,7 +24,7 @@ _NO_SPEED = (
 )
 
 
-def is_number(value):
+def is_number(value: float | None) -> bool:
   """Whether a value of any type is a number that a float can hold."""
   return (
     isinstance(value, (int, float))
@@ -31,7 +33,7 @@ def is_number(value):
   )
 
 
-def is_result(value):
+def is_result(value) -> bool:
   """Whether a value of any type is one that `take` may have returned."""
   if not isinstance(value, dict):
     return False
@@ -58,7 +60,7 @@ def describe(key: str) -> str:
   return key if key in _REPORTED else key.replace('_', ' ', 1)
 
 
-def read_metric(results):
+def read_metric(results) -> tuple[str, int] | None:
   """Returns the (key, sign) by which the results of trials are compared.
 
   Args:

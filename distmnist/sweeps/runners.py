@@ -6,6 +6,8 @@ ends them: this machine's (local_backend.py), or one of Spark's executors
 (spark/sweep_backend.py), which needs a shared folder for the sweep.
 """
 
+from __future__ import annotations
+
 import abc
 import contextlib
 import dataclasses
@@ -70,7 +72,7 @@ class _Running:
   """
 
   command: Command
-  queue: '_Queue | None' = None
+  queue: _Queue | None = None
   deadline: float = math.inf
   is_told: bool = False
   is_late: bool = False
@@ -89,7 +91,7 @@ class Runner:
       open. They end nothing, but they interrupt `wait`.
   """
 
-  def __init__(self, host, grace_secs):
+  def __init__(self, host, grace_secs: float) -> None:
     """
     Args:
       host: launching.host.Host, opened and closed by the caller.
@@ -101,7 +103,7 @@ class Runner:
     self._running = {}  # name -> _Running
     self._is_stopping = False
 
-  def start(self, command):
+  def start(self, command: Command) -> int | None:
     """Begins a Command; returns the size of its log so far, in bytes.
 
     Raises:
@@ -115,7 +117,7 @@ class Runner:
     self._running[command.name] = running
     return size
 
-  def wait(self):
+  def wait(self) -> list[tuple[str, int]] | None:
     """Returns [(name, exit code), ...] of some commands that have ended.
 
     The list is empty if a signal came first or nothing runs.
@@ -128,7 +130,7 @@ class Runner:
         return ended
     return []
 
-  def stop(self, grace_secs=None):
+  def stop(self, grace_secs: float | None = None) -> list[tuple[str, int]]:
     """Ends all commands; kills those that have not left after their grace.
 
     All are killed at once if another signal comes.
@@ -154,7 +156,7 @@ class Runner:
     self._running.clear()
     return ended
 
-  def _begin(self, running):
+  def _begin(self, running: _Running) -> None:
     command, env = running.command, dict(running.command.env)
     if running.num_restarts:
       env[ATTEMPT] = str(running.num_restarts + 1)
@@ -163,7 +165,9 @@ class Runner:
       running.queue = _Queue(command.logs_dir)
     self._host.start(command.name, command.argv, env, command.log)
 
-  def _turn_until(self, deadline, num_signals=math.inf):
+  def _turn_until(
+    self, deadline: float, num_signals: float = math.inf
+  ) -> list[tuple[str, int]]:
     """Returns the commands that end before `deadline` or further signals."""
     ended = []
     while self._running and len(self.signals) <= num_signals:
@@ -173,7 +177,7 @@ class Runner:
       ended += self._turn(secs)
     return ended
 
-  def _turn(self, secs=math.inf):
+  def _turn(self, secs: float = math.inf) -> list[tuple[str, int]] | None:
     """Waits up to `secs`; returns [(name, code), ...] of some ended commands.
 
     Removes them from `_running`, and ends commands that take too long.
@@ -194,7 +198,7 @@ class Runner:
         ended.append((name, code))
     return ended
 
-  def _note_begun(self):
+  def _note_begun(self) -> None:
     """Starts the time of what has begun, and waits in no queue."""
     while self._host.begun:
       name, _ = self._host.begun.pop(0)
@@ -211,7 +215,7 @@ class Runner:
         running.deadline = time.monotonic() + running.command.limit_secs
     return [one for one in waiting if one.queue]
 
-  def _end_overdue(self):
+  def _end_overdue(self) -> None:
     """Tells overdue commands to leave, and kills those that do not."""
     now = time.monotonic()
     for name, running in self._running.items():
@@ -224,7 +228,9 @@ class Runner:
         running.is_late = True
         self._tell([name], self._grace_secs)
 
-  def _tell(self, names, grace_secs):
+  def _tell(
+    self, names: dict[str, _Running] | list[str], grace_secs: float
+  ) -> None:
     """Tells commands to save and leave; a second time would mean at once."""
     untold = [name for name in names if not self._running[name].is_told]
     self._host.signal(untold, signal.SIGTERM)
@@ -233,7 +239,7 @@ class Runner:
       running.is_told, running.queue = True, None
       running.deadline = time.monotonic() + grace_secs
 
-  def _conclude(self, name, code):
+  def _conclude(self, name: str, code: int) -> int | None:
     """Returns the exit code of a command that has ended, None if it restarts.
 
     Args:
@@ -256,7 +262,7 @@ class Runner:
     del self._running[name]
     return code
 
-  def _restart(self, running, reason):
+  def _restart(self, running: _Running, reason: str) -> None:
     command, number = running.command, running.num_restarts + 1
     _log.info(
       f'{describe(command.name)}: {reason}: restart {number} of'
@@ -271,7 +277,7 @@ class Runner:
 class _Queue:
   """Where a command waits until something is written to a log in a folder."""
 
-  def __init__(self, folder):
+  def __init__(self, folder) -> None:
     self._pattern = os.path.join(glob.escape(folder), '*_[0-9]*.log')
     self._job_log = os.path.join(folder, 'slurm.log')
     self._before = self._look()  # An earlier run may have written there.
@@ -289,12 +295,12 @@ class _Queue:
     return found
 
 
-def describe(name):
+def describe(name: str) -> str:
   """Returns what the user is told of a command called `name` (str)."""
   return f'trial {name}' if name.isdecimal() else f'the {name}'
 
 
-def _note_error(log, text):
+def _note_error(log: str, text: str) -> None:
   """Adds a last error to the log (a path) of a command."""
   task_logs.append_if_possible(log, [f'{SWEEP}: error: {text}'])
 
@@ -313,7 +319,7 @@ class Backend(abc.ABC):
   num_cores: int | None
 
   @abc.abstractmethod
-  def open_host(self, folder, lock, stop_grace_secs):
+  def open_host(self, folder, lock, stop_grace_secs) -> None:
     """Returns a context: a launching.host.Host for commands.
 
     Args:
@@ -327,13 +333,13 @@ class Backend(abc.ABC):
     """
 
   @abc.abstractmethod
-  def check_ready(self):
+  def check_ready(self) -> None:
     """Raises cli.RunError if the host cannot be opened."""
 
   @abc.abstractmethod
-  def find_env(self, slot):
+  def find_env(self, slot) -> None:
     """Returns the environment (dict) of slot 0 <= slot < num_parallel."""
 
   @abc.abstractmethod
-  def find_data_dir(self, train_flags):
+  def find_data_dir(self, train_flags) -> None:
     """Returns the flags that `train_flags` (list of str) lack to find data."""

@@ -12,6 +12,8 @@ A word names a flag of train and says which values it may have:
 A combination is a dict, name -> value, both str. Pure: no flag is read here.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
 import random
@@ -29,14 +31,14 @@ _TRIES = 100  # draws per combination, which has to be new
 class Values:
   """A list to choose from."""
 
-  def __init__(self, values):
+  def __init__(self, values: list[str]) -> None:
     self.values = self.ends = values
 
-  def draw(self, source):
+  def draw(self, source) -> str:
     """Returns one of the values, drawn from `source`, a random.Random."""
     return source.choice(self.values)
 
-  def holds(self, value):
+  def holds(self, value: str) -> bool:
     """Whether a value of any type is one of these."""
     return value in self.values
 
@@ -44,11 +46,11 @@ class Values:
     """Returns the choice as a distribution of the module `optuna`."""
     return optuna.distributions.CategoricalDistribution(self.values)
 
-  def parse(self, value):
+  def parse(self, value: str) -> str:
     """Returns a value (str) as Optuna represents it."""
     return value
 
-  def format(self, number):
+  def format(self, number: str) -> str:
     """Returns the value (str) for what Optuna has chosen."""
     return number
 
@@ -58,14 +60,16 @@ class Range:
 
   values = None
 
-  def __init__(self, low, high, is_log, is_whole):
+  def __init__(
+    self, low: float, high: float, is_log: bool, is_whole: bool
+  ) -> None:
     self._low = low
     self._high = high
     self._is_log = is_log
     self._is_whole = is_whole
     self.ends = [str(low), str(high)]
 
-  def draw(self, source):
+  def draw(self, source) -> str:
     """Returns a number drawn from `source`, as `format` writes it."""
     low, high = self._low, self._high
     if self._is_whole:
@@ -77,16 +81,16 @@ class Range:
       number = source.uniform(low, high)
     return self.format(number)
 
-  def format(self, number):
+  def format(self, number: float) -> str:
     """Returns a number as a str, whole or of 4 digits, within the range."""
     number = round(number) if self._is_whole else float(f'{number:.4g}')
     return str(min(max(number, self._low), self._high))
 
-  def parse(self, value):
+  def parse(self, value: str) -> float:
     """Returns the number that a value (str) stands for."""
     return int(value) if self._is_whole else float(value)
 
-  def holds(self, value):
+  def holds(self, value: str) -> bool:
     """Whether a value of any type is a number of the range, as a str."""
     try:
       return isinstance(value, str) and (
@@ -102,7 +106,7 @@ class Range:
     return kind(self._low, self._high, log=self._is_log)
 
 
-def parse(words):
+def parse(words: list[str]) -> dict[str, Range | Values] | None:
   """Returns {name: Values or Range} of `words`, list of str.
 
   Raises:
@@ -127,7 +131,7 @@ def parse(words):
   return found
 
 
-def _parse_values(word, text):
+def _parse_values(word: str, text: str) -> Range | Values | None:
   match = _RANGE.fullmatch(text)
   # 1e999 is infinite.
   if match and all(math.isfinite(float(end)) for end in match.groups()[1:]):
@@ -140,7 +144,7 @@ def _parse_values(word, text):
   return _make_list(word, text)
 
 
-def _make_list(word, text):
+def _make_list(word: str, text: str) -> Values | None:
   has_commas = ';' in text
   values = text.removesuffix(';').split(';' if has_commas else ',')
   if len(set(values)) < len(values):
@@ -150,7 +154,7 @@ def _make_list(word, text):
   return Values(values)
 
 
-def _make_range(word, match):
+def _make_range(word: str, match) -> Range | None:
   kind, *ends = match.groups()
   is_whole = all(re.fullmatch(r'[-+]?\d+', end) for end in ends)
   low, high = (int(end) if is_whole else float(end) for end in ends)
@@ -165,7 +169,9 @@ def _make_range(word, match):
   return Range(low, high, is_log, is_whole)
 
 
-def make_combinations(choices, is_zip, num_random, seed):
+def make_combinations(
+  choices: dict[str, Values], is_zip: bool, num_random, seed
+) -> list[dict[str, str]]:
   """Returns combinations: all, or zipped, or `num_random` sampled with `seed`.
 
   Raises:
@@ -178,13 +184,13 @@ def make_combinations(choices, is_zip, num_random, seed):
   return make_random(choices, num_random, seed)
 
 
-def make_product(choices):
+def make_product(choices: dict[str, Values]) -> list[dict[str, str]]:
   """Combines all values of {name: Values}, varying the last name fastest."""
   _check_no_range(choices)
   return _combine(choices, itertools.product(*_lists(choices)))
 
 
-def make_zip(choices):
+def make_zip(choices: dict[str, Range | Values]) -> list[dict[str, str]] | None:
   """Combines the first value of each name, then the second, and so on."""
   _check_no_range(choices)
   lengths = {name: len(choice.values) for name, choice in choices.items()}
@@ -196,7 +202,9 @@ def make_zip(choices):
   return _combine(choices, zip(*_lists(choices), strict=True))
 
 
-def make_random(choices, number, seed):
+def make_random(
+  choices: dict[str, Range | Values], number: int, seed: int
+) -> list[dict[str, str]]:
   """Returns `number` (int) distinct combinations, sampled with `seed` (int)."""
   source, found = random.Random(seed), []
   for _ in range(_TRIES * number):
@@ -211,7 +219,7 @@ def make_random(choices, number, seed):
   )
 
 
-def make_ends(choices):
+def make_ends(choices: dict[str, Range | Values]) -> list[dict[str, str]]:
   """Returns combinations that cover each value, and each end of a range."""
   number = max(len(choice.ends) for choice in choices.values())
   return [
@@ -220,7 +228,7 @@ def make_ends(choices):
   ]
 
 
-def _check_no_range(choices):
+def _check_no_range(choices: dict[str, Values]) -> None:
   for name, choice in choices.items():
     if choice.values is None:
       raise cli.UsageError(
@@ -229,19 +237,19 @@ def _check_no_range(choices):
       )
 
 
-def _lists(choices):
+def _lists(choices: dict[str, Values]) -> list[list[str]]:
   return [choice.values for choice in choices.values()]
 
 
-def _combine(choices, rows):
+def _combine(choices: dict[str, Values], rows) -> list[dict[str, str]]:
   return [dict(zip(choices, row, strict=True)) for row in rows]
 
 
-def to_flags(combination):
+def to_flags(combination: dict[str, str]) -> list[str]:
   """Returns the flags of a combination, a list of str."""
   return [f'--{name}={value}' for name, value in combination.items()]
 
 
-def describe(combination):
+def describe(combination: dict[str, str]) -> str:
   """Returns 'learning_rate=0.1 batch_size=32', as a user would write it."""
   return ' '.join(f'{name}={value}' for name, value in combination.items())

@@ -1,5 +1,7 @@
 """The folder of a sweep: found again by the same command, held by one sweep."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import fcntl
@@ -20,7 +22,7 @@ class SweepFolder:
     trials: str, the folder that holds one folder per trial.
   """
 
-  def __init__(self, given, spec):
+  def __init__(self, given, spec) -> None:
     """
     Args:
       given: str, the value of --sweep_dir; None for a temporary folder that
@@ -32,7 +34,7 @@ class SweepFolder:
     self.path = os.path.abspath(os.path.expanduser(given or _find(spec)))
     self.trials = self.join('trials')
 
-  def join(self, name):
+  def join(self, name: str) -> str:
     """Returns the path (str) of `name` in the folder."""
     return os.path.join(self.path, name)
 
@@ -61,7 +63,7 @@ class SweepFolder:
       self._wait_for_trials(of_trials)
       yield of_trials
 
-  def _make(self):
+  def _make(self) -> None:
     """Makes the folder, and trials/ in it.
 
     Raises:
@@ -80,7 +82,7 @@ class SweepFolder:
         ) from error
     os.makedirs(self.trials, exist_ok=True)
 
-  def _wait_for_trials(self, lock):
+  def _wait_for_trials(self, lock) -> None:
     """Locks `lock`, which the trials of a killed sweep may still hold.
 
     They have a few seconds to save and exit.
@@ -99,7 +101,7 @@ class SweepFolder:
       time.sleep(0.05)
 
 
-def _find(spec):
+def _find(spec) -> str:
   # The same words stand for other trials where a path in them is another's.
   words = [dataclasses.asdict(spec), spec.problem_sha256, os.getcwd()]
   digest = hashlib.sha256(json.dumps(words).encode()).hexdigest()

@@ -1,5 +1,7 @@
 """The results of a sweep, best first: the table and results.csv."""
 
+from __future__ import annotations
+
 import csv
 
 from distmnist.common import files
@@ -57,18 +59,18 @@ def _make_columns(group: groups_lib.Group, judged: list[str]) -> dict[str, str]:
   }
 
 
-def choose_spec(key):
+def choose_spec(key: str) -> str:
   """Returns the format spec of a key: a loss may be far below 0.0001."""
   if key == results.SPEED:
     return '.0f'
   return '.4f' if key.endswith('_accuracy') else '.4g'
 
 
-def _format(value, spec):
+def _format(value: float | None, spec: str) -> str:
   return '' if value is None else format(value, spec)
 
 
-def _format_loss(loss):
+def _format_loss(loss: float | None) -> str:
   # A learning rate that is far too high can make it any finite number.
   return _format(loss, '.4f' if loss is None or loss < 1e4 else '.3e')
 
@@ -114,7 +116,7 @@ def write_csv(groups: list[groups_lib.Group], path: str) -> None:
     csv.writer(file, lineterminator='\n').writerows(make_rows(groups))
 
 
-def is_number(text):
+def is_number(text: str) -> bool:
   try:
     float(text)
   except ValueError:

@@ -5,6 +5,8 @@ compare. The folder of each trial holds a session: its flags, its results as
 scalars, and how it ended.
 """
 
+from __future__ import annotations
+
 import glob
 import os
 import time
@@ -30,7 +32,7 @@ class Writer:
   TensorBoard's own functions for it import TensorFlow; this uses its messages.
   """
 
-  def __init__(self, trials, folder):
+  def __init__(self, trials: list[trials_lib.Trial], folder: str) -> None:
     """Writes the experiment.
 
     Args:
@@ -68,7 +70,7 @@ class Writer:
       {metadata.EXPERIMENT_TAG: self._make(experiment=experiment)},
     )
 
-  def _describe(self, name, values):
+  def _describe(self, name: str, values):
     kind, _ = _KINDS[type(values[0])]
     info = self._api.HParamInfo(name=name, type=kind)
     if isinstance(values[0], float) and len(values) > _MAX_BOXES:
@@ -78,7 +80,7 @@ class Writer:
       info.domain_discrete.extend(values)
     return info
 
-  def write(self, trial):
+  def write(self, trial: trials_lib.Trial) -> None:
     """Writes the session of `trial`, which is over."""
     if _find_events(trial.folder):
       return
@@ -109,7 +111,13 @@ class Writer:
       trial.result.get('global_step') or 0,
     )
 
-  def _write(self, folder, infos, scalars=None, step=0):
+  def _write(
+    self,
+    folder: str,
+    infos,
+    scalars: dict[str, float] | None = None,
+    step: int = 0,
+  ) -> None:
     """Writes an event file, whole or not at all.
 
     Args:
@@ -143,18 +151,18 @@ class Writer:
     os.replace(new, path)
 
 
-def forget(trial):
+def forget(trial: trials_lib.Trial) -> None:
   """Removes what was written for a trial that is to run again."""
   for path in _find_events(trial.folder):
     os.remove(path)
 
 
-def _find_events(folder):
+def _find_events(folder: str) -> list[str]:
   pattern = os.path.join(glob.escape(folder), f'{_PREFIX}.*{_SUFFIX}')
   return glob.glob(pattern)
 
 
-def find_parser(texts):
+def find_parser(texts: list[str]):
   """Returns the function that turns `texts` into values, all of one type."""
   if all(text in ('true', 'false') for text in texts):
     return lambda text: text == 'true'

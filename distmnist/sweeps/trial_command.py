@@ -3,6 +3,8 @@
 The launcher of the trials checks it once, before the first of them starts.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -41,10 +43,10 @@ class TrialCommand:
   launch_flags: list | None
 
   @property
-  def is_launched(self):
+  def is_launched(self) -> bool:
     return self.launch_flags is not None
 
-  def find_logs_dir(self, trial):
+  def find_logs_dir(self, trial) -> str:
     """Returns the folder (str) whose logs tell when a trial leaves its queue.
 
     '' if it waits in none.
@@ -58,11 +60,13 @@ class TrialCommand:
     return dict(problem_file.make_env(self.spec.problem))
 
   @property
-  def secrets(self):
+  def secrets(self) -> list[str]:
     """The flags of launch (list of str) that hold a secret."""
     return [*filter(cluster_flags.is_secret, self.launch_flags or [])]
 
-  def make(self, trial, rung, secrets_file=None, slot=0):
+  def make(
+    self, trial, rung: int, secrets_file: str | None = None, slot: int = 0
+  ) -> list[str]:
     """Returns the command of a trial, a list of str.
 
     Args:
@@ -87,7 +91,7 @@ class TrialCommand:
       command += jobs.make_thread_flags(threads)
     return [*command, *self.make_train_flags(trial, rung), '--resume=auto']
 
-  def make_train_flags(self, trial, rung):
+  def make_train_flags(self, trial, rung: int) -> list[str]:
     """Returns the flags (list of str) that decide whether train can work."""
     spec = self.spec
     given = [*spec.flags, *search_space.to_flags(trial.flags)]
@@ -98,7 +102,9 @@ class TrialCommand:
       f'--logdir={trial.logdir}',
     ]
 
-  def _share_launch_flags(self, secrets_file, slot):
+  def _share_launch_flags(
+    self, secrets_file: str | None, slot: int
+  ) -> list[str]:
     # An evaluator takes a place on a host, too.
     num_ports = slot * (self.spec.num_ps + self.spec.num_workers + 1)
     words = [_move_ports(word, num_ports) for word in self.launch_flags]
@@ -109,11 +115,11 @@ class TrialCommand:
     return [f'--flagfile={secrets_file}', *public]
 
 
-def _logs_dir(trial):
+def _logs_dir(trial) -> str:
   return f'{trial.folder}/logs'
 
 
-def launch_from_flags(spec):
+def launch_from_flags(spec: spec_lib.Spec) -> list[str] | None:
   """Returns those flags of launch and its launchers that were given.
 
   Args:
@@ -167,7 +173,7 @@ _REFUSALS = (
 )
 
 
-def _check_launch_flags(spec, launcher):
+def _check_launch_flags(spec: spec_lib.Spec, launcher: str) -> None:
   """Checks, once for all trials, what launch would refuse for each."""
   facts = {
     'launcher': launcher,
@@ -182,7 +188,7 @@ def _check_launch_flags(spec, launcher):
   refusals.refuse(cluster_flags.REFUSALS, **facts)
 
 
-def _move_ports(word, num_ports):
+def _move_ports(word: str, num_ports: int) -> str:
   """Returns a flag (str) of launch with the ports of --hosts further up."""
   name, _, value = word.partition('=')
   if name != '--hosts' or not num_ports:
@@ -190,7 +196,7 @@ def _move_ports(word, num_ports):
   return f'{name}={ssh_hosts.move_ports(value, num_ports)}'
 
 
-def check_launcher(command, sweep_dir):
+def check_launcher(command: TrialCommand, sweep_dir: str | None) -> None:
   """Checks that trials could be launched, if they are; starts nothing.
 
   Args:

@@ -1,5 +1,7 @@
 """Runs the trials of a sweep, rung by rung, several at a time."""
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import math
@@ -23,7 +25,7 @@ class TrialLoop:
 
   def __init__(
     self, command, journal, schedule, folder, progress, timeout_secs=None
-  ):
+  ) -> None:
     """
     Args:
       command: trial_command.TrialCommand.
@@ -78,7 +80,7 @@ class TrialLoop:
       return error.signum  # before the first trial
     return runner.signals[0] if runner.signals else None
 
-  def _run_all(self, runner):
+  def _run_all(self, runner) -> None:
     if self._command.spec.module == TRAIN:
       check_combinations(
         runner, self._command, self._make_examples(), self._folder.path
@@ -99,7 +101,7 @@ class TrialLoop:
     examples = self._command.spec.find_examples()
     return trials_lib.make_trials(examples, self._folder.trials)
 
-  def _drop_worst(self, rung):
+  def _drop_worst(self, rung) -> None:
     num_members = len(self._schedule.find_members(rung))
     num_best = len(self._schedule.find_members(rung + 1))
     for trial in self._schedule.choose_dropped(rung):
@@ -107,7 +109,7 @@ class TrialLoop:
       self._journal.save(trial)
     _log.info(f'rung {rung + 1}: {num_best} of {num_members} go on')
 
-  def _run_rung(self, runner, rung):
+  def _run_rung(self, runner, rung) -> None:
     waiting, running = self._schedule.find_missing(rung), {}
     slots = list(range(self._backend.num_parallel))
     unknown = self._schedule.num_unknown

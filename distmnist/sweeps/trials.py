@@ -5,6 +5,8 @@ stands is in the journal of the sweep (journal.py), which is told of each change
 by the one who calls a method here.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import os
@@ -85,11 +87,11 @@ class Trial:
     return self.combination | seed
 
   @property
-  def logdir(self):
+  def logdir(self) -> str:
     return os.path.join(self.folder, 'run')
 
   @property
-  def log(self):
+  def log(self) -> str:
     return os.path.join(self.folder, 'log')
 
   @property
@@ -219,7 +221,7 @@ def make_trial(
   )
 
 
-def find_cause(log, start, code):
+def find_cause(log: str, start: int, code: int) -> str:
   """Returns why a run failed, as one line (str).
 
   This is the last error in its log, preferring a task's to the launcher's,

@@ -7,6 +7,8 @@ halved (TinyLFU, Einziger et al. 2017): old sightings fade, and keys that come
 once do not fill up the sketch.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.tables import key_hash, new_rows
@@ -20,7 +22,7 @@ _SALTS = 1, 2
 class CountMinSketch:
   """The counters beside a shard of a table; in no checkpoint."""
 
-  def __init__(self, rows):
+  def __init__(self, rows) -> None:
     """
     Args:
       rows: tf.Variable [rows, width], where the counters are.
@@ -31,14 +33,14 @@ class CountMinSketch:
       for name, shape in (('sightings', [self._num]), ('all_sightings', []))
     )
 
-  def reset(self):
+  def reset(self) -> list[tf.Operation]:
     """Returns the list of ops after which no key counts as seen."""
     return [
       self._counters.assign(tf.zeros([self._num], tf.int32)),
       self._total.assign(0),
     ]
 
-  def count(self, keys):
+  def count(self, keys: tf.Tensor) -> tf.Tensor:
     """Counts a sighting of each of `keys`, one caller at a time.
 
     Args:
@@ -62,7 +64,7 @@ class CountMinSketch:
     with tf.control_dependencies([faded]):
       return tf.reduce_min(counted, 0)
 
-  def _fade(self):
+  def _fade(self) -> tf.Tensor:
     halved = [x.assign(x.read() // 2) for x in (self._counters, self._total)]
     with tf.control_dependencies(halved):
       return self._total.read()

@@ -9,6 +9,8 @@ as if their keys had just been seen, and nothing is known of where they came
 from: a run that goes on restores them like any others.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Iterator
 from typing import Protocol
@@ -45,7 +47,7 @@ class Source(Protocol):
 class Given:
   """The arrays of NewRows(first=...), read in slices; a Source."""
 
-  def __init__(self, first: 'new_rows.First'):
+  def __init__(self, first: new_rows.First) -> None:
     self._keys, self._rows = first.keys, first.rows
 
   def read(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -198,8 +200,8 @@ class FirstRows:
   """
 
   def __init__(
-    self, table: 'key_table.KeyTable', begin_slots: Callable, device: str
-  ):
+    self, table: key_table.KeyTable, begin_slots: Callable, device: str
+  ) -> None:
     """
     Args:
       table: see above.

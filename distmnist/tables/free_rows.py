@@ -3,6 +3,8 @@
 If a bucket has none left, a key may take the row of another (row_reuse.py).
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.tables import new_rows, row_reuse
@@ -19,7 +21,7 @@ class FreeRows:
     reuse: row_reuse.RowReuse, or None if rows are their keys' for good.
   """
 
-  def __init__(self, rows, start):
+  def __init__(self, rows, start: new_rows.Start) -> None:
     """
     Args:
       rows: tf.Variable [rows, width], where the counts are.
@@ -35,7 +37,7 @@ class FreeRows:
       self.reuse = row_reuse.RowReuse(rows, start)
     self.counts = self._counts.read()
 
-  def reset(self, keys):
+  def reset(self, keys: tf.Tensor) -> list[tf.Operation]:
     """Returns the list of ops after which the rows of `keys` are given away.
 
     Args:
@@ -49,7 +51,7 @@ class FreeRows:
     counted = self._counts.assign(tf.stack([following, none, none], 1))
     return [counted, *(self.reuse.reset() if self.reuse else [])]
 
-  def find(self, buckets):
+  def find(self, buckets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Finds rows for new keys and counts them, one caller at a time.
 
     Args:

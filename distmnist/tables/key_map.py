@@ -5,6 +5,8 @@ beside it, which is in none, is filled from `keys` once these have values: see
 `fill`.
 """
 
+from __future__ import annotations
+
 import uuid
 
 import tensorflow.compat.v1 as tf
@@ -26,7 +28,14 @@ class KeyMap:
     filled: int64 scalar tensor, the mark of `keys` once the map is filled.
   """
 
-  def __init__(self, name, rows, keys, start, first_bucket=0):
+  def __init__(
+    self,
+    name: str,
+    rows: tf.Variable,
+    keys: tf.Variable,
+    start: new_rows.Start,
+    first_bucket: int = 0,
+  ) -> None:
     """
     Args:
       name: str, of the table.
@@ -48,11 +57,11 @@ class KeyMap:
     """Returns the context of ops that are placed where the rows are."""
     return tf.get_default_graph().colocate_with(self.rows.handle.op)
 
-  def _find_name(self):
+  def _find_name(self) -> str:
     # Two models served by one process have separate maps.
     return f'{self.rows.op.name}/map/{uuid.uuid4().hex}'
 
-  def _build_fill(self):
+  def _build_fill(self) -> tf.Tensor:
     # The lowest numbers are not keys.
     keys = self.keys.read_value()
     used = tf.reshape(tf.where(keys >= new_rows.LOWEST_KEY), [-1])
@@ -60,35 +69,35 @@ class KeyMap:
     with tf.control_dependencies([filled, *self._fill_more(keys)]):
       return tf.identity(keys[new_rows.COMMON_ROW])
 
-  def _fill_more(self, keys):
+  def _fill_more(self, keys: tf.Tensor):
     """Returns the list of ops that run along with the filling."""
     del keys
     return []
 
-  def check(self, mark):
+  def check(self, mark) -> None:
     """Checks the number that `filled` gave; see `fill`."""
     check_mark(mark, self.kind, self.name)
 
-  def find_own(self, keys):
+  def find_own(self, keys: tf.Tensor) -> tf.Tensor:
     """Returns the row of each of `keys`, int64 [n]; -1 where it has none."""
     return self._map.find(keys, -1)
 
-  def find_common(self, keys):
+  def find_common(self, keys: tf.Tensor) -> tf.Tensor:
     """Returns the row that each of `keys` has if it has none of its own."""
     return self.find_bucket(keys) * self._in_bucket + new_rows.COMMON_ROW
 
-  def find_bucket(self, keys):
+  def find_bucket(self, keys: tf.Tensor) -> tf.Tensor:
     """Returns the bucket of each of `keys`, counted from 0 in these rows."""
     buckets = key_hash.find_buckets(keys, new_rows.NUM_BUCKETS)
     return buckets - self._first_bucket
 
-  def find(self, keys):
+  def find(self, keys: tf.Tensor) -> tf.Tensor:
     """Returns the row of each of `keys`, int64 [n]; makes none."""
     found = self.find_own(keys)
     return tf.where(found < 0, self.find_common(keys), found)
 
 
-def check_mark(mark, kind, name):
+def check_mark(mark, kind: str, name: str) -> None:
   """Checks that the keys in a checkpoint are of the model's kind.
 
   Args:
@@ -108,12 +117,12 @@ def check_mark(mark, kind, name):
     )
 
 
-def get_all(graph):
+def get_all(graph: tf.Graph):
   """Returns the KeyMaps of a graph, a list."""
   return list(graph_record.of(graph).key_maps)
 
 
-def fill(session):
+def fill(session: tf.Session) -> None:
   """Fills the maps of a session's graph; `keys` must have their values.
 
   Raises:
@@ -126,18 +135,18 @@ def fill(session):
       key_map.check(mark)
 
 
-def fill_when_loaded():
+def fill_when_loaded() -> None:
   """Makes a SavedModel of the default graph fill its maps when it is loaded."""
   for key_map in get_all(tf.get_default_graph()):
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, key_map.filled.op)
   graph_record.forget(tf.get_default_graph())
 
 
-def get_all_keys():
+def get_all_keys() -> list[tf.Variable]:
   """Returns the variables `keys` of the default graph's tables, a list."""
   return [each.keys for each in get_all(tf.get_default_graph())]
 
 
-def is_keys(variable):
+def is_keys(variable: tf.Variable) -> bool:
   """Whether a variable of the default graph is the `keys` of a table."""
   return any(variable is keys for keys in get_all_keys())

@@ -16,6 +16,11 @@ worker dies in the meantime, whereas a dying worker would open a lock
 (center/ps_lock.py).
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record, tf_internals
@@ -39,7 +44,15 @@ class KeyShard(key_map.KeyMap):
     counts: see free_rows.FreeRows.
   """
 
-  def __init__(self, name, rows, keys, start, first_bucket, seed):
+  def __init__(
+    self,
+    name: str,
+    rows: tf.Variable,
+    keys: tf.Variable,
+    start: new_rows.Start,
+    first_bucket: int,
+    seed: int,
+  ) -> None:
     """
     Args:
       name, rows, keys, start, first_bucket: see KeyMap.
@@ -54,14 +67,14 @@ class KeyShard(key_map.KeyMap):
     self._reuse, self.counts = self._places.reuse, self._places.counts
     super().__init__(name, rows, keys, start, first_bucket)
 
-  def _find_name(self):
+  def _find_name(self) -> str:
     return f'{self.rows.op.name}/map'  # The same for all workers.
 
-  def _fill_more(self, keys):
+  def _fill_more(self, keys: tf.Tensor) -> list[tf.Operation]:
     more = self._sightings.reset() if self._sightings else []
     return [*self._places.reset(keys), *more]
 
-  def find_or_make(self, keys):
+  def find_or_make(self, keys: tf.Tensor) -> tf.Tensor:
     """Returns the row of each of `keys`, int64 [n], none of them there twice.
 
     The result has a value once `connect_all` has been called.
@@ -81,10 +94,10 @@ class KeyShard(key_map.KeyMap):
     made = tf.reshape(self._made, [-1])
     return tf.tensor_scatter_nd_update(found, at, made)
 
-  def connect(self, begin_slots):
+  def connect(self, begin_slots: Callable[..., Any]) -> None:
     """Connects the op that makes rows; see `connect_all`."""
 
-    def make(missing):
+    def make(missing: tf.Tensor) -> tf.Tensor:
       return self._make(tf.reshape(missing, [-1]), begin_slots)[tf.newaxis]
 
     with tf.device(None), tf.control_dependencies(None):
@@ -92,7 +105,7 @@ class KeyShard(key_map.KeyMap):
         tf.TensorSpec([None, None], tf.int64)
       )
 
-    def call(missing):
+    def call(missing: tf.Tensor) -> tf.Tensor:
       # Else each table has a scheduler: of 26 they waste a sixth of a core.
       with tf_internals.batch_one_by_one():
         [made] = tf.raw_ops.BatchFunction(
@@ -115,7 +128,9 @@ class KeyShard(key_map.KeyMap):
         self._reuse.add_hold(lambda: call(nothing).op)
     tf_internals.set_input(self._made.op, 0, made)
 
-  def _make(self, keys, begin_slots):
+  def _make(
+    self, keys: tf.Tensor, begin_slots: Callable[..., Any]
+  ) -> tf.Tensor:
     """Returns the rows of keys that were not found, int64 [n]."""
     new = tf.boolean_mask(keys, self.find_own(keys) < 0)
     if self._sightings:
@@ -125,7 +140,9 @@ class KeyShard(key_map.KeyMap):
     with tf.control_dependencies([given]):
       return self.find(keys)
 
-  def build_put(self, keys, values, begin_slots):
+  def build_put(
+    self, keys: tf.Tensor, values: tf.Tensor, begin_slots: Callable[..., Any]
+  ) -> tf.Tensor:
     """Builds what gives keys of this shard rows, while no worker makes steps.
 
     Args:
@@ -139,7 +156,9 @@ class KeyShard(key_map.KeyMap):
     with self.placed(), tf.control_dependencies(None):
       return self._give_rows(keys, begin_slots, values)
 
-  def build_put_shared(self, values, begin_slots):
+  def build_put_shared(
+    self, values: tf.Tensor, begin_slots: Callable[..., Any]
+  ) -> tf.Operation:
     """Returns the op that sets the rows that keys without one share.
 
     Args:
@@ -151,7 +170,12 @@ class KeyShard(key_map.KeyMap):
       rows = buckets * self._in_bucket + new_rows.COMMON_ROW
       return tf.group(*self._begin_rows(rows, values, begin_slots))
 
-  def _give_rows(self, new, begin_slots, values=None):
+  def _give_rows(
+    self,
+    new: tf.Tensor,
+    begin_slots: Callable[..., Any],
+    values: tf.Tensor | None = None,
+  ) -> tf.Tensor:
     """Gives new keys rows; returns how many it had for them, int64, then.
 
     Args:
@@ -179,7 +203,7 @@ class KeyShard(key_map.KeyMap):
     with tf.control_dependencies([mapped]):
       return tf.size(new, out_type=tf.int64)
 
-  def _take(self, rows):
+  def _take(self, rows: tf.Tensor) -> list[tf.Operation]:
     """Returns the list of ops after which `rows` belong to no other keys."""
     if not self._reuse:
       return []
@@ -193,14 +217,16 @@ class KeyShard(key_map.KeyMap):
         self._reuse.note(rows),
       ]
 
-  def _begin_rows(self, rows, first, begin_slots):
+  def _begin_rows(
+    self, rows: tf.Tensor, first: tf.Tensor, begin_slots: Callable[..., Any]
+  ) -> list[tf.Operation]:
     """Returns the list of ops that give rows their first values."""
     values = [(self.rows, first), *begin_slots(self.rows, first)]
     ops = [sparse_table.set_rows(v, rows, value) for v, value in values]
     return touched_rows.mark_after(ops, self.rows, rows)
 
 
-def connect_all(begin_slots):
+def connect_all(begin_slots: Callable[..., Any]) -> None:
   """Has the default graph make its rows.
 
   Args:

@@ -6,7 +6,11 @@ a KeyTable, which makes rows in each step; elsewhere it gets a PlainTable, which
 does not: an evaluation and a served model look up only the rows that exist.
 """
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -23,7 +27,7 @@ from distmnist.tables import (
 )
 
 
-def get_table(start, width, name):
+def get_table(start: new_rows.Start, width, name: str):
   """Returns the table of the variable scope, made or found there.
 
   Args:
@@ -55,7 +59,7 @@ def get_table(start, width, name):
   return table
 
 
-def _differ_in_arrays(made, other):
+def _differ_in_arrays(made: new_rows.NewRows, other: new_rows.NewRows) -> bool:
   """Whether two NewRows are equal but for the rows that they are given."""
   firsts = made.first, other.first
   return (
@@ -68,16 +72,20 @@ def _differ_in_arrays(made, other):
 class PlainTable:
   """A table of variables, for one process that makes no rows."""
 
-  def __init__(self, rows, keys, start, name):
+  def __init__(
+    self, rows: tf.Variable, keys: tf.Variable, start: new_rows.Start, name: str
+  ) -> None:
     self.rows, self.start = rows, start
     self._map = key_map.KeyMap(name, rows, keys, start)
 
-  def look_up(self, keys):
+  def look_up(self, keys: tf.Tensor) -> tf.Tensor:
     """Returns the rows of `keys`, int64 [n], as float32 [n, width]."""
     return tf.gather(self.rows, self._map.find(keys))
 
 
-def _get_plain(rows, start, name):
+def _get_plain(
+  rows: tf.Variable, start: new_rows.Start, name: str
+) -> PlainTable:
   known = graph_record.current().plain_tables
   for table in known:
     if table.rows is rows:
@@ -102,7 +110,13 @@ class KeyTable(sparse_table.Table):
 
   make_numbering = row_numbering.KeyNumbering
 
-  def __init__(self, parts, ends, start, device):
+  def __init__(
+    self,
+    parts: list[key_shard.KeyShard],
+    ends: list[int],
+    start: new_rows.Start,
+    device: str,
+  ) -> None:
     """
     Args:
       parts: see above.
@@ -114,18 +128,20 @@ class KeyTable(sparse_table.Table):
     self.parts, self.start = parts, start
     self._ends = ends
 
-  def find_owners(self, keys):
+  def find_owners(self, keys: tf.Tensor) -> tf.Tensor:
     """Returns which of the shards each of `keys` belongs to, int32 [n]."""
     buckets = key_hash.find_buckets(keys, new_rows.NUM_BUCKETS)
     ends = tf.constant(self._ends[:-1], tf.int64)
     return tf.searchsorted(ends, buckets, 'right')
 
-  def find_buckets_of(self, number):
+  def find_buckets_of(self, number: int) -> tuple[int, int]:
     """Returns (the first bucket, the one after the last) of a shard."""
     return self._ends[number - 1] if number else 0, self._ends[number]
 
 
-def make(getter, name, num_ps, device, **settings):
+def make(
+  getter: Callable[..., Any], name: str, num_ps: int, device: str, **settings
+) -> KeyTable:
   """Makes a KeyTable for a strategy; see sparse_table.make."""
   start = settings['initializer']
   table, in_bucket = name.rpartition('/')[0], start.new_rows.rows_in_bucket
@@ -156,7 +172,13 @@ def make(getter, name, num_ps, device, **settings):
   return made
 
 
-def _make_part(getter, name, part, place, settings):
+def _make_part(
+  getter: Callable[..., Any],
+  name: str,
+  part: str,
+  place: tuple[int, ...],
+  settings,
+) -> tf.Variable:
   """Returns the shard of a variable at (first row, number of rows)."""
   begin, size = place
   shape = list(settings['shape'])

@@ -13,6 +13,8 @@ Beside its rows a table has `keys`, one for each row. A bucket has room for more
 keys than its share of `capacity`, as a hash fills buckets unevenly.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 import numbers
@@ -50,12 +52,12 @@ class First:
     places: tuple, equal for the same two objects and the same views of them.
   """
 
-  def __init__(self, keys, rows):
+  def __init__(self, keys: np.ndarray, rows) -> None:
     self._given = keys, rows  # While they are kept, no others lie there.
     self.keys, self.rows = np.asarray(keys), np.asarray(rows)
     self.places = _find_place(keys), _find_place(rows)
 
-  def __eq__(self, other):
+  def __eq__(self, other: First | None):
     if not isinstance(other, First):
       return NotImplemented
     return self.places == other.places
@@ -63,10 +65,10 @@ class First:
   def __hash__(self):
     return hash(self.places)
 
-  def __repr__(self):
+  def __repr__(self) -> str:
     return f'({len(self.rows):,} rows)'
 
-  def find_mismatch(self, kind, width, capacity):
+  def find_mismatch(self, kind: str, width: int, capacity: int) -> str:
     """Returns why it is not for a table, a str, or '': reads no array.
 
     Args:
@@ -96,7 +98,7 @@ class First:
     return ''
 
 
-def _find_place(given):
+def _find_place(given: np.ndarray):
   """Returns what two views of the same memory have in common."""
   if not isinstance(given, np.ndarray):
     return id(given)
@@ -125,7 +127,7 @@ class NewRows:
   unseen_steps: int = 0
   first: Any = None
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if isinstance(self.first, tuple | list) and len(self.first) == 2:
       object.__setattr__(self, 'first', First(*self.first))
     if not isinstance(self.first, First | None):
@@ -138,20 +140,20 @@ class NewRows:
         object.__setattr__(self, name, int(value))
 
   @property
-  def rows_in_bucket(self):
+  def rows_in_bucket(self) -> int:
     share = self.capacity / NUM_BUCKETS
     return NUM_RESERVED + math.ceil(
       share + _DEVIATIONS * math.sqrt(share) + _DEVIATIONS
     )
 
   @property
-  def bytes_beside(self):
+  def bytes_beside(self) -> int:
     """Bytes per row and key, beyond what a checkpoint has; at most."""
     counted, aged = self.min_sightings > 1, self.unseen_steps > 0
     return BYTES_OF_KEY + BYTES_OF_SIGHTINGS * counted + BYTES_OF_AGE * aged
 
   @property
-  def num_positions(self):
+  def num_positions(self) -> int:
     """The number of all rows of a table."""
     return NUM_BUCKETS * self.rows_in_bucket
 
@@ -170,10 +172,14 @@ class Start:
   kind: str
   initializer: object
 
-  def __call__(self, shape, dtype=tf.float32, partition_info=None):
+  def __call__(
+    self, shape: list[int], dtype: tf.DType = tf.float32, partition_info=None
+  ) -> tf.Tensor:
     return tf.zeros(shape, dtype)
 
-  def make_keys(self, shape, dtype=tf.int64, partition_info=None):
+  def make_keys(
+    self, shape: list[int], dtype: tf.DType = tf.int64, partition_info=None
+  ) -> tf.Tensor:
     """The initializer of the table's `keys`, for whole buckets."""
     del partition_info
     places = tf.range(shape[0]) % self.new_rows.rows_in_bucket
@@ -184,7 +190,7 @@ class Start:
       tf.fill([shape[0]], free),
     )
 
-  def make_rows(self, keys, width, seed):
+  def make_rows(self, keys: tf.Tensor, width: int, seed: int) -> tf.Tensor:
     """Returns what the rows of new keys begin with, float32 [n, width].
 
     Args:
@@ -211,6 +217,6 @@ _DRAWN = (
 )
 
 
-def is_initializer(initializer):
+def is_initializer(initializer) -> bool:
   """Whether new rows can begin with what an initializer gives."""
   return isinstance(initializer, _CONSTANT + _DRAWN)

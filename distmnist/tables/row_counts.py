@@ -4,6 +4,8 @@ The keys of the step tell all of this anyway: only a few numbers are added, and
 they are fetched with the loss.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record
@@ -13,7 +15,7 @@ from distmnist.tables import sparse_table
 _KEY_BYTES = 8
 
 
-def note(exchanges, wire, cpu_device):
+def note(exchanges, wire, cpu_device: str) -> None:
   """Notes the counts of a step in the graph.
 
   Args:
@@ -45,11 +47,11 @@ def note(exchanges, wire, cpu_device):
   graph_record.current().row_counts = numbers
 
 
-def find():
+def find() -> dict[str, tf.Tensor]:
   """Returns {name: int64 scalar tensor} of the default graph, {} if none."""
   return graph_record.current().row_counts
 
 
-def choose(values):
+def choose(values: dict[str, float]) -> dict[str, int]:
   """Returns those entries of {name: number} that are about rows."""
   return {n: x for n, x in values.items() if n.startswith(names.ROWS)}

@@ -11,6 +11,8 @@ contiguous, so what goes to a shard and comes from it is cut out and put
 together by position alone.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -38,17 +40,17 @@ class _Kept(NamedTuple):
   owned: tuple | None
 
   @property
-  def sent(self):
+  def sent(self) -> tf.Tensor:
     """What a worker gets, [keys, width]."""
     if self.owners is None:
       return self.pulled
     return tf.gather(self.pulled, self.owners)
 
   @property
-  def num_keys(self):
+  def num_keys(self) -> tf.Tensor:
     return tf.size(self.rows if self.owners is None else self.owners)
 
-  def sum_up(self, value):
+  def sum_up(self, value: tf.Tensor):
     """Returns the tf.IndexedSlices of a gradient [keys, width]."""
     if self.owners is not None:
       value = tf.math.unsorted_segment_sum(
@@ -59,7 +61,7 @@ class _Kept(NamedTuple):
     shape = tf.constant(self.shard.shape.as_list(), tf.int64)
     return tf.IndexedSlices(value, self.rows, shape)
 
-  def _leave_others(self, value):
+  def _leave_others(self, value: tf.Tensor) -> tf.Tensor:
     """Returns the gradient of `rows`, zeros for those of other keys by now.
 
     A worker that was stalled may push into a center that was restored since it
@@ -71,14 +73,14 @@ class _Kept(NamedTuple):
     return value * tf.cast(is_same, value.dtype)[:, tf.newaxis]
 
 
-def _split(tensor, sizes):
+def _split(tensor: tf.Tensor, sizes: list[tf.Tensor]) -> list[tf.Tensor]:
   """Returns parts of a tensor [n, ...]; `sizes` is a list of scalar tensors."""
   if len(sizes) == 1:
     return [tensor]
   return tf.split(tensor, tf.stack(sizes), num=len(sizes))
 
 
-def _read_rows(numbering, shard, keys):
+def _read_rows(numbering, shard: tf.Variable, keys: tf.Tensor) -> _Kept:
   rows, owners = numbering.find_rows(shard, keys)
   owned = numbering.find_owned(shard, rows)
   return _Kept(shard, rows, shard.sparse_read(rows), owners, owned)
@@ -94,7 +96,9 @@ class RowExchange:
       the step and of different ones among them.
   """
 
-  def __init__(self, tables, wire, cpu_device, compute_device):
+  def __init__(
+    self, tables, wire, cpu_device: str, compute_device: str
+  ) -> None:
     """
     Args:
       tables: list of sparse_table.Table, all of one kind.
@@ -110,11 +114,11 @@ class RowExchange:
     self._kept = []
 
   @property
-  def devices(self):
+  def devices(self) -> list[str]:
     """The ps that have shards of the tables, a list of str."""
     return [device for device, _ in self._places]
 
-  def request(self):
+  def request(self) -> list[tf.Tensor]:
     """Sends keys to the ps; returns their rows there, [n, width], a list."""
     with tf.name_scope('rows'), tf.device(self._cpu):
       keys, self._places_of_ids, numbers = self._numbering.find_keys()
@@ -134,7 +138,7 @@ class RowExchange:
         )
       ]
 
-  def receive(self, parts):
+  def receive(self, parts: list[tf.Tensor]) -> None:
     """Gives all lookups their values.
 
     Args:
@@ -153,7 +157,13 @@ class RowExchange:
         value.set_shape(wanted.shape)
       tf_internals.set_input(wanted.op, 0, value)
 
-  def _request_from(self, device, shards, numbers, keys):
+  def _request_from(
+    self,
+    device: str,
+    shards: list[tf.Variable],
+    numbers: tf.Tensor,
+    keys: tf.Tensor,
+  ) -> tf.Tensor:
     """Sends a ps its keys; returns their rows there, [n, width]."""
     header = len(shards) if len(shards) > 1 else 0
     if header:
@@ -174,7 +184,7 @@ class RowExchange:
     self._kept.append(kept)
     return rows
 
-  def cut(self, gradient):
+  def cut(self, gradient: tf.Tensor) -> list[tf.Tensor]:
     """Returns the parts for `devices` of the gradient by `view`, a list."""
     with tf.device(self._compute):
       parts = _split(gradient, self._num_keys_of_ps)
@@ -182,7 +192,7 @@ class RowExchange:
       part.set_shape([None, self.width])
     return parts
 
-  def take(self, parts):
+  def take(self, parts: list[tf.Tensor]):
     """Returns the gradients of the shards.
 
     Args:
@@ -208,7 +218,7 @@ class RowExchange:
     """The rows as they were pulled, tensors in the order of `push`, a list."""
     return [part.pulled for kept in self._kept for part in kept]
 
-  def count_by_shard(self):
+  def count_by_shard(self) -> list[tuple[tf.Variable, tf.Tensor]]:
     """Returns a list of (shard, int64 scalar), the number of its rows here."""
     return [
       (shard, numbers[i])
@@ -218,16 +228,16 @@ class RowExchange:
       for i, shard in enumerate(shards)
     ]
 
-  def count_bytes_pulled(self):
+  def count_bytes_pulled(self) -> tf.Tensor:
     """Returns the bytes of this step's rows on the wire, int64 scalar."""
     return self.num_keys * self.width * self._wire.size_of(self.dtype)
 
-  def count_bytes_pushed(self):
+  def count_bytes_pushed(self) -> tf.Tensor:
     """Returns the bytes of its keys and of their gradients, int64 scalar."""
     num_numbers = sum(len(s) for _, s in self._places if len(s) > 1)
     return self.count_bytes_pulled() + (self.num_keys + num_numbers) * 8
 
-  def count_numbers(self, num_ps):
+  def count_numbers(self, num_ps: int) -> int:
     """Returns how many numbers (int) precede the keys sent to `num_ps` ps.
 
     They are for ps that have shards of several tables, as all ps here do.

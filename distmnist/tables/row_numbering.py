@@ -6,6 +6,8 @@ need the rows of a shard in order: they merge sorted lists, and silently keep
 rows twice if a list is not sorted.
 """
 
+from __future__ import annotations
+
 import itertools
 
 import tensorflow.compat.v1 as tf
@@ -20,7 +22,7 @@ class Numbering:
     places: list of (device, list of shards), one for each ps.
   """
 
-  def __init__(self, tables):
+  def __init__(self, tables) -> None:
     """
     Args:
       tables: list of sparse_table.Table.
@@ -35,7 +37,7 @@ class Numbering:
     self._in_order = [shard for _, group in self.places for shard in group]
 
   @property
-  def lookups(self):
+  def lookups(self) -> list[tuple[tf.Tensor, tf.Tensor]]:
     """The lookups of all tables, as in sparse_table.Table."""
     return [pair for table in self._tables for pair in table.lookups]
 
@@ -56,7 +58,7 @@ class Numbering:
     """
     raise NotImplementedError
 
-  def find_owned(self, shard, rows):
+  def find_owned(self, shard: tf.Variable, rows: tf.Tensor) -> None:
     """Returns what tells whose a shard's `rows`, int64 [n], are, on its ps.
 
     (tf.Variable, its values int64 [n] now): while these stay the same, the rows
@@ -71,7 +73,7 @@ class PositionNumbering(Numbering):
   Keys in order form ranges, one for each shard.
   """
 
-  def __init__(self, tables):
+  def __init__(self, tables) -> None:
     super().__init__(tables)
     sizes = [int(shard.shape[0]) for shard in self._in_order]
     self._bounds = list(itertools.accumulate(sizes))
@@ -82,7 +84,7 @@ class PositionNumbering(Numbering):
       )
     }
 
-  def find_keys(self):
+  def find_keys(self) -> tuple[tf.Tensor, shared_rows.Places, tf.Tensor]:
     found = []
     for table in self._tables:
       begins = [0, *itertools.accumulate(int(s.shape[0]) for s in table.shards)]
@@ -103,7 +105,9 @@ class PositionNumbering(Numbering):
     )
     return keys, places, _count_between(keys, self._bounds)
 
-  def find_rows(self, shard, keys):
+  def find_rows(
+    self, shard: tf.Variable, keys: tf.Tensor
+  ) -> tuple[tf.Tensor, None]:
     first = self._first[shard.op.name]
     return (keys - first if first else keys), None
 
@@ -111,7 +115,7 @@ class PositionNumbering(Numbering):
 class KeyNumbering(Numbering):
   """For tables whose rows are made: a key is the user's own, within a table."""
 
-  def __init__(self, tables):
+  def __init__(self, tables) -> None:
     super().__init__(tables)
     self._index = {s.op.name: i for i, s in enumerate(self._in_order)}
     self._keys = {
@@ -123,7 +127,7 @@ class KeyNumbering(Numbering):
       for part in table.parts
     }
 
-  def find_keys(self):
+  def find_keys(self) -> tuple[tf.Tensor, shared_rows.Places, tf.Tensor]:
     keys, places, shards, num_before = [], [], [], 0
     for table in self._tables:
       if not table.lookups:
@@ -145,16 +149,22 @@ class KeyNumbering(Numbering):
     numbers = tf.cast(numbers, tf.int64)
     return keys, shared_rows.make_places(places), numbers
 
-  def find_rows(self, shard, keys):
+  def find_rows(
+    self, shard: tf.Variable, keys: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     rows, owners = tf.unique(self._find[shard.op.name](keys))
     return sort(rows, owners, rows, int(shard.shape[0]))
 
-  def find_owned(self, shard, rows):
+  def find_owned(
+    self, shard: tf.Variable, rows: tf.Tensor
+  ) -> tuple[tf.Variable, tf.Tensor]:
     keys = self._keys[shard.op.name]
     return keys, keys.sparse_read(rows)
 
 
-def sort(values, places, by, end):
+def sort(
+  values: tf.Tensor, places: tf.Tensor, by: tf.Tensor, end: int
+) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns (values, places): `values` in the order of `by`, none lost.
 
   Args:
@@ -170,7 +180,7 @@ def sort(values, places, by, end):
   )
 
 
-def _count_between(keys, bounds):
+def _count_between(keys: tf.Tensor, bounds: list[int]) -> tf.Tensor:
   """Returns how many of `keys` are in each range, int64 [bounds].
 
   Args:

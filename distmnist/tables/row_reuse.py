@@ -9,9 +9,13 @@ No row is taken while a checkpoint is written: its keys and its rows, which are
 read one after the other, would be of different keys.
 """
 
+from __future__ import annotations
+
 import contextlib
 import threading
 import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -31,7 +35,7 @@ _holding = threading.Lock()
 class RowReuse:
   """The ages of the rows of a shard; in no checkpoint."""
 
-  def __init__(self, rows, start):
+  def __init__(self, rows, start: new_rows.Start) -> None:
     """
     Args:
       rows: tf.Variable [rows, width], where the ages are.
@@ -50,7 +54,7 @@ class RowReuse:
       )
     )
 
-  def reset(self):
+  def reset(self) -> list[tf.Operation]:
     """Returns the list of ops after which all rows count as just seen."""
     num_buckets = self._num_rows // self._in_bucket
     return [
@@ -60,16 +64,18 @@ class RowReuse:
       self._least_age.assign(self._unseen_steps),
     ]
 
-  def touch(self, rows):
+  def touch(self, rows: tf.Tensor) -> tf.Operation:
     """Returns the op that counts a lookup of `rows`, int64 [n]."""
     with tf.control_dependencies([self._now.add(1)]):
       return self.note(rows)
 
-  def note(self, rows):
+  def note(self, rows: tf.Tensor) -> tf.Operation:
     """Returns the op after which `rows`, int64 [n], count as just seen."""
     return self._seen.scatter(rows, tf.fill(tf.shape(rows), self._now.read()))
 
-  def choose(self, buckets, ranks):
+  def choose(
+    self, buckets: tf.Tensor, ranks: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     """Finds rows for keys whose bucket has none left, one caller at a time.
 
     Args:
@@ -98,7 +104,7 @@ class RowReuse:
         is_old & is_first_round,
       )
 
-  def add_hold(self, build_fence):
+  def add_hold(self, build_fence: Callable[..., Any]) -> None:
     """Makes `held` hold these rows.
 
     Args:
@@ -112,7 +118,7 @@ class RowReuse:
 
 
 @contextlib.contextmanager
-def held(session):
+def held(session: tf.Session) -> Iterator[None]:
   """The context in which no new key takes another's row in a session's graph.
 
   Several threads of a session may be in it: the last one to leave ends it. A

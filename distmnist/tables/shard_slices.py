@@ -1,5 +1,8 @@
 """The slices in which the shards of tables are saved and restored."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from distmnist import tf_internals
@@ -22,7 +25,7 @@ class Slice(NamedTuple):
   place: str
 
 
-def cut(shard, slice_bytes):
+def cut(shard, slice_bytes: int) -> Iterator[Slice]:
   """Yields the Slices of a shard, in order.
 
   Args:
@@ -39,7 +42,7 @@ def cut(shard, slice_bytes):
     yield Slice(begin, begin + size, first, place)
 
 
-def choose_large(shards, slice_bytes):
+def choose_large(shards, slice_bytes: int):
   """Returns those of `shards`, a list, whose variable is saved in slices.
 
   These are all shards of a variable if one of them is larger than a slice: of
@@ -49,7 +52,7 @@ def choose_large(shards, slice_bytes):
   return [v for v in shards if find_place(v)[0] in large]
 
 
-def count_bytes(variable):
+def count_bytes(variable) -> int:
   """Returns the bytes (int) that a tf.Variable takes."""
   return variable.shape.num_elements() * variable.dtype.size
 

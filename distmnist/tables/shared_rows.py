@@ -5,7 +5,10 @@ which can be done while the rows are still on their way, adding up takes a fifth
 of the time or less.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -24,12 +27,12 @@ class Places(NamedTuple):
   in_order: tf.Tensor
 
 
-def join(parts):
+def join(parts: list[tf.Tensor]) -> tf.Tensor:
   """Returns a list of tensors [n, ...] as one, without an op if it is alone."""
   return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
 
 
-def sort(numbers, end):
+def sort(numbers: tf.Tensor, end: int) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns (the numbers in order, int64; their places before, int32).
 
   Those that are equal stay in their order. A number and its place are sorted as
@@ -49,13 +52,13 @@ def sort(numbers, end):
   return tf.bitwise.right_shift(both, bits), order
 
 
-def make_places(of_ids):
+def make_places(of_ids: tf.Tensor) -> Places:
   """Returns the Places of int32 [m]."""
   in_order, order = sort(of_ids, int(of_ids.dtype.max))
   return Places(of_ids, order, tf.cast(in_order, tf.int32))
 
 
-def find_each(ids, end):
+def find_each(ids: tf.Tensor, end: int) -> tuple[tf.Tensor, Places]:
   """Returns (int64 [n], the ids in order and each once; Places of the ids).
 
   Args:
@@ -67,7 +70,7 @@ def find_each(ids, end):
   return each, Places(tf.dynamic_stitch([order], [rows]), order, rows)
 
 
-def gather(rows, places):
+def gather(rows: tf.Tensor, places: Places) -> tf.Tensor:
   """Returns the row of each id, [m, width].
 
   Args:
@@ -76,8 +79,8 @@ def gather(rows, places):
   """
 
   @tf.custom_gradient
-  def spread(rows):
-    def add_up(gradient):
+  def spread(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+    def add_up(gradient: tf.Tensor) -> tf.Tensor:
       return tf.raw_ops.SparseSegmentSumWithNumSegments(
         data=gradient,
         indices=places.order,

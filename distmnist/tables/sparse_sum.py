@@ -6,6 +6,8 @@ must be in order: the accumulator merges sorted lists, and silently keeps rows
 twice if a list is not sorted.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 
@@ -19,7 +21,7 @@ class SparseSum:
     dtype, shape: those of the shard.
   """
 
-  def __init__(self, shard, shared_name):
+  def __init__(self, shard: SparseSum | tf.Variable, shared_name: str) -> None:
     """
     Args:
       shard: tf.Variable [rows, width]; to be called on its device.
@@ -35,17 +37,17 @@ class SparseSum:
       reduction_type='SUM',
     )
 
-  def apply_grad(self, gradient, local_step):
+  def apply_grad(self, gradient, local_step: tf.Tensor) -> tf.Operation:
     return self._accumulator.apply_indexed_slices_grad(gradient, local_step)
 
-  def take_grad(self, num_contributions):
+  def take_grad(self, num_contributions: int):
     """Returns the mean of the contributions, a tf.IndexedSlices."""
     total = self._accumulator.take_indexed_slices_grad(num_contributions)
     return tf.IndexedSlices(
       total.values / num_contributions, total.indices, total.dense_shape
     )
 
-  def take_all(self, step):
+  def take_all(self, step: tf.Tensor) -> tf.Operation:
     """Returns the op that throws away what was contributed, if anything.
 
     A tf.cond cannot take its handle, so a contribution without rows comes
@@ -63,18 +65,18 @@ class SparseSum:
     with tf.control_dependencies([self.apply_grad(nothing, step)]):
       return tf.group(self.take_grad(1).indices)
 
-  def make_same(self):
+  def make_same(self) -> SparseSum:
     """Returns the same accumulator, in the current graph and on its device."""
     return SparseSum(self, self._shared_name)
 
-  def num_accumulated(self):
+  def num_accumulated(self) -> tf.Tensor:
     return self._accumulator.num_accumulated()
 
   def set_global_step(self, step):
     return self._accumulator.set_global_step(step)
 
 
-def take_all(accumulator, step):
+def take_all(accumulator, step: tf.Tensor) -> tf.Operation | tf.Tensor:
   """Returns the op that throws away what was contributed, if anything.
 
   Args:

@@ -14,6 +14,11 @@ shards are on the ps, and elsewhere a variable. For how rows move, see
 tables/row_exchange.py.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.tables import row_numbering, shard_slices, touched_rows
@@ -24,12 +29,12 @@ TABLES = 'distmnist/sparse_tables'
 NUM_BUCKETS = 60
 
 
-def count_positions(num_rows):
+def count_positions(num_rows: int) -> int:
   """Returns how many rows a table has, with the unused ones of the buckets."""
   return _count_buckets(num_rows) * _count_in_bucket(num_rows)
 
 
-def find_positions(ids, num_rows):
+def find_positions(ids, num_rows: int):
   """Returns p(r) of each of `ids`, int64 tensor or array, in the same shape."""
   num_buckets = _count_buckets(num_rows)
   places = ids // num_buckets
@@ -37,28 +42,28 @@ def find_positions(ids, num_rows):
   return buckets * _count_in_bucket(num_rows) + places
 
 
-def find_id(position, num_positions):
+def find_id(position, num_positions: int):
   """Returns r of p(r), int, in a table that has `num_positions` positions."""
   num_buckets = _count_buckets(num_positions)
   in_bucket = num_positions // num_buckets
   return position % in_bucket * num_buckets + position // in_bucket
 
 
-def _count_buckets(num_rows):
+def _count_buckets(num_rows: int) -> int:
   return min(NUM_BUCKETS, num_rows)
 
 
-def _count_in_bucket(num_rows):
+def _count_in_bucket(num_rows: int) -> int:
   return -(-num_rows // _count_buckets(num_rows))
 
 
-def find_name(shard):
+def find_name(shard: tf.Variable) -> str:
   """Returns the name of the table of a shard, as a model gives it."""
   # Not from its own name: a table may be called part_id.
   return shard_slices.find_place(shard)[0].rpartition('/')[0]
 
 
-def get_table(num_positions, width, initializer):
+def get_table(num_positions: int, width, initializer):
   """Returns the table `rows` of the variable scope, made or found there.
 
   Args:
@@ -88,14 +93,16 @@ def get_table(num_positions, width, initializer):
   )
 
 
-def look_up(table, positions):
+def look_up(table: Table | tf.Variable, positions: tf.Tensor) -> tf.Tensor:
   """Returns the rows at `positions`, int64 [n], as float32 [n, width]."""
   if isinstance(table, Table):
     return table.look_up(positions)
   return tf.gather(table, positions)
 
 
-def set_rows(variable, rows, values):
+def set_rows(
+  variable: tf.Variable, rows: tf.Tensor, values: tf.Tensor
+) -> tf.Operation:
   """Returns the op that sets rows of a shard, or of what is beside it.
 
   Args:
@@ -122,7 +129,7 @@ class Table:
   makes_rows = False
   make_numbering = row_numbering.PositionNumbering
 
-  def __init__(self, shards, device):
+  def __init__(self, shards: list[tf.Variable], device: str) -> None:
     """
     Args:
       shards: see above.
@@ -134,7 +141,7 @@ class Table:
     self.lookups = []
     self._device = device
 
-  def look_up(self, positions):
+  def look_up(self, positions: tf.Tensor) -> tf.Tensor:
     with tf.device(self._device):
       rows = tf.identity(
         tf.placeholder(self.dtype, [positions.shape[0], self.width]), 'rows'
@@ -143,7 +150,9 @@ class Table:
     return rows
 
 
-def make(getter, name, num_ps, device, **settings):
+def make(
+  getter: Callable[..., Any], name: str, num_ps: int, device: str, **settings
+) -> Table:
   """Makes a table for a strategy; called by its variable scope.
 
   Args:

@@ -5,7 +5,11 @@ A process that only tries a checkpoint out has no room for a whole table: inside
 up, as in a training step before it knows all look-ups.
 """
 
+from __future__ import annotations
+
 import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -24,7 +28,7 @@ class StoredTables:
     new_rows: {table: new_rows.NewRows} of those whose rows are made.
   """
 
-  def __init__(self, most_bytes=partial_names.SLICE_BYTES):
+  def __init__(self, most_bytes: int = partial_names.SLICE_BYTES) -> None:
     """
     Args:
       most_bytes: int, the most of a table that is a variable all the same.
@@ -34,14 +38,16 @@ class StoredTables:
     self.specs, self.new_rows = {}, {}
 
   @contextlib.contextmanager
-  def scope(self):
+  def scope(self) -> Iterator[None]:
     """The variable scope in which the model is built."""
     with tf.variable_scope(
       tf.get_variable_scope(), custom_getter=self._get_variable
     ):
       yield
 
-  def _get_variable(self, getter, name, *args, **kwargs):
+  def _get_variable(
+    self, getter: Callable[..., Any], name: str, *args, **kwargs
+  ):
     shape = kwargs.get('shape')
     is_table = sparse_table.TABLES in (kwargs.get('collections') or ())
     if not is_table or 4 * np.prod(shape) <= self._most_bytes:
@@ -58,7 +64,9 @@ class StoredTables:
         self._tables[name] = _Table(name, shape[1])
     return self._tables[name]
 
-  def ask(self, session):
+  def ask(
+    self, session: tf.Session
+  ) -> dict[str, list[np.ndarray] | list[tuple]]:
     """Returns what the graph looks up, for `read`.
 
     Args:
@@ -71,7 +79,9 @@ class StoredTables:
       }
     )
 
-  def read(self, reader, wanted):
+  def read(
+    self, reader, wanted: dict[str, list[np.ndarray] | list[tuple]]
+  ) -> dict[tf.Tensor, np.ndarray] | None:
     """Returns the dict to feed, with the rows that the graph looks up.
 
     Args:
@@ -96,11 +106,11 @@ class StoredTables:
 class _Table(sparse_table.Table):
   """A table whose rows are numbered."""
 
-  def __init__(self, name, width):
+  def __init__(self, name: str, width: int) -> None:
     self._name, self.width, self.dtype = name, width, tf.float32
     self.shards, self.lookups, self._device = [], [], None
 
-  def find_rows(self, reader, asked):
+  def find_rows(self, reader, asked: list[np.ndarray]) -> np.ndarray:
     """Returns the rows that are looked up, int64 [n].
 
     Args:
@@ -114,17 +124,19 @@ class _Table(sparse_table.Table):
 class _KeyTable(_Table):
   """A table whose rows are made when their keys are first seen."""
 
-  def __init__(self, name, width, start):
+  def __init__(self, name: str, width: int, start: new_rows.Start) -> None:
     super().__init__(name, width)
     self.start = start
 
-  def look_up(self, positions):
+  def look_up(self, positions: tf.Tensor) -> tf.Tensor:
     rows = super().look_up(positions)
     buckets = key_hash.find_buckets(positions, new_rows.NUM_BUCKETS)
     self.lookups[-1] = (positions, buckets), rows
     return rows
 
-  def find_rows(self, reader, asked):
+  def find_rows(
+    self, reader, asked: list[tuple[np.ndarray, ...]]
+  ) -> np.ndarray | None:
     table = self._name.rpartition('/')[0]
     name = f'{table}/keys'
     wanted, buckets = (np.concatenate(x) for x in zip(*asked, strict=True))
@@ -144,11 +156,11 @@ class _KeyTable(_Table):
     return np.where(own[places] < 0, found, own[places])
 
 
-def _count(asked):
+def _count(asked: np.ndarray | tuple[np.ndarray, ...]) -> int:
   return len(asked[0] if isinstance(asked, tuple) else asked)
 
 
-def _read_rows(reader, name, rows):
+def _read_rows(reader, name: str, rows: np.ndarray) -> np.ndarray:
   """Returns rows of a variable, [n, width]; reads no slice without one."""
   found = np.zeros([len(rows), reader.shapes[name][1]], np.float32)
   for part in reader.find_slices(name):

@@ -1,6 +1,10 @@
 """The sparse tables of a model, and the rows that its step looks up in them."""
 
+from __future__ import annotations
+
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -22,22 +26,24 @@ class Rows:
     makes_rows: bool, whether a step makes rows for keys that have none.
   """
 
-  def __init__(self, cluster, wire):
+  def __init__(self, cluster, wire) -> None:
     self._cluster = cluster
     self._wire = wire
     self._tables = {}
     self.makes_rows = True
     self.exchanges = []
 
-  def __bool__(self):
+  def __bool__(self) -> bool:
     return bool(self._tables)
 
   @property
-  def is_apart(self):
+  def is_apart(self) -> bool:
     """Whether there are tables, and tables_apart.py trains them."""
     return bool(self) and tables_apart.is_wanted()
 
-  def get(self, getter, name, **settings):
+  def get(
+    self, getter: Callable[..., Any], name: str, **settings
+  ) -> key_table.KeyTable | sparse_table.Table:
     """Returns the sparse_table.Table `name`, made if it does not exist."""
     if name not in self._tables:
       is_made = isinstance(settings.get('initializer'), new_rows.Start)
@@ -52,7 +58,9 @@ class Rows:
       self._tables[name].makes_rows = is_made and self.makes_rows
     return self._tables[name]
 
-  def pull_with(self, parts, devices):
+  def pull_with(
+    self, parts: list[tf.Tensor], devices: list[str]
+  ) -> list[tf.Tensor]:
     """Pulls all rows that were looked up, and what can travel with them.
 
     Args:
@@ -68,7 +76,14 @@ class Rows:
       exchange.receive(of_it)
     return arrived[: len(parts)]
 
-  def push_with(self, parts, devices, gradients, begins, unless=None):
+  def push_with(
+    self,
+    parts: list[tf.Tensor],
+    devices: list[str],
+    gradients: list[tf.Tensor],
+    begins,
+    unless: tf.Tensor | None = None,
+  ):
     """Pushes gradients of rows, and what can travel with them.
 
     Args:
@@ -88,11 +103,11 @@ class Rows:
     pushed = self._of_each(arrived[len(parts) :])
     return arrived[: len(parts)], _chain(e.take(of_it) for e, of_it in pushed)
 
-  def push(self, gradients):
+  def push(self, gradients: list[tf.Tensor]):
     """Pushes gradients like `views`; returns (tf.IndexedSlices, shard)s."""
     return self.push_with([], [], gradients, None)[1]
 
-  def _request(self):
+  def _request(self) -> list[tf.Tensor]:
     """Sends the ps the keys of the step; returns their rows there, a list."""
     kinds = {}
     for table in self._tables.values():
@@ -112,10 +127,12 @@ class Rows:
     return _chain(requested)
 
   @property
-  def _devices(self):
+  def _devices(self) -> list[str]:
     return _chain(exchange.devices for exchange in self.exchanges)
 
-  def _of_each(self, tensors):
+  def _of_each(
+    self, tensors: list[tf.Tensor]
+  ) -> list[tuple[row_exchange.RowExchange, list]]:
     """Returns [(exchange, those of a list of tensors, one a ps, for it)]."""
     left = iter(tensors)
     return [
@@ -124,12 +141,12 @@ class Rows:
     ]
 
   @property
-  def tables(self):
+  def tables(self) -> dict[str, sparse_table.Table]:
     """{name: sparse_table.Table}, by their names in the graph."""
     return dict(self._tables)
 
   @property
-  def views(self):
+  def views(self) -> list[tf.Tensor]:
     """The tensors [n, width] by which the loss is differentiated, a list."""
     return [exchange.view for exchange in self.exchanges]
 
@@ -138,7 +155,7 @@ class Rows:
     """The rows that were pulled, on their ps, in the order of `push`."""
     return [rows for exchange in self.exchanges for rows in exchange.pulled]
 
-  def count_bytes(self):
+  def count_bytes(self) -> tuple[int | tf.Tensor, int | tf.Tensor]:
     """Returns the bytes (pulled, pushed) of a step: 0 or int64 scalars."""
     pulled = pushed = 0
     with tf.device(self._cluster.cpu_device):

@@ -22,6 +22,8 @@ the base, and so a checkpoint is at most two. One is whole again if
   the one before it has failed
 """
 
+from __future__ import annotations
+
 import os
 import pathlib
 import random
@@ -87,7 +89,7 @@ class TableSaver:
     device: str,
     slice_bytes: int = partial_names.SLICE_BYTES,
     may_mix: bool = False,
-  ):
+  ) -> None:
     """
     Args:
       device: the CPU of the process that writes files.
@@ -267,7 +269,7 @@ class TableSaver:
     self._rest.save(session, path, write_meta_graph=False, write_state=False)
 
   def _save_slices(
-    self, session: tf.Session, shards: Iterable[_Shard], parts: '_Parts'
+    self, session: tf.Session, shards: Iterable[_Shard], parts: _Parts
   ) -> None:
     for shard in shards:
       for part in shard_slices.cut(shard.variable, self._slice_bytes):
@@ -281,7 +283,7 @@ class TableSaver:
           },
         )
 
-  def _merge_parts(self, session: tf.Session, parts: '_Parts') -> None:
+  def _merge_parts(self, session: tf.Session, parts: _Parts) -> None:
     session.run(
       self._merge, {self._path: parts.target, self._parts: parts.paths}
     )
@@ -295,7 +297,7 @@ class _Parts:
     paths: list of str.
   """
 
-  def __init__(self, target: str):
+  def __init__(self, target: str) -> None:
     self.target = target
     self.paths: list[str] = []
 
@@ -312,7 +314,7 @@ def find_shards() -> list[tf.Variable]:
     for v in tf.get_collection(sparse_table.TABLES)
   )
 
-  def is_found(variable):
+  def is_found(variable: tf.Variable) -> bool:
     name, shape, _ = shard_slices.find_place(variable)
     # A slot is shaped like its table; other numbers of an optimizer are not.
     return name in shapes or shapes.get(name.rpartition('/')[0]) == shape

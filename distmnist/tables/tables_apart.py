@@ -11,6 +11,11 @@ on the ps, at once, whatever --strategy does with the rest.
 No copy of a row is kept, so rules with copies of the model can train tables.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -25,13 +30,13 @@ _TABLE_STRATEGY = flags.DEFINE_enum(
 )
 
 
-def is_wanted():
+def is_wanted() -> bool:
   """Whether --table_strategy asks for it."""
   # Also where a rule is made by its class, and no flags were parsed.
   return bool(flags.FLAGS[_TABLE_STRATEGY.name].value)
 
 
-def keep(rows, gradients):
+def keep(rows, gradients: list[tf.Tensor]) -> None:
   """Keeps the gradients of a step for `add_to`.
 
   Args:
@@ -41,7 +46,7 @@ def keep(rows, gradients):
   graph_record.current().gradients_apart.append((rows, gradients))
 
 
-def add_to(update, make_optimizer):
+def add_to(update, make_optimizer: Callable[..., Any] | None):
   """Returns an Update that also covers the tables of the default graph.
 
   Args:

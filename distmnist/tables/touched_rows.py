@@ -10,6 +10,8 @@ long as that number is there no other chief, such as one that was suspended and
 replaced, has cleared them.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -38,7 +40,7 @@ class TouchedRows:
     num_bytes: int, what the marks take on its ps.
   """
 
-  def __init__(self, rows):
+  def __init__(self, rows: tf.Variable) -> None:
     self.rows = rows
     self.num_bytes = size = int(rows.shape[0])
     # For the setter of devices these are no variables to be placed.
@@ -51,11 +53,11 @@ class TouchedRows:
         )
       )
 
-  def mark(self, rows):
+  def mark(self, rows: tf.Tensor) -> tf.Operation:
     """Returns the op after which `rows`, int64 [n], are marked."""
     return self._marks.scatter(rows, tf.constant(True))
 
-  def build_clear(self, chief):
+  def build_clear(self, chief: tf.Tensor) -> tf.Operation:
     """Returns the op that clears all marks.
 
     Args:
@@ -67,7 +69,9 @@ class TouchedRows:
       with tf.control_dependencies([signed]):
         return self._marks.assign(tf.zeros([self.num_bytes], tf.bool))
 
-  def build_find(self, begin, end):
+  def build_find(
+    self, begin: tf.Tensor, end: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     """Finds marked rows.
 
     Args:
@@ -85,7 +89,7 @@ class TouchedRows:
       return tf.boolean_mask(rows, marks), cleared_by
 
 
-def add(shards):
+def add(shards: list[tf.Variable]) -> None:
   """Gives the shards of a table marks if --save_tables needs them.
 
   Args:
@@ -98,12 +102,12 @@ def add(shards):
     graph_record.current().touched_rows.append(TouchedRows(shard))
 
 
-def get_all():
+def get_all() -> list[TouchedRows]:
   """Returns the TouchedRows of the default graph, a list."""
   return list(graph_record.current().touched_rows)
 
 
-def build_clear_all():
+def build_clear_all() -> list[tf.Operation]:
   """Returns the ops that give a new center its marks, none of them set.
 
   Without them there are no marks to set.
@@ -112,7 +116,7 @@ def build_clear_all():
   return [touched.build_clear(nobody) for touched in get_all()]
 
 
-def find(variable):
+def find(variable: tf.Variable) -> TouchedRows | None:
   """Returns the TouchedRows of a shard or of what is beside it, or None."""
   for touched in get_all():
     name = touched.rows.op.name
@@ -121,7 +125,9 @@ def find(variable):
   return None
 
 
-def mark_after(ops, shard, rows):
+def mark_after(
+  ops: list[tf.Operation], shard: tf.Variable, rows: tf.Tensor
+) -> list[str | tf.Operation]:
   """Returns the list of ops after which `rows`, int64 [n], are marked.
 
   Args:

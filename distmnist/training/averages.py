@@ -1,5 +1,7 @@
 """Moving averages of the weights, for evaluating or exporting a model."""
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -22,7 +24,9 @@ flags.register_validator(
 )
 
 
-def make(center, global_step):
+def make(
+  center: list[tf.Variable], global_step: tf.Variable
+) -> weight_averages.WeightAverages | None:
   """Returns the weight_averages.WeightAverages of --ema_decay, or None.
 
   Must be called before a strategy's `minimize`.
@@ -38,7 +42,7 @@ def make(center, global_step):
   return weight_averages.WeightAverages(shards, _EMA_DECAY.value, global_step)
 
 
-def name_all(variables):
+def name_all(variables: list[tf.Variable]) -> dict[str, tf.Variable]:
   """Returns {name in a checkpoint: variable} for evaluating a model.
 
   Args:
@@ -64,5 +68,5 @@ def put_in_place(values):
   }
 
 
-def _name(weight):
+def _name(weight: str) -> str:
   return f'{weight}/{weight_averages.NAME}'

@@ -6,6 +6,8 @@ given the values of the center, for one session.run. Without a ps the model
 computes with the center itself, which then has its moving averages meanwhile.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +20,9 @@ from distmnist.training import averages
 class CenterReader:
   """Runs parts of a training graph with the center's values."""
 
-  def __init__(self, views: Mapping[str, Any], center: Sequence[tf.Variable]):
+  def __init__(
+    self, views: Mapping[str, Any], center: Sequence[tf.Variable]
+  ) -> None:
     """
     Args:
       views: for the name of each of the model's variables what the model got:
@@ -36,7 +40,7 @@ class CenterReader:
     if not (self._pulled or self._copies):
       self._average_in_place()
 
-  def _average_in_place(self):
+  def _average_in_place(self) -> None:
     """Builds what gives the center's variables their moving averages."""
     known = {v.op.name: v for v in self._center}
     for name, average in averages.put_in_place(known).items():
@@ -71,7 +75,9 @@ class CenterReader:
     finally:
       self._set(session, kept)
 
-  def _run_in_place(self, session, fetches, feed_dict):
+  def _run_in_place(
+    self, session: tf.Session, fetches, feed_dict: dict[tf.Tensor, int] | None
+  ):
     if not self._averaged:
       return session.run(fetches, feed_dict)
     kept = session.run(self._averaged)
@@ -84,7 +90,7 @@ class CenterReader:
         first = variable.initializer
         session.run(first, {first.inputs[1]: value})
 
-  def _set(self, session, values):
+  def _set(self, session: tf.Session, values) -> None:
     copies = self._copies.items()
     session.run(
       [v.initializer for _, v in copies],

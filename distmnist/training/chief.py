@@ -1,8 +1,11 @@
 """What worker 0 does besides its own steps: validate, save, report."""
 
+from __future__ import annotations
+
 import logging
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -42,12 +45,12 @@ _EARLY_STOPPING_PATIENCE = flags.DEFINE_integer(
 )
 
 
-def validates():
+def validates() -> bool:
   """Whether there are evaluations in the course of the training."""
   return bool(_VALIDATION_STEPS.value or _EARLY_STOPPING_PATIENCE.value)
 
 
-def _judges_best():
+def _judges_best() -> bool:
   """Whether the end is that of the best checkpoint, and not of the last step.
 
   Without a log directory there is no such checkpoint.
@@ -56,7 +59,7 @@ def _judges_best():
   return bool(is_asked and validates())
 
 
-def find_period(plan):
+def find_period(plan) -> int:
   """Returns the global steps (int) from one evaluation to the next; 0 for none.
 
   An epoch that is no whole number of steps is cut, so that each has one.
@@ -95,8 +98,16 @@ class Chief(strategy.CenterHook):
   """
 
   def __init__(
-    self, task, choice, variables, judges, folder, steps, others, saves
-  ):
+    self,
+    task,
+    choice,
+    variables: list[tf.Variable],
+    judges,
+    folder,
+    steps,
+    others,
+    saves,
+  ) -> None:
     """
     Args:
       task: task.Task, already serving.
@@ -130,26 +141,26 @@ class Chief(strategy.CenterHook):
     self._judges = judges
     self._live = live_evaluation.LiveEvaluation(task, choice, variables, judges)
 
-  def begin(self):
+  def begin(self) -> None:
     self._growth.build()
     if self._validation:
       self._validation.begin()
 
-  def on_new_center(self, session):
+  def on_new_center(self, session: tf.Session) -> None:
     if self._validation:
       self._validation.on_new_center(session)
 
-  def after_create_session(self, session, coord):
+  def after_create_session(self, session: tf.Session, coord) -> None:
     if self._validation:
       self._validation.after_create_session(session, coord)
     self._saves.after_create_session(session, coord)
     self._growth.begin_session()  # The worker's summaries say from where.
     self._session_step = int(session.run(self._global_step))
 
-  def before_run(self, run_context):
+  def before_run(self, run_context) -> None:
     self._first_step.before_run(run_context)
 
-  def after_run(self, run_context, run_values):
+  def after_run(self, run_context, run_values) -> None:
     self._first_step.after_run(run_context, run_values)
     if self._validation:
       self._validation.after_run(run_context, run_values)
@@ -158,7 +169,7 @@ class Chief(strategy.CenterHook):
     self._saves.after_run(run_context, run_values)
     self._growth.look_if_due(run_context.session)
 
-  def _end_if_time_is_over(self, run_context):
+  def _end_if_time_is_over(self, run_context) -> None:
     now = time.monotonic()
     # The first step sets up the graph on the devices.
     self._start = self._start or now
@@ -168,13 +179,13 @@ class Chief(strategy.CenterHook):
       _log.info(f'the {self._train_secs:g} s of --train_secs are over')
       self._end_run(run_context)
 
-  def _end_run(self, run_context):
+  def _end_run(self, run_context) -> None:
     """Ends the loops of all workers; see validation.Validation."""
     if run_context:
       self._choice.strategy.request_stop(run_context)
     self._others.stop_all()
 
-  def read_last(self, session):
+  def read_last(self, session: tf.Session) -> None:
     """Fetches what `report` needs, once all is trained and saved."""
     self._growth.look(session)
     if self._task.stop.is_requested:
@@ -186,7 +197,7 @@ class Chief(strategy.CenterHook):
     self._live.take(session)
     self._task.stalls.busy('the end')
 
-  def _make_validation(self, steps):
+  def _make_validation(self, steps) -> validation.Validation:
     problem = self._choice.problem
     summary_dir = self._logdir and layout.metrics_dir(
       self._logdir, 'validation'
@@ -213,7 +224,7 @@ class Chief(strategy.CenterHook):
       plateau.find(),
     )
 
-  def report(self, stats, workers, progress, start):
+  def report(self, stats, workers, progress, start: float) -> None:
     """Evaluates, prints the last lines and writes report.json.
 
     By now the session is closed and the cluster released; neither is needed.
@@ -247,7 +258,7 @@ class Chief(strategy.CenterHook):
     )
 
 
-def _open_best(problem, folder):
+def _open_best(problem, folder) -> best.Best:
   """Returns the best.Best of a run_folder.RunFolder, which may have no path."""
   metric = {'metric': problem.metric, 'sign': problem.sign}
   if not folder.path:
@@ -257,7 +268,7 @@ def _open_best(problem, folder):
   )
 
 
-def report_alone(task, choice, judges, folder, start):
+def report_alone(task, choice, judges, folder, start) -> None:
   """Does at the end what a chief did not live to do; the others have left.
 
   Args:
@@ -320,7 +331,14 @@ class _Judgement(NamedTuple):
   num_test_examples: int | None
 
 
-def _judge(task, choice, judges, kept, evaluate, last):
+def _judge(
+  task,
+  choice,
+  judges,
+  kept: best.Best | None,
+  evaluate: Callable[..., Any],
+  last,
+) -> _Judgement:
   """Evaluates the best checkpoint, else the last step; returns a _Judgement.
 
   Args:
@@ -355,7 +373,9 @@ def _judge(task, choice, judges, kept, evaluate, last):
   )
 
 
-def _write_report(task, choice, folder, judged, workers, counted, start):
+def _write_report(
+  task, choice, folder, judged: _Judgement, workers, counted, start: float
+) -> None:
   """Prints the last lines and writes report.json, which comes last.
 
   Args:

@@ -7,6 +7,8 @@ loss is not finite, that of its batch at the first weights tells a loss that
 cannot take the batch from weights that have diverged.
 """
 
+from __future__ import annotations
+
 import logging
 import math
 
@@ -30,7 +32,9 @@ _NUM_DRAWN = 10
 _MAX_NAMED = 8
 
 
-def without_data(problem, image_shape):
+def without_data(
+  problem: problem_lib.Problem, image_shape: tuple[int, ...]
+) -> CheckpointCheck:
   """Returns a CheckpointCheck for a program without images, maybe no GPU.
 
   A sane model has a finite loss for any pixels.
@@ -54,7 +58,9 @@ class CheckpointCheck:
   nothing pays nothing.
   """
 
-  def __init__(self, problem, split, config=None):
+  def __init__(
+    self, problem: problem_lib.Problem, split: split_lib.Split, config=None
+  ) -> None:
     """
     Args:
       problem: problem.Problem.
@@ -66,7 +72,7 @@ class CheckpointCheck:
     self._config = config
     self._graph = None
 
-  def find(self, path):
+  def find(self, path: str) -> str | None:
     """Returns what is wrong with the loss (str), or None if it is finite.
 
     Args:
@@ -89,7 +95,7 @@ class CheckpointCheck:
       return None
     return f'the loss computed from it is {loss}'
 
-  def _build(self):
+  def _build(self) -> tf.Graph:
     problem = self._problem
     some = _take_first(self._split)
     self._tables = stored_table.StoredTables()
@@ -102,13 +108,13 @@ class CheckpointCheck:
     return graph
 
 
-def _take_first(split):
+def _take_first(split: split_lib.Split) -> split_lib.Split:
   """Returns the examples (split.Split) that a check computes the loss of."""
   chunk_size = evaluation.compute_chunk_size(split.spec.x)
   return split.slice(0, min(_MAX_EXAMPLES, chunk_size))
 
 
-def _take_batch(examples, row):
+def _take_batch(examples: split_lib.Split, row: np.ndarray) -> list[np.ndarray]:
   """Returns the arrays [batch_size, ...] of a batch by a row of StepRows.
 
   Raises:
@@ -119,7 +125,7 @@ def _take_batch(examples, row):
   return [array[row[1:]] for array in examples.arrays()]
 
 
-def _build_loss(problem, some):
+def _build_loss(problem, some: split_lib.Split) -> tf.Tensor:
   """Returns the loss, a scalar tensor, of `some` examples, a split.Split."""
   batch = some.pack([tf.constant(array) for array in some.arrays()])
   batch = batch.preprocess(problem.preprocess, is_training=False)
@@ -134,7 +140,9 @@ class LossCheck:
   other examples a finite one, the loss cannot take the batch.
   """
 
-  def __init__(self, problem, examples, source, plan, config, advice):
+  def __init__(
+    self, problem, examples: split_lib.Split, source, plan, config, advice: str
+  ) -> None:
     """To be called in the worker's graph.
 
     Args:
@@ -154,7 +162,7 @@ class LossCheck:
     # They are too large to be made once more.
     self._has_tables = bool(tf.get_collection(sparse_table.TABLES))
 
-  def explain(self, loss, step, place):
+  def explain(self, loss: float, step: int, place: int) -> str:
     """Returns what is wrong (str), and what to do.
 
     Args:
@@ -176,7 +184,7 @@ class LossCheck:
       'take no log of 0'
     )
 
-  def _compare(self, place):
+  def _compare(self, place: int) -> float | None:
     """Returns the loss (float) of other examples if only the batch's is bad."""
     row = self._source.find_row(place)
     try:
@@ -194,7 +202,7 @@ class LossCheck:
       return None
     return other if math.isfinite(other) else None
 
-  def _compute(self, some):
+  def _compute(self, some: split_lib.Split) -> float:
     with problem_lib.open_graph() as graph:
       loss = _build_loss(self._problem, some)
       first = (

@@ -6,6 +6,8 @@ with another --batch_size, another number of workers or another rule; then only
 the table of its batches (batches/batch_table.py) tells how much was read.
 """
 
+from __future__ import annotations
+
 import math
 
 from distmnist.common import cli
@@ -14,7 +16,7 @@ from distmnist.nn import schedules
 from distmnist.training.batches import batch_table
 
 
-def check(path, plan, is_of_other_run=False):
+def check(path: str | None, plan, is_of_other_run: bool = False):
   """Checks what a chief resumes from.
 
   Args:

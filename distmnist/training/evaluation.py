@@ -1,6 +1,10 @@
 """Metrics of given values or of a checkpoint, on this machine alone."""
 
+from __future__ import annotations
+
 import contextlib
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -24,7 +28,13 @@ class Evaluator:
   to keep running for it.
   """
 
-  def __init__(self, problem, split, config=None, on_chunk=lambda: None):
+  def __init__(
+    self,
+    problem: problem_lib.Problem,
+    split,
+    config=None,
+    on_chunk: Callable[..., Any] = lambda: None,
+  ) -> None:
     """Builds the graph.
 
     Args:
@@ -61,10 +71,10 @@ class Evaluator:
     """Returns the context in which the model is built."""
     return contextlib.nullcontext()
 
-  def _make_session(self, graph, config):
+  def _make_session(self, graph: tf.Graph, config) -> tf.Session:
     return tf.Session(graph=graph, config=config)
 
-  def compute(self, values):
+  def compute(self, values) -> dict[str, float] | None:
     """Returns {name: float}, the metrics over all examples.
 
     Args:
@@ -78,7 +88,7 @@ class Evaluator:
     key_map.fill(self._session)
     return self._compute()
 
-  def compute_checkpoint(self, path):
+  def compute_checkpoint(self, path: str) -> dict[str, float]:
     """Returns the metrics of the checkpoint `path`, {name: float}.
 
     Raises:
@@ -88,7 +98,7 @@ class Evaluator:
     key_map.fill(self._session)
     return self._compute()
 
-  def _compute(self):
+  def _compute(self) -> dict[str, float] | None:
     self._session.run(self._start)
     totals = {}
     # Not until the data end: an op of the user's may say that they do.
@@ -105,7 +115,9 @@ class Evaluator:
     )
 
 
-def _add(total, value):
+def _add(
+  total: metric_total.Mean | None, value: metric_total.Mean
+) -> metric_total.Mean:
   """Returns the sum of `total`, which is None at first, and `value`.
 
   Means are added in double precision, lists of states as they are.
@@ -115,7 +127,7 @@ def _add(total, value):
   return [a + b for a, b in zip(total, value, strict=True)] if total else value
 
 
-def compute_chunk_size(x):
+def compute_chunk_size(x) -> int:
   """Returns how many examples are evaluated at once (int).
 
   Args:
@@ -125,7 +137,7 @@ def compute_chunk_size(x):
   return min(CHUNK_SIZE, max(1, _CHUNK_NUMBERS // max(1, numbers)))
 
 
-def build_fetch():
+def build_fetch() -> Callable[..., Any]:
   """Returns a callable, session -> {name: array}, all that a checkpoint holds.
 
   It fetches from the default graph, while others train.
@@ -140,7 +152,7 @@ def build_fetch():
   return fetch
 
 
-def describe_fetch():
+def describe_fetch() -> str | None:
   """Returns a line (str) on what `build_fetch` would take from the ps.
 
   None if the variables of the default graph are not on ps.

@@ -4,10 +4,14 @@ An evaluator knows the run only by its log directory. It is not part of the
 cluster, and no task waits for it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import logging
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -41,11 +45,11 @@ _LOOK_SECS = 0.2
 _STORE_LOOK_SECS = 2.0  # Each look is a request that costs money.
 
 
-def timeout_secs_from_flags():
+def timeout_secs_from_flags() -> float:
   return _CONTINUOUS_TIMEOUT_SECS.value
 
 
-def run_task(task):
+def run_task(task) -> int | None:
   """Evaluates what the chief saves until the training has ended.
 
   Args:
@@ -79,7 +83,7 @@ def run_task(task):
     functools.partial(stalls.busy, 'the evaluation'),
   )
 
-  def pause(secs):
+  def pause(secs: float) -> None:
     stalls.busy('the look for the next checkpoint')
     stop.wait(secs)
 
@@ -119,7 +123,7 @@ class _Earlier:
   aside if it is to begin anew.
   """
 
-  def __init__(self, logdir):
+  def __init__(self, logdir: str) -> None:
     self._logdir = logdir
     self._reported = logdirs.report_time(logdir)
     self._signed = logdirs.sign_time(logdir)
@@ -127,7 +131,7 @@ class _Earlier:
     self._goes_aside = is_new and not owner.has_owner(logdir)
     self._run = watched_run.WatchedRun(logdir)
 
-  def wait(self, timeout_secs, stop):
+  def wait(self, timeout_secs: int, stop) -> None:
     """Waits until it is gone, or will stay.
 
     Args:
@@ -143,7 +147,7 @@ class _Earlier:
         return
       stop.wait(_LOOK_SECS)
 
-  def _is_there(self):
+  def _is_there(self) -> bool:
     has_begun = logdirs.sign_time(self._logdir) != self._signed
     if self._goes_aside and not has_begun:
       return True
@@ -152,7 +156,7 @@ class _Earlier:
       return False
     return not (has_begun and self._has_chief_ended())
 
-  def _has_chief_ended(self):
+  def _has_chief_ended(self) -> bool:
     """Whether the chief that signed has found nothing to do."""
     chief = self._run.look().tasks.get(CHIEF)
     end = chief and chief.end
@@ -161,7 +165,9 @@ class _Earlier:
     )
 
 
-def follow(logdir, timeout_secs, pause=time.sleep):
+def follow(
+  logdir: str, timeout_secs: float, pause: Callable[..., Any] = time.sleep
+) -> Iterator[str]:
   """Yields each new checkpoint until the run has ended or no more come.
 
   Args:
@@ -184,7 +190,9 @@ def follow(logdir, timeout_secs, pause=time.sleep):
     pause(_STORE_LOOK_SECS if urls.is_remote(logdir) else _LOOK_SECS)
 
 
-def describe_new(evaluator, path, split_name, metrics=None):
+def describe_new(
+  evaluator, path: str, split_name: str, metrics=None
+) -> str | None:
   """Returns a line as `describe` does, or None if the checkpoint is gone.
 
   That may happen to a slow evaluator: the chief keeps only the last ones.
@@ -202,7 +210,7 @@ def describe_new(evaluator, path, split_name, metrics=None):
   return None
 
 
-def describe(evaluator, path, split_name, metrics=None):
+def describe(evaluator, path: str, split_name: str, metrics=None) -> str | None:
   """Returns a line (str) on how good a checkpoint is.
 
   Args:

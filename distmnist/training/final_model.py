@@ -1,5 +1,7 @@
 """The trained model in the log directory, in its own library's format."""
 
+from __future__ import annotations
+
 import logging
 import os
 
@@ -13,7 +15,7 @@ _log = logging.getLogger(__name__)
 _FILE = 'model.keras'
 
 
-def write(problem, logdir, live, path=None):
+def write(problem, logdir: str, live, path: str | None = None) -> None:
   """Writes the model that a training produced, if it is a Keras model.
 
   One that Keras cannot write, such as a model without the get_config() that it

@@ -1,5 +1,7 @@
 """The last lines of a run, and its report.json."""
 
+from __future__ import annotations
+
 import logging
 import shlex
 
@@ -26,7 +28,7 @@ _REPORT_FILE = flags.DEFINE_string(
 )
 
 
-def check_flags():
+def check_flags() -> None:
   """Checks, before the training, that --report_file can be written after it.
 
   Raises:
@@ -39,7 +41,7 @@ def check_flags():
     raise cli.UsageError(f'--report_file={path} cannot be written: {reason}')
 
 
-def _find_file():
+def _find_file() -> str | None:
   """Returns the path of --report_file (str), or None."""
   return _REPORT_FILE.value and urls.expand(_REPORT_FILE.value)
 
@@ -69,13 +71,13 @@ def read_workers(logdir, life):
 
 def publish(
   outcome,
-  workers,
+  workers: list[report.WorkerStats],
   strategy,
-  num_workers,
-  logdir,
-  ends='--train_steps or --epochs',
-  more='more --train_steps, --epochs or --early_stopping_patience',
-):
+  num_workers: int,
+  logdir: str | None,
+  ends: str = '--train_steps or --epochs',
+  more: str = 'more --train_steps, --epochs or --early_stopping_patience',
+) -> None:
   """Logs how a run ended, and writes its report.
 
   Args:

@@ -3,6 +3,8 @@
 check_flags.py and plan.py use the same checks without training.
 """
 
+from __future__ import annotations
+
 import os
 from typing import NamedTuple
 
@@ -104,7 +106,7 @@ _OF_LOOP = (
 )
 
 
-def _waits_for_others(strategy):
+def _waits_for_others(strategy) -> bool:
   """Whether a worker cannot start long after the others."""
   # If an update takes the gradients of several workers or, as under ssp, none
   # may be far ahead of a worker that has not made a step.
@@ -132,7 +134,9 @@ class Choice(NamedTuple):
   start_step: int = 0
 
 
-def check(cluster, num_images, num_validation_images):
+def check(
+  cluster, num_images: int, num_validation_images: int
+) -> Choice | None:
   """Returns the Choice of a worker.
 
   Args:
@@ -154,7 +158,9 @@ def check(cluster, num_images, num_validation_images):
   return choice._replace(plan=plan, start_step=start)
 
 
-def check_without_data(cluster, num_validation_images=None):
+def check_without_data(
+  cluster, num_validation_images: int | None = None
+) -> Choice | None:
   """Returns the part of a worker's Choice that needs no data.
 
   Args:

@@ -9,6 +9,8 @@ over rules, a --flagfile), but it may be one elsewhere: a rate for each worker,
 and the rule forgotten that reads it.
 """
 
+from __future__ import annotations
+
 import re
 
 import tensorflow.compat.v1 as tf
@@ -31,7 +33,9 @@ _LOCAL = 'local_optimizer', 'local_learning_rate'
 _OF_TABLES = 'table_optimizer', 'table_learning_rate'
 
 
-def describe(rule, strategy, has_model=True, problem=None, groups=()):
+def describe(
+  rule: str, strategy, has_model: bool = True, problem=None, groups=()
+) -> list[str]:
   """Returns a list of str, one line for each flag that is for something else.
 
   Args:
@@ -85,7 +89,7 @@ def describe(rule, strategy, has_model=True, problem=None, groups=()):
   return lines
 
 
-def _describe_center(rule, strategy, given):
+def _describe_center(rule: str, strategy, given) -> list[str]:
   """Returns the lines on what only an optimizer of the center could heed."""
   if strategy.has_center_optimizer or tables_apart.is_wanted():
     return []
@@ -108,5 +112,5 @@ def _find_given():
   ]
 
 
-def _show(flag):
+def _show(flag) -> str:
   return flag.serialize().splitlines()[0]

@@ -5,9 +5,13 @@ the table rows that it needs, as a training step does, so a table need not fit
 in the memory of the evaluating task.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -26,7 +30,9 @@ class LiveEvaluation:
       tables on ps; None before `take`.
   """
 
-  def __init__(self, task, choice, variables, splits):
+  def __init__(
+    self, task, choice, variables: list[tf.Variable], splits
+  ) -> None:
     """
     Args:
       task: task.Task of a worker, serving when `take` is called.
@@ -44,7 +50,7 @@ class LiveEvaluation:
     ]
     self.values = self._found = None
 
-  def take(self, session):
+  def take(self, session: tf.Session) -> None:
     """Fetches the center; computes the metrics now if they need its tables."""
     self.values = checkpoints.fetch_whole(
       session, [*self._variables, self._global_step]
@@ -58,11 +64,11 @@ class LiveEvaluation:
       }
 
   @property
-  def has_tables(self):
+  def has_tables(self) -> bool:
     """bool, whether the model has more than `values`."""
     return bool(self._tables)
 
-  def compute(self, splits):
+  def compute(self, splits: list[str]) -> dict[str, dict[str, float]]:
     """Returns {split: {name: float}}, the metrics on these splits."""
     if self._found:
       return {name: self._found[name] for name in splits}
@@ -74,20 +80,20 @@ class LiveEvaluation:
     }
 
 
-def make_evaluator(task, choice, split):
+def make_evaluator(task, choice, split) -> evaluation.Evaluator:
   """Returns the evaluation.Evaluator of a worker, on its machine alone."""
   return evaluation.Evaluator(
     choice.problem, split, task.server_config, _note_chunks(task)
   )
 
 
-def _note_chunks(task):
+def _note_chunks(task) -> Callable[..., Any]:
   # So each chunk has --stall_fail_secs, and not the whole of a large split.
   return functools.partial(task.stalls.busy, 'the evaluation')
 
 
 class _LiveEvaluator(evaluation.Evaluator):
-  def __init__(self, task, choice, places, split):
+  def __init__(self, task, choice, places, split) -> None:
     self._task, self._strategy = task, choice.strategy
     self._places = places
     super().__init__(choice.problem, split, on_chunk=_note_chunks(task))

@@ -19,6 +19,11 @@ what distmnist.train survives. The script chooses what it reads; its task knows
 its index and the number of workers.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import distmnist.runtime  # TensorFlow, quiet and in graph mode.
 
 # isort: split
@@ -90,7 +95,7 @@ class WorkerTask:
     global_step: int64 scalar variable, on a ps if there is one.
   """
 
-  def __init__(self, task, console=None):
+  def __init__(self, task: task_lib.Task, console=None) -> None:
     """
     Args:
       task: task.Task of a worker, not yet serving.
@@ -121,7 +126,13 @@ class WorkerTask:
     self._placement = step.make_global_step(cluster)
     self.global_step = tf.train.get_global_step()
 
-  def minimize(self, build_loss, groups=None):
+  def minimize(
+    self,
+    build_loss: Callable[..., Any],
+    groups: dict[str, dict[str, int] | dict[str, str]]
+    | list[str]
+    | None = None,
+  ) -> tuple[tf.Tensor, tf.Tensor] | None:
     """Builds the loss, and one step of this worker, in the default graph.
 
     Args:
@@ -158,7 +169,9 @@ class WorkerTask:
 
     views, outputs = {}, None
 
-    def note(getter, name, *args, **kwargs):
+    def note(
+      getter: Callable[..., Any], name: str, *args, **kwargs
+    ) -> tf.Variable:
       views[name] = getter(name, *args, **kwargs)
       return views[name]
 
@@ -422,11 +435,11 @@ class WorkerTask:
       )
     return tf.summary.merge(found) if found else None
 
-  def _read_last(self, session):
+  def _read_last(self, session) -> None:
     """Reads the last step, once all is trained and saved."""
     self._last_step = int(session.run(self.global_step))
 
-  def _report(self, folder):
+  def _report(self, folder) -> None:
     """Logs how the run ended; the chief writes its report."""
     if self._task.stop.is_requested:
       worker_loop.log_stop(self._progress)
@@ -435,7 +448,7 @@ class WorkerTask:
       workers = [self._stats, *self._end.workers]
       self._publish(folder, self._last_step, loss, workers)
 
-  def _publish(self, folder, step_v, loss, workers):
+  def _publish(self, folder, step_v, loss, workers) -> None:
     """Writes the report of a run that ended at `step_v`; see final_report."""
     outcome = final_report.NOT_JUDGED | {
       'unit': own_step_hook.OwnBatches.unit,
@@ -452,7 +465,7 @@ class WorkerTask:
     )
 
 
-def _find_metrics(loss, outputs):
+def _find_metrics(loss: tf.Tensor, outputs):
   """Returns {name: float scalar tensor}, the outputs that each step has."""
   numbers = {
     name: x

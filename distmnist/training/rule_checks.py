@@ -1,5 +1,7 @@
 """What a rule's methods return: a mistake there is named in one line."""
 
+from __future__ import annotations
+
 import contextlib
 import numbers
 
@@ -43,7 +45,7 @@ def check_hooks(strategy, hooks):
   return list(hooks)
 
 
-def check_update(strategy, update):
+def check_update(strategy, update: strategy_lib.Update | None) -> None:
   """Checks what `strategy.minimize` returned.
 
   Raises:
@@ -61,7 +63,7 @@ def check_update(strategy, update):
       )
 
 
-def _refuse(strategy, method, expected, found):
+def _refuse(strategy, method: str, expected: str, found):
   raise cli.UsageError(
     f'{type(strategy).__name__}.{method}: expected that it returns {expected}, '
     f'not {type(found).__name__}'

@@ -4,8 +4,12 @@ Only the chief writes checkpoints there; the owner file names it. A run without
 a --logdir has no folder, and all of this does nothing.
 """
 
+from __future__ import annotations
+
 import logging
 import os
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -35,7 +39,7 @@ class RunFolder:
     owner: owner.Owner, on a chief that has claimed its folder, or None.
   """
 
-  def __init__(self, task, is_last, splits=()):
+  def __init__(self, task, is_last: int, splits=()) -> None:
     """
     Args:
       task: task.Task.
@@ -55,7 +59,7 @@ class RunFolder:
     name = f'worker {self._task.cluster.task_index}'
     return self.path and layout.metrics_dir(self.path, name)
 
-  def claim(self, problem, at_end, plan=None):
+  def claim(self, problem, at_end, plan=None) -> None:
     """Chooses what the run resumes from, and takes sole use of the folder.
 
     Args:
@@ -100,7 +104,7 @@ class RunFolder:
         # At once: others who find the first checkpoint need them.
         self._write(lambda: write_run(self.path, self.images, problem))
 
-  def _write(self, write):
+  def _write(self, write: Callable[..., Any]):
     """Calls write(), and again while the log directory cannot be written.
 
     Whoever makes room on a full disk, or brings a store back, has as long as a
@@ -127,7 +131,7 @@ class RunFolder:
       task.stalls.goes_on()
       task.stop.wait(wait.choose_pause())
 
-  def _tell_changes(self):
+  def _tell_changes(self) -> None:
     """Logs which flags are not those that what the run goes on from had."""
     folder, since = self.path, 'the last life'
     if not run_flags.are_kept(folder):
@@ -143,7 +147,7 @@ class RunFolder:
       told = run_flags.describe_changes(changes)
       _log.info(f'changed since {since}: {told}')
 
-  def _check_epochs(self, plan):
+  def _check_epochs(self, plan) -> None:
     """Checks that epochs can be counted, and says from where."""
     path = self.restart.find()
     epoch_check.check(path, plan, self.restart.is_of_other_run)
@@ -163,7 +167,7 @@ class RunFolder:
         f' from there on, up to step {end}'
       )
 
-  def _check(self, problem):
+  def _check(self, problem) -> None:
     """Checks that the run in the folder, if any, can be resumed."""
     if not problem:
       self.images = 'what a loop of its own reads'
@@ -176,20 +180,20 @@ class RunFolder:
     names = problem_source.flags_of_meaning(problem, self.path)
     self.restart.check(check.find, self.images, names)
 
-  def sign(self):
+  def sign(self) -> None:
     """Writes which life of the chief has the folder; call it when serving."""
     if self.owner:
       self._write(lambda: logdirs.sign(self.path, self._task.watchdog.life))
       self.owner.keep(self._task.stop.give_up, self._write_again)
 
-  def _write_again(self):
+  def _write_again(self) -> None:
     """Writes what is written once into a folder that was removed."""
     logdirs.sign(self.path, self._task.watchdog.life)
     self.restart.write_again()
     write_run(self.path, self.images, self._problem)
 
 
-def write_run(logdir, images, problem, step=0):
+def write_run(logdir: str, images: str, problem, step: int = 0) -> None:
   """Records in the log directory what the run was started with.
 
   Args:
@@ -210,7 +214,13 @@ class FirstStep(tf.train.SessionRunHook):
   stays as it is.
   """
 
-  def __init__(self, logdir, images, problem=None, find_step=lambda: 0):
+  def __init__(
+    self,
+    logdir: str | None,
+    images: str,
+    problem=None,
+    find_step: Callable[..., Any] = lambda: 0,
+  ) -> None:
     """
     Args:
       logdir: str, or None to record nothing.
@@ -221,12 +231,12 @@ class FirstStep(tf.train.SessionRunHook):
     self._find_step = find_step
     self._has_begun = False
 
-  def before_run(self, run_context):
+  def before_run(self, run_context) -> None:
     if self._logdir and not self._has_begun:
       step = self._find_step()
       write_run(self._logdir, self._images, self._problem, step)
 
-  def after_run(self, run_context, run_values):
+  def after_run(self, run_context, run_values) -> None:
     if self._logdir and not self._has_begun:
       self._has_begun = True
       logdirs.remove_report(self._logdir)

@@ -1,5 +1,7 @@
 """How much to read and train, set by flags: batches, epochs, steps."""
 
+from __future__ import annotations
+
 import dataclasses
 import fractions
 import math
@@ -80,26 +82,26 @@ class Plan:
   epochs: fractions.Fraction | None = None
 
   @property
-  def batch_size(self):
+  def batch_size(self) -> int:
     """int, images in one local step."""
     return self.dealing.batch_size
 
   @property
-  def images_per_update(self):
+  def images_per_update(self) -> int:
     """int, images in one global step."""
     return self.dealing.images_per_step
 
   @property
-  def slice_size(self):
+  def slice_size(self) -> int:
     """int, images of a local step that are processed at once."""
     return self.batch_size // self.num_slices
 
   @property
-  def last_step(self):
+  def last_step(self) -> int:
     """int, the global step at which a training ends that begins at step 0."""
     return self.dealing.last_step
 
-  def is_last(self, path, step, is_of_other_run):
+  def is_last(self, path: str, step: int, is_of_other_run: bool) -> bool | None:
     """Whether the training has ended with a checkpoint.
 
     The file is read only where its step may be the last: a run that has begun
@@ -116,7 +118,7 @@ class Plan:
       return False
     return step >= self.find_last_step(path, is_of_other_run)
 
-  def find_last_step(self, path, is_of_other_run):
+  def find_last_step(self, path: str, is_of_other_run: bool):
     """Returns the global step (int) at which the training ends.
 
     Args:
@@ -160,7 +162,9 @@ def describe_end(plan: Plan) -> str:
   return text + (f' or {secs:g} s' if secs else '')
 
 
-def make_plan(cluster, strategy, num_images, unit='images'):
+def make_plan(
+  cluster, strategy, num_images: int, unit: str = 'images'
+) -> Plan | None:
   """Returns the Plan that the flags ask for.
 
   Args:
@@ -224,7 +228,7 @@ def make_plan(cluster, strategy, num_images, unit='images'):
   )
 
 
-def _find_epochs(images_per_epoch, images_per_update):
+def _find_epochs(images_per_epoch: int, images_per_update: int):
   """Returns (passes asked for, their global steps); twice None if none are."""
   epochs = _EPOCHS.value
   if epochs is None:

@@ -6,11 +6,15 @@ rest: the data, the net, and where the training ends. A flag of that rest is
 refused, unless the script itself names it, as in `FLAGS.batch_size`.
 """
 
+from __future__ import annotations
+
 import numbers
 import os
 import re
 import sys
 import sysconfig
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -93,12 +97,12 @@ def is_named(name: str, script: str) -> bool:
   return _is_in(name, _read_sources(script))
 
 
-def _is_in(name, sources):
+def _is_in(name: str, sources: list[bytes]) -> bool:
   found = re.compile(rf'[.\'"]{name}\b'.encode())
   return any(map(found.search, sources))
 
 
-def _read_sources(script):
+def _read_sources(script: str) -> list[bytes]:
   """Returns what is in a script and the modules of its folder, [bytes]."""
   folder = os.path.dirname(os.path.realpath(script)) + os.sep
   paths = {script}
@@ -110,7 +114,7 @@ def _read_sources(script):
   return [_read(path) for path in paths]
 
 
-def _read(path):
+def _read(path: str) -> bytes:
   try:
     with open(path, 'rb') as file:
       return file.read()
@@ -118,7 +122,7 @@ def _read(path):
     return b''
 
 
-def check_builder(build_loss):
+def check_builder(build_loss: Callable[..., Any] | tf.Tensor) -> None:
   """Raises cli.UsageError if minimize() was given no function."""
   if not callable(build_loss):
     raise cli.UsageError(
@@ -128,7 +132,7 @@ def check_builder(build_loss):
     )
 
 
-def take_outputs(found):
+def take_outputs(found) -> tuple[tf.Tensor, dict[str, tf.Tensor] | None] | None:
   """Returns (loss, outputs or None) of what build_loss() gives.
 
   Raises:
@@ -148,7 +152,7 @@ def take_outputs(found):
   )
 
 
-def check_loss(loss):
+def check_loss(loss: tf.Tensor | None) -> None:
   """Raises cli.UsageError if `loss` is not one number to minimize."""
   is_float = isinstance(loss, tf.Tensor) and loss.dtype.is_floating
   if not (is_float and loss.shape.rank in (0, None)):
@@ -158,7 +162,7 @@ def check_loss(loss):
     )
 
 
-def check_session(last_step, hooks):
+def check_session(last_step: float | str, hooks) -> None:
   """Raises cli.UsageError if session() cannot end or has no list of hooks."""
   if not isinstance(last_step, numbers.Integral | None):
     raise cli.UsageError(
@@ -178,7 +182,7 @@ def check_session(last_step, hooks):
       )
 
 
-def check_places(cluster):
+def check_places(cluster) -> None:
   """Raises cli.UsageError if a variable of all workers is on none of the ps.
 
   Each worker would have it for itself, and only the chief would initialise it:
@@ -194,7 +198,7 @@ def check_places(cluster):
       )
 
 
-def _describe(thing):
+def _describe(thing) -> str:
   if isinstance(thing, tf.Tensor):
     return f'a tensor of {thing.dtype.name} and shape {thing.shape}'
   return f'{type(thing).__name__}'

@@ -1,8 +1,11 @@
 """Turns what a script with a loop of its own raises into one line."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import traceback
+from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 
@@ -52,7 +55,7 @@ _HINTS = {
 
 
 @contextlib.contextmanager
-def explained(script):
+def explained(script: str) -> Iterator[None]:
   """Turns an error that is the script's in the block into one line.
 
   An error of ours stays as it is.
@@ -83,7 +86,7 @@ def explained(script):
     raise cli.RunError('; '.join([f'{place}: {said}', *hints])) from error
 
 
-def describe_end(error, name, where):
+def describe_end(error, name: str, where: str) -> str:
   """Returns why a worker makes no more steps, in one line (str).
 
   Args:
@@ -101,7 +104,7 @@ def describe_end(error, name, where):
   return f'{CHIEF} has ended the training {where}'
 
 
-def _locate_op(op, script):
+def _locate_op(op: tf.Operation, script: str) -> str:
   """Returns where the script made `op`, or None if we made it."""
   places = (
     _locate(origin.traceback or (), script)
@@ -110,7 +113,7 @@ def _locate_op(op, script):
   return next(filter(None, places), None)
 
 
-def _locate(frames, script):
+def _locate(frames, script: str) -> str | None:
   """Returns 'mine.py:7, in train()' if the last caller is not one of ours."""
   for frame in reversed(frames):
     path = os.path.realpath(frame.filename)

@@ -14,6 +14,11 @@
 until the workers are done.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import distmnist.runtime  # TensorFlow, quiet and in graph mode.
 
 # isort: split
@@ -63,7 +68,7 @@ class Context:
       part of the feed and the chief's test examples; None if there are none.
   """
 
-  def __init__(self, cluster, folder):
+  def __init__(self, cluster, folder: str | None) -> None:
     """Starts the server of this task.
 
     Args:
@@ -88,7 +93,7 @@ class Context:
       _load(folder, split) if folder else None for split in ('train', 'test')
     )
 
-  def device_setter(self):
+  def device_setter(self) -> str:
     """Returns what puts variables on the ps, in turn, for tf.device."""
     if 'ps' not in self.cluster_spec:
       return ''
@@ -98,7 +103,7 @@ class Context:
     )
 
 
-def main():
+def main() -> None:
   cluster = role_flags.from_flags()
   # Before the server starts its threads, which would otherwise get the signal.
   is_ps = cluster.job_name == 'ps'
@@ -130,7 +135,7 @@ def main():
     _write(logdirs.from_flags(), function, result)
 
 
-def _write(logdir, function, result):
+def _write(logdir: str, function: Callable[..., Any], result) -> None:
   """Writes what the chief's function returned where the agent finds it."""
   try:
     content = json.dumps({'result': result})
@@ -149,7 +154,7 @@ def _write(logdir, function, result):
     file.write(content)
 
 
-def _load(folder, split):
+def _load(folder: str, split: str):
   found = array_folder.load(folder, split)
   if found is None:
     return None

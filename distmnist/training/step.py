@@ -6,9 +6,12 @@ is divided by what counts in a batch, as by a mask, that mean and the one over
 workers in lock-step are weighed by this (problem.BatchLoss.weight).
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -78,7 +81,7 @@ class Step(NamedTuple):
   moved_by: dict
 
 
-def make_global_step(cluster):
+def make_global_step(cluster) -> Callable[..., Any] | str:
   """Makes the global step, which is the first variable of a training's graph.
 
   What is built before the loss, such as `preprocess`, may use it.
@@ -98,10 +101,10 @@ def build_step(
   strategy,
   problem,
   slices,
-  epochs_per_update=1.0,
+  epochs_per_update: float = 1.0,
   dealing=None,
-  placement=None,
-):
+  placement: Callable[..., Any] | str | None = None,
+) -> Step | None:
   """Builds the Step of a worker.
 
   Args:
@@ -115,7 +118,9 @@ def build_step(
     placement: what `make_global_step` gave, if it was called before.
   """
 
-  def build_loss(state):
+  def build_loss(
+    state: model_state.ModelState,
+  ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     loss, metrics, weight = _build_slices(cluster, problem, slices, state)
     strategy.weigh_by(weight)
     return loss, metrics
@@ -136,14 +141,14 @@ def build_step(
 def build_step_of(
   cluster,
   strategy,
-  build_loss,
-  epochs_per_update=1.0,
+  build_loss: Callable[..., Any],
+  epochs_per_update: float = 1.0,
   dealing=None,
-  batches_per_loss=1,
-  placement=None,
-  build_rate=None,
+  batches_per_loss: int = 1,
+  placement: Callable[..., Any] | str | None = None,
+  build_rate: Callable[..., Any] | None = None,
   groups=(),
-):
+) -> Step | None:
   """Builds the Step of a worker around any function that builds its loss.
 
   Args:
@@ -220,7 +225,7 @@ def build_step_of(
   )
 
 
-def _check_is_marked(strategy, table, average):
+def _check_is_marked(strategy, table: dispatcher.Table | None, average) -> None:
   rule = f'{type(strategy).__name__}.minimize does not call mark_done'
   if table and not table.is_marked:
     raise NotImplementedError(
@@ -231,7 +236,7 @@ def _check_is_marked(strategy, table, average):
 
 
 @contextlib.contextmanager
-def _open_center(cluster, strategy):
+def _open_center(cluster, strategy) -> Iterator[None]:
   """The scope in which a model gets its variables from the rule."""
   sharded = sharding.sharded_by_flags(cluster.num_ps, strategy.max_shard_bytes)
   with (
@@ -249,7 +254,7 @@ def _open_variables():
   time, nor be a worker's copy.
   """
 
-  def get(getter, *args, **kwargs):
+  def get(getter: Callable[..., Any], *args, **kwargs):
     kwargs['use_resource'] = True
     if sparse_table.TABLES in (kwargs.get('collections') or ()):
       return getter(*args, **kwargs)  # Its rows are: nn/embeddings.py.
@@ -258,7 +263,9 @@ def _open_variables():
   return tf.variable_scope(tf.get_variable_scope(), custom_getter=get)
 
 
-def _build_slices(cluster, problem, slices, state):
+def _build_slices(
+  cluster, problem, slices, state: model_state.ModelState
+) -> tuple[tf.Tensor, dict[str, tf.Tensor], None]:
   """Builds the model once per slice; each starts when the previous one ends.
 
   Args:
@@ -296,7 +303,9 @@ def _build_slices(cluster, problem, slices, state):
   )
 
 
-def _build_towers(cluster, problem, batch):
+def _build_towers(
+  cluster, problem, batch: split_lib.Split | tuple[tf.Tensor, ...]
+) -> tuple[tf.Tensor, dict[str, tf.Tensor], None]:
   """Builds the model once per device; each takes its part of the batch.
 
   All read the same variables, which are pulled once; the gradient of their mean
@@ -348,7 +357,9 @@ def _build_towers(cluster, problem, batch):
   )
 
 
-def _build_outputs(problem, x):
+def _build_outputs(
+  problem, x: dict[str, tf.Tensor] | tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor | None]:
   """Builds the model for training.
 
   Returns:
@@ -363,7 +374,7 @@ def _build_outputs(problem, x):
   return outputs, sums.add_up([tf.cast(p, tf.float32) for p in penalties])
 
 
-def _take_losses():
+def _take_losses() -> list[tf.Tensor]:
   """Returns the losses in the graph's collections, and empties them.
 
   So each counts once, even if loss() adds up what the collections hold.
@@ -375,7 +386,9 @@ def _take_losses():
   return taken
 
 
-def _penalise(getter, name, *args, **kwargs):
+def _penalise(
+  getter: Callable[..., Any], name: str, *args, **kwargs
+) -> tf.Tensor | tf.Variable:
   """Applies a regularizer to the value that the model computes with.
 
   That value has a gradient; the center's variable has none under any strategy.
@@ -387,14 +400,16 @@ def _penalise(getter, name, *args, **kwargs):
   return given
 
 
-def _average_each(means):
+def _average_each(means: list[dict[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
   """Returns {name: mean} of a list of {name: tensor}."""
   return {
     name: sums.build_mean([mean[name] for mean in means]) for name in means[0]
   }
 
 
-def _cut(batch, num_parts):
+def _cut(
+  batch: split_lib.Split | tuple[tf.Tensor, ...], num_parts: int
+) -> list[split_lib.Split | tuple[tf.Tensor, tf.Tensor]]:
   """Returns the list of the parts of a nest of tensors [n, ...]."""
   cut = [tf.split(tensor, num_parts) for tensor in tf.nest.flatten(batch)]
   return [

@@ -6,6 +6,8 @@ no step. They are fed as initial values, so whatever a rule derives from those
 has a checkpoint of its own, nothing reads the other model again.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import logging
@@ -124,7 +126,7 @@ def give(variables: list[tf.Variable]) -> None:
 
 def _load(
   specs: dict[str, tuple[list[int], tf.DType]], kinds: dict[str, str]
-) -> tuple[dict[str, Any], dict[str, 'StoredRows']]:
+) -> tuple[dict[str, Any], dict[str, StoredRows]]:
   """Returns what takes its values; says which that is.
 
   All are read from one checkpoint: the other run may go on meanwhile.
@@ -142,7 +144,7 @@ def _load(
   """
   made = {table + part for table in kinds for part in _TABLE_PARTS}
 
-  def is_same(shape, other, name):
+  def is_same(shape: list[int], other: list[int], name: str) -> bool:
     # Its rows are given by key: it may have room for more of them, or fewer.
     return shape == other or (name in made and shape[1:] == other[1:])
 
@@ -191,7 +193,7 @@ class StoredRows:
 
   def __init__(
     self, path: str, reader: checkpoint_reader.Reader, table: str, kind: str
-  ):
+  ) -> None:
     """
     Args:
       path: of the checkpoint.
@@ -307,7 +309,7 @@ def _choose_values(names: Iterable[str]) -> list[str]:
   """Returns the names without slots and other things of an optimizer."""
   known = {*names}
 
-  def is_beside(name):
+  def is_beside(name: str) -> bool:
     parts = name.split('/')
     starts = ('/'.join(parts[:i]) for i in range(1, len(parts)))
     return parts[-1] in _OF_OPTIMIZERS or any(s in known for s in starts)

@@ -1,5 +1,7 @@
 """The graph of a worker, its checks, and what is fed to and fetched from it."""
 
+from __future__ import annotations
+
 import logging
 from typing import Any, NamedTuple
 
@@ -36,7 +38,7 @@ class WorkerGraph(NamedTuple):
   examples: Any
 
 
-def build(task, choice, train_split, seed):
+def build(task, choice, train_split, seed: int) -> WorkerGraph | None:
   """Builds the WorkerGraph in the default graph, and logs what moves.
 
   Args:
@@ -76,7 +78,9 @@ def build(task, choice, train_split, seed):
   return WorkerGraph(step, warmup, batches.fed, train_split)
 
 
-def make_source(task, plan, graph, history, seed):
+def make_source(
+  task, plan: schedule.Plan, graph: WorkerGraph, history, seed: int
+) -> batch_source.BatchSource:
   """Returns the batch_source.BatchSource of this worker."""
   return batch_source.BatchSource(
     plan.dealing,
@@ -88,7 +92,9 @@ def make_source(task, plan, graph, history, seed):
   )
 
 
-def make_steps(source, graph, has_summaries, pace=None):
+def make_steps(
+  source: batch_source.BatchSource | None, graph, has_summaries: bool, pace=None
+) -> tuple[fused_steps.Steps, dict[str, int]]:
   """Returns what runs a worker's steps, and the metrics that never change.
 
   Args:
@@ -135,7 +141,7 @@ def split_metrics(
   return tensors, {n: x for n, x in metrics.items() if isinstance(x, int)}
 
 
-def _describe(task, choice, step):
+def _describe(task, choice, step: step_lib.Step) -> None:
   """Logs what is where and what moves; checks that the center is on ps.
 
   Raises:
@@ -166,7 +172,7 @@ def _describe(task, choice, step):
       _log.info(caveat)
 
 
-def describe_groups(step):
+def describe_groups(step: step_lib.Step) -> list[str]:
   """Returns the lines (list of str) on what moves which variables."""
   moved = {}
   for name, text in step.moved_by.items():
@@ -174,7 +180,7 @@ def describe_groups(step):
   return [f'{text}: {groups.shorten(names)}' for text, names in moved.items()]
 
 
-def describe_task(task, choice):
+def describe_task(task, choice) -> str:
   """Returns the line (str) that a worker logs when it starts."""
   cluster, plan = task.cluster, choice.plan
   return (

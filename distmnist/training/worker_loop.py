@@ -1,5 +1,7 @@
 """What a worker does around each step: the hooks of its session, in order."""
 
+from __future__ import annotations
+
 import logging
 import math
 import time
@@ -138,7 +140,9 @@ class WorkerLoop:
     hooks: list of SessionRunHook.
   """
 
-  def __init__(self, task, choice, graph, folder, console):
+  def __init__(
+    self, task, choice, graph: worker_graph.WorkerGraph, folder, console
+  ) -> None:
     """
     Args:
       task: task.Task, already serving.
@@ -153,7 +157,7 @@ class WorkerLoop:
     self._folder = folder
     self._console = console
 
-  def build(self, seed, judges):
+  def build(self, seed: int, judges) -> None:
     """Builds `scaffold` and `hooks`; the default graph is still open.
 
     Args:
@@ -221,7 +225,7 @@ class WorkerLoop:
     )
     server_lib.log_placement(tf.get_default_graph())
 
-  def _make_pace(self):
+  def _make_pace(self) -> run_length.Pace:
     """Returns the run_length.Pace of a worker, for --steps_per_run=auto.
 
     None under a rule that would lose what its copies have of their own, as they
@@ -246,7 +250,9 @@ class WorkerLoop:
     )
     return run_length.Pace(marks, strategy.agreement)
 
-  def _make_stop_hook(self, steps, source, saves):
+  def _make_stop_hook(
+    self, steps, source, saves: save_hook.SaveHook
+  ) -> stop_hook.StopHook:
     task, choice = self._task, self._choice
     loss_check = divergence.LossCheck(
       choice.problem,
@@ -269,7 +275,9 @@ class WorkerLoop:
       metrics=task.metrics,
     )
 
-  def _make_telemetry(self, steps, constants, source):
+  def _make_telemetry(
+    self, steps, constants: dict[str, int], source
+  ) -> telemetry_hook.TelemetryHook:
     task, choice, folder = self._task, self._choice, self._folder
     self._progress = progress.Progress(
       *(self._stats, steps, constants, source, self._console),
@@ -284,12 +292,12 @@ class WorkerLoop:
       )
     return make_telemetry(task, folder, self._stats, self._progress, traced)
 
-  def tell_chief(self):
+  def tell_chief(self) -> None:
     """Sends the chief this worker's stats, once the session is closed."""
     if not (self._task.cluster.is_chief or self._task.stop.is_requested):
       self._others.send_stats(self._stats)
 
-  def report(self, start):
+  def report(self, start: float) -> None:
     """Logs how the run ended; the chief evaluates and writes the report.
 
     Args:
@@ -302,7 +310,13 @@ class WorkerLoop:
       self._chief.report(self._stats, self._end.workers, self._progress, start)
 
 
-def make_telemetry(task, folder, stats, progress, traced=None):
+def make_telemetry(
+  task,
+  folder,
+  stats: report.WorkerStats,
+  progress: progress.Progress,
+  traced=None,
+) -> telemetry_hook.TelemetryHook:
   """Returns the TelemetryHook of a worker, whose samples it fills.
 
   Args:
@@ -314,7 +328,7 @@ def make_telemetry(task, folder, stats, progress, traced=None):
   """
   task_metrics.follow_worker(task, stats, progress)
 
-  def check_folder():
+  def check_folder() -> None:
     if folder.path and not task.cluster.is_chief:
       consistency.check_logdir(task.watchdog, folder.path)
 
@@ -324,7 +338,7 @@ def make_telemetry(task, folder, stats, progress, traced=None):
   )
 
 
-def log_stop(progress):
+def log_stop(progress: progress.Progress) -> None:
   """Logs where a worker has stopped on request, by its progress.Progress."""
   step = progress.final_step
   where = 'before the first step' if step is None else f'at step {step}'
@@ -339,7 +353,7 @@ class RuleState:
     saver: table_saver.TableSaver.
   """
 
-  def __init__(self, task, strategy):
+  def __init__(self, task, strategy) -> None:
     """
     Args:
       task: task.Task, already serving.
@@ -359,7 +373,7 @@ class RuleState:
     """Whether the whole center is from one update; see strategy.CenterHook."""
     return strategy_lib.is_whole(self.hooks, session)
 
-  def make_liveness(self):
+  def make_liveness(self) -> liveness.LivenessHook:
     """Returns the LivenessHook of its worker."""
     member = strategy_lib.find_member(self.hooks)
     return liveness.LivenessHook(

@@ -4,14 +4,18 @@ As constants they could make a GraphDef of 100 MB, too large to send to a ps: so
 the initializers are zeros, and the values are fed when they run.
 """
 
+from __future__ import annotations
+
 import types
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record, tf_internals
 
 
-def give(name, load):
+def give(name: str, load: Callable[..., Any]) -> None:
   """Gives the variable `name` of the default graph its initial value.
 
   Args:
@@ -21,7 +25,7 @@ def give(name, load):
   graph_record.current().initial_values.append((name, load))
 
 
-def give_first(load):
+def give_first(load: Callable[..., Any]) -> None:
   """Gives variables their values in a run that begins, in place of any others.
 
   Args:

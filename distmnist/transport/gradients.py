@@ -1,5 +1,7 @@
 """The gradients of a step: which variables they move, and as which tensors."""
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
@@ -29,7 +31,7 @@ def find_moved(pairs):
   return moved
 
 
-def make_dense(gradient):
+def make_dense(gradient) -> tf.Tensor | None:
   """Returns a gradient as one tensor, also that of rows from tf.gather.
 
   Args:

@@ -27,6 +27,8 @@ The changes are contributions to the round: see exchange/rounds/state_means.py.
 Without a ps each worker has its own variables, and the chief's are saved.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -58,7 +60,7 @@ class ModelState:
     local_variables: list of tf.Variable, what is made here on the worker.
   """
 
-  def __init__(self, cluster, is_lock_step):
+  def __init__(self, cluster, is_lock_step: bool) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -72,11 +74,11 @@ class ModelState:
     self._left = {}
     self._taken = None
 
-  def activate(self):
+  def activate(self) -> None:
     """Makes models built in the default graph from now on use this object."""
     graph_record.current().model_state = self
 
-  def copy(self, variable):
+  def copy(self, variable: tf.Variable) -> tf.Variable:
     """Returns the worker's copy of `variable`, or `variable` without a ps."""
     if not self._cluster.num_ps:
       return variable
@@ -87,19 +89,19 @@ class ModelState:
       )
     return self._copies[name]
 
-  def read(self, variable):
+  def read(self, variable: tf.Variable) -> tf.Tensor:
     """Returns the value to compute with, a tensor; see `begin_slice`."""
     left = self._left.get(variable.op.name)
     return tf.convert_to_tensor(self.copy(variable)) if left is None else left
 
-  def begin_slice(self):
+  def begin_slice(self) -> None:
     """Makes the next slice of a batch start from what the last one left."""
     for name, (variable, values) in self._changes.items():
       with tf.device(self.copy(variable).device):
         self._left[name] = _build_mean(values)
     self._changes = {}
 
-  def change(self, variable, value):
+  def change(self, variable: tf.Variable, value: tf.Tensor) -> None:
     """Makes a step leave `value` in the copy of `variable`.
 
     Args:
@@ -122,7 +124,7 @@ class ModelState:
       ]
     return self._taken
 
-  def build_updates(self):
+  def build_updates(self) -> None:
     """Adds the updates given to `change` to the collection UPDATE_OPS.
 
     Raises:
@@ -148,7 +150,7 @@ class ModelState:
       left = copy.assign(_build_mean(values), read_value=False)
     return Change(variable, copy, pulled, left)
 
-  def _build_own_updates(self):
+  def _build_own_updates(self) -> list[tf.Operation]:
     """Returns the updates of a step that is in no round, a list of ops."""
     updates, groups = [], {}
     for variable, values in self._changes.values():
@@ -165,7 +167,7 @@ class ModelState:
         updates.append(_exchange_one(*each))
     return updates + [_exchange_floats(x) for x in groups.values()]
 
-  def _make_local(self, value, name):
+  def _make_local(self, value: tf.Tensor, name: str) -> tf.Variable:
     with tf.device(self._cluster.compute_device):
       variable = tf.Variable(
         value,
@@ -178,7 +180,9 @@ class ModelState:
     return variable
 
 
-def _exchange_floats(group):
+def _exchange_floats(
+  group: list[tuple[tf.Tensor | tf.Variable, ...]],
+) -> tf.Operation:
   """Returns the op that moves centers and copies, as the top of this file says.
 
   Args:
@@ -217,7 +221,9 @@ def _exchange_floats(group):
     )
 
 
-def _exchange_one(variable, copy, new):
+def _exchange_one(
+  variable: tf.Variable, copy: tf.Variable, new: tf.Tensor
+) -> tf.Operation:
   """Returns the op that moves the center of a number that is no float."""
   send = _send_bool if new.dtype.is_bool else _send
   sent = send(variable, new, copy)
@@ -228,7 +234,9 @@ def _exchange_one(variable, copy, new):
     return copy.assign(now, read_value=False)
 
 
-def _send(variable, new, copy):
+def _send(
+  variable: tf.Variable, new: tf.Tensor, copy: tf.Variable
+) -> tf.Operation:
   """Returns the op that moves the center by b - a."""
   with tf.device(copy.device):
     change = new - copy.read_value()
@@ -236,7 +244,9 @@ def _send(variable, new, copy):
     return variable.assign_add(change, read_value=False)
 
 
-def _send_bool(variable, new, copy):
+def _send_bool(
+  variable: tf.Variable, new: tf.Tensor, copy: tf.Variable
+) -> tf.Operation:
   """Returns the op by which the center becomes b where that differs from a."""
   with tf.device(copy.device):
     differs = tf.not_equal(new, copy.read_value())
@@ -247,7 +257,7 @@ def _send_bool(variable, new, copy):
     return variable.assign(tf.where(differs, new, now), read_value=False)
 
 
-def _build_kept(new, copy):
+def _build_kept(new: tf.Tensor, copy: tf.Variable) -> tf.Tensor:
   """Returns db/da by entry, from 0 to 1; see the top of this file.
 
   Args:
@@ -260,14 +270,14 @@ def _build_kept(new, copy):
   return tf.clip_by_value(kept, 0, 1)
 
 
-def _build_mean(values):
+def _build_mean(values: list[tf.Tensor]) -> tf.Tensor:
   """Returns the mean of the towers' values; of whole numbers, the first."""
   if len(values) > 1 and values[0].dtype.is_floating:
     return sums.build_mean(values)
   return values[0]
 
 
-def read(variable):
+def read(variable: tf.Variable) -> tf.Tensor:
   """Returns the value of `variable` that a model computes with, a tensor.
 
   In a training graph that is the worker's copy, elsewhere the variable.
@@ -276,7 +286,7 @@ def read(variable):
   return found.read(variable) if found else tf.convert_to_tensor(variable)
 
 
-def change(variable, value):
+def change(variable: tf.Variable, value: tf.Tensor) -> None:
   """Makes a training step leave `value` in the place of `variable`.
 
   Does nothing outside a training graph.

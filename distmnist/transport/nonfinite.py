@@ -11,6 +11,8 @@ rounded again, and that of bfloat16 in any dtype: such a mean is checked before
 it is applied.
 """
 
+from __future__ import annotations
+
 import logging
 import time
 
@@ -25,7 +27,7 @@ _log = logging.getLogger(__name__)
 _LOOK_SECS = 5.0
 
 
-def guard(tensor, worker):
+def guard(tensor: tf.Tensor, worker: int) -> tf.Tensor:
   """Returns `tensor`, or zeros if it is not finite.
 
   Args:
@@ -41,7 +43,7 @@ def guard(tensor, worker):
       is_finite = _are_finite(tensor)
   name, place = _note_queue(tensor.device, worker)
 
-  def make_zeros():
+  def make_zeros() -> tf.Tensor:
     with tf.device(place):
       counted = _build_queue(name).enqueue(True)
     with tf.control_dependencies([counted]):
@@ -52,7 +54,7 @@ def guard(tensor, worker):
     return tf.cond(is_finite, lambda: tf.identity(tensor), make_zeros)
 
 
-def check_mean(mean, worker):
+def check_mean(mean: tf.Tensor, worker: int) -> tf.Tensor:
   """Returns a mean of 16 bits, or zeros if it is not finite; others as is.
 
   In an all-reduce all workers have the same bits, and decide alike. There is no
@@ -80,7 +82,7 @@ def check_mean(mean, worker):
     )
 
 
-def _note_queue(device, worker):
+def _note_queue(device: str, worker: int) -> tuple[str, str]:
   """Returns (name, device) of a queue that counts messages on `device`."""
   noted = graph_record.current().messages
   name = f'nonfinite/{worker}/{len(noted)}'
@@ -89,15 +91,15 @@ def _note_queue(device, worker):
   return name, place
 
 
-def _are_finite(tensor):
+def _are_finite(tensor: tf.Tensor) -> tf.Tensor:
   return tf.reduce_all(tf.math.is_finite(tensor))
 
 
-def _build_queue(name):
+def _build_queue(name: str):
   return tf.FIFOQueue(-1, tf.bool, (), shared_name=name)
 
 
-def _find_cpu(device):
+def _find_cpu(device: str) -> str:
   """Returns the CPU beside `device`, a str: no queue can be on a GPU."""
   if not device:
     return device
@@ -108,7 +110,7 @@ def _find_cpu(device):
 class Counter:
   """Counts the pushes with numbers that were not finite, and logs them."""
 
-  def __init__(self, stats):
+  def __init__(self, stats) -> None:
     """
     Args:
       stats: report.WorkerStats; its nonfinite_pushes is filled in.
@@ -116,7 +118,7 @@ class Counter:
     self._stats = stats
     self._next_look = None
 
-  def build(self):
+  def build(self) -> None:
     """Builds what counts them, once the graph of a step is complete."""
     self._drain = []
     for name, device in graph_record.current().messages:
@@ -124,7 +126,7 @@ class Counter:
         queue = _build_queue(name)
         self._drain.append(tf.size(queue.dequeue_many(queue.size())))
 
-  def look_if_due(self, session):
+  def look_if_due(self, session) -> None:
     """Counts those since the last look, some seconds after it."""
     now = time.monotonic()
     if self._next_look is None:
@@ -133,7 +135,7 @@ class Counter:
       self._next_look = now + _LOOK_SECS
       self.look(session)
 
-  def look(self, session):
+  def look(self, session: tf.Session) -> None:
     """Counts those since the last look."""
     # Each message of a push has its own count; the largest stands for pushes.
     number = int(max(session.run(self._drain), default=0))

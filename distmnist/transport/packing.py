@@ -5,10 +5,12 @@ front of them what is small takes as many rows of their width as it needs. The
 parts of such a tensor are cut out without a copy.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 
-def pack(tensors):
+def pack(tensors: list[tf.Tensor]) -> tf.Tensor:
   """Returns tensors of one dtype as one.
 
   Args:
@@ -25,7 +27,7 @@ def pack(tensors):
   return tf.concat([tf.reshape(flat, [-1, width]), last], 0)
 
 
-def unpack(packed, tensors):
+def unpack(packed: tf.Tensor, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
   """Returns a list like `tensors`, from what `pack` made of them."""
   *small, last = tensors
   if not small:
@@ -41,7 +43,9 @@ def unpack(packed, tensors):
   return [*split_like(flat, small), rest]
 
 
-def flatten(tensors, dtype=None):
+def flatten(
+  tensors: list[tf.Tensor], dtype: tf.DType | None = None
+) -> tf.Tensor:
   """Returns all elements of `tensors` as one tensor of shape [size].
 
   Args:
@@ -53,7 +57,9 @@ def flatten(tensors, dtype=None):
   return tf.concat(flat, 0) if len(flat) > 1 else flat[0]
 
 
-def split_like(flat, tensors):
+def split_like(
+  flat: tf.Tensor, tensors: list[tf.Tensor | tf.Variable]
+) -> list[tf.Tensor]:
   """Returns `flat` split into the shapes and dtypes of `tensors`, a list."""
   parts = [flat]
   if len(tensors) > 1:

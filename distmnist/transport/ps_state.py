@@ -5,18 +5,20 @@ with their ps. All ops are placed on the current device, which is to be the one
 where the table or the variable was made.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 
 class Table:
   """A hash table from int64 to int64, empty at first."""
 
-  def __init__(self, shared_name):
+  def __init__(self, shared_name: str) -> None:
     self._table = tf.raw_ops.MutableHashTableV2(
       key_dtype=tf.int64, value_dtype=tf.int64, shared_name=shared_name
     )
 
-  def find(self, keys, default):
+  def find(self, keys, default: int | tf.Tensor) -> tf.Tensor:
     """Returns the values of `keys`, int64, in the same shape.
 
     Args:
@@ -29,7 +31,7 @@ class Table:
       default_value=tf.convert_to_tensor(default, tf.int64),
     )
 
-  def insert(self, keys, values):
+  def insert(self, keys, values: int | tf.Tensor) -> tf.Operation:
     """Returns the op that gives `keys` new values; arguments as of `find`."""
     return tf.raw_ops.LookupTableInsertV2(
       table_handle=self._table,
@@ -37,11 +39,11 @@ class Table:
       values=tf.convert_to_tensor(values, tf.int64),
     )
 
-  def remove(self, keys):
+  def remove(self, keys: tf.Tensor) -> tf.Operation:
     """Returns the op that removes `keys`, int64 [n]."""
     return tf.raw_ops.LookupTableRemoveV2(table_handle=self._table, keys=keys)
 
-  def replace_all(self, keys, values):
+  def replace_all(self, keys: tf.Tensor, values: tf.Tensor) -> tf.Operation:
     """Returns the op after which only `keys`, int64 [n], are there."""
     return tf.raw_ops.LookupTableImportV2(
       table_handle=self._table, keys=keys, values=values
@@ -51,40 +53,42 @@ class Table:
 class Variable:
   """A variable, to be assigned before anything else is done with it."""
 
-  def __init__(self, dtype, shape, shared_name):
+  def __init__(
+    self, dtype: tf.DType, shape: list[int], shared_name: str
+  ) -> None:
     self._dtype = dtype
     self._handle = tf.raw_ops.VarHandleOp(
       dtype=dtype, shape=shape, shared_name=shared_name
     )
 
-  def read(self):
+  def read(self) -> tf.Tensor:
     return tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=self._dtype)
 
-  def assign(self, value):
+  def assign(self, value) -> tf.Operation:
     """Returns the op that sets all of it; `value` is a tensor or a number."""
     return tf.raw_ops.AssignVariableOp(
       resource=self._handle, value=tf.convert_to_tensor(value, self._dtype)
     )
 
-  def add(self, value):
+  def add(self, value) -> tf.Operation:
     """Returns the op that adds to all of it."""
     return tf.raw_ops.AssignAddVariableOp(
       resource=self._handle, value=tf.convert_to_tensor(value, self._dtype)
     )
 
-  def gather(self, rows):
+  def gather(self, rows: tf.Tensor) -> tf.Tensor:
     """Returns its rows at `rows`, an int64 tensor of any shape."""
     return tf.raw_ops.ResourceGather(
       resource=self._handle, indices=rows, dtype=self._dtype
     )
 
-  def scatter(self, rows, values):
+  def scatter(self, rows: tf.Tensor, values: tf.Tensor) -> tf.Operation:
     """Returns the op that sets rows; `values` is one for each, or a scalar."""
     return tf.raw_ops.ResourceScatterUpdate(
       resource=self._handle, indices=rows, updates=values
     )
 
-  def scatter_add(self, rows, values):
+  def scatter_add(self, rows: tf.Tensor, values: tf.Tensor) -> tf.Operation:
     """Returns the op that adds to rows; `values` as of `scatter`."""
     return tf.raw_ops.ResourceScatterAdd(
       resource=self._handle, indices=rows, updates=values

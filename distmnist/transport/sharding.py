@@ -6,7 +6,11 @@ shards. A variable whose shards would be tiny stays whole, as each shard costs a
 message per step. Checkpoints do not depend on any of this.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -47,7 +51,9 @@ _FIXED_BYTES = 8 << 10
 _MIN_MAX_BYTES = 256 << 10
 
 
-def make_partitioner(num_ps, kind='fixed', min_bytes=0, max_bytes=None):
+def make_partitioner(
+  num_ps: int, kind: str = 'fixed', min_bytes: int = 0, max_bytes=None
+) -> Callable[..., Any] | None:
   """Returns a partitioner for tf.variable_scope, or None for no cuts.
 
   Args:
@@ -60,7 +66,7 @@ def make_partitioner(num_ps, kind='fixed', min_bytes=0, max_bytes=None):
   if kind == 'none' or not num_ps or (num_ps < 2 and not max_bytes):
     return None
 
-  def partition(shape, dtype):
+  def partition(shape: tf.TensorShape, dtype: tf.DType) -> list[int]:
     num_bytes = shape.num_elements() * dtype.size
     num_shards = num_ps
     if kind == 'fixed' and max_bytes:
@@ -80,7 +86,7 @@ def make_partitioner(num_ps, kind='fixed', min_bytes=0, max_bytes=None):
   return partition
 
 
-def find_axis(shape, num_ps):
+def find_axis(shape: list[int], num_ps: int) -> int | None:
   """Returns the axis to cut for `num_ps` shards, None if there is none.
 
   Args:
@@ -94,7 +100,9 @@ def find_axis(shape, num_ps):
   return 0 if is_even else shape.index(max(shape))
 
 
-def sharded(num_ps, kind='fixed', min_bytes=0, max_bytes=None):
+def sharded(
+  num_ps: int, kind: str = 'fixed', min_bytes: int = 0, max_bytes=None
+):
   """The variable scope in which a model's variables are cut into shards."""
   return tf.variable_scope(
     tf.get_variable_scope(),
@@ -103,7 +111,9 @@ def sharded(num_ps, kind='fixed', min_bytes=0, max_bytes=None):
   )
 
 
-def _get_whole_if_empty(getter, name, *args, **kwargs):
+def _get_whole_if_empty(
+  getter: Callable[..., Any], name: str, *args, **kwargs
+) -> tf.Tensor | tf.Variable:
   """Calls `getter`; without a partitioner where there is nothing to cut.
 
   TensorFlow refuses even a single shard of a variable with no element.
@@ -116,13 +126,13 @@ def _get_whole_if_empty(getter, name, *args, **kwargs):
   return getter(name, *args, **kwargs)
 
 
-def sharded_by_flags(num_ps, max_bytes=None):
+def sharded_by_flags(num_ps: int, max_bytes: int | None = None):
   """As `sharded`, by flags; `max_bytes` is the rule's wish, an int or None."""
   max_bytes = max_bytes_from_flags(max_bytes)
   return sharded(num_ps, _PARTITIONER.value, _FIXED_BYTES, max_bytes)
 
 
-def max_bytes_from_flags(wish):
+def max_bytes_from_flags(wish: int | None) -> int | None:
   """Returns the most bytes of a shard, an int; None for any, or the `wish`."""
   if _MAX_SHARD_MIB.value is None:
     return wish
@@ -136,10 +146,10 @@ class LeastBytes:
   called for slots, which sit beside their variable.
   """
 
-  def __init__(self, num_ps):
+  def __init__(self, num_ps: int) -> None:
     self._held = [0] * num_ps
 
-  def __call__(self, op):
+  def __call__(self, op: tf.Operation) -> int:
     """Returns the task index of the ps for the op of a variable or a table."""
     index = self._held.index(min(self._held))
     # A table starts empty, and its size is not known.
@@ -150,12 +160,12 @@ class LeastBytes:
     return index
 
 
-def ps_strategy_from_flags(num_ps):
+def ps_strategy_from_flags(num_ps: int) -> LeastBytes | None:
   """Returns the ps_strategy for replica_device_setter; None is round robin."""
   return LeastBytes(num_ps) if _PLACEMENT.value == 'balanced' else None
 
 
-def count_bytes_per_ps(variables, num_ps):
+def count_bytes_per_ps(variables: list[tf.Variable], num_ps: int) -> list[int]:
   """Returns how many bytes of `variables` each ps holds, a list of int."""
   held = [0] * num_ps
   for variable in variables:
@@ -165,7 +175,7 @@ def count_bytes_per_ps(variables, num_ps):
   return held
 
 
-def format_bytes_per_ps(variables, num_ps):
+def format_bytes_per_ps(variables: list[tf.Variable], num_ps: int) -> str:
   """Returns one line: what each ps holds, and the largest over the mean."""
   held = count_bytes_per_ps(variables, num_ps)
   mean = sum(held) / num_ps
@@ -174,7 +184,7 @@ def format_bytes_per_ps(variables, num_ps):
   return f'bytes held: {each}{spread}'
 
 
-def check_center_is_on_ps(variables):
+def check_center_is_on_ps(variables) -> None:
   """Checks that every center variable is on a ps, and thus shared.
 
   A variable built under a bare '/cpu:0' lands on each worker's own task, and

@@ -14,8 +14,11 @@ partitioned model cannot be built inside a partitioner's scope.
 The flags defined here are shared by several rules.
 """
 
+from __future__ import annotations
+
 import contextlib
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -112,7 +115,7 @@ class Strategy:
   needs_warmup = waits_for_all = takes_tables = False
   refuses_tables_with = needs_sgd = ''
 
-  def __init__(self, cluster):
+  def __init__(self, cluster) -> None:
     """Checks that the cluster fits the rule.
 
     Raises:
@@ -126,12 +129,12 @@ class Strategy:
     self.cluster = cluster
 
   @property
-  def pushes_per_step(self):
+  def pushes_per_step(self) -> int:
     """int, how many workers' pushes make a global step."""
     return self.batches_per_update // self.push_period
 
   @property
-  def steps_wait_for_others(self):
+  def steps_wait_for_others(self) -> bool:
     """bool, whether another worker that is slow may hold up a step."""
     meets_workers = not self.needs_ps or self.share_with_ps < 1
     return self.waits_for_all or self.pushes_per_step > 1 or meets_workers
@@ -156,7 +159,7 @@ class Strategy:
     """
     raise NotImplementedError
 
-  def mark_by(self, build_mark):
+  def mark_by(self, build_mark: Callable[..., Any]) -> None:
     """Has each push note that its batches are done; called before `minimize`.
 
     Args:
@@ -179,7 +182,9 @@ class Strategy:
     """
     self._batch_weight = weight
 
-  def mark_done(self, ops, has_moved=None):
+  def mark_done(
+    self, ops: list[str | tf.Operation], has_moved: tf.Tensor | None = None
+  ) -> list[str | tf.Operation]:
     """Returns `ops`, the list that ends a push, and the ops that follow it.
 
     Args:
@@ -190,13 +195,13 @@ class Strategy:
     done = weight_averages.move_after(ops, has_moved)
     return [*done, self._build_mark(ops)] if self._build_mark else done
 
-  def pause(self, session):
+  def pause(self, session) -> None:
     """Called when this worker waits for work; no other may wait for it."""
 
-  def resume(self, session):
+  def resume(self, session) -> None:
     """Called when a paused worker goes on."""
 
-  def hold_back(self, ops):
+  def hold_back(self, ops: list[tf.Operation | tf.Tensor]) -> None:
     """Makes a step's changes, `ops` and what they need, wait for all of it.
 
     Called once the step is built. A rule on whose workers all variables are
@@ -207,7 +212,7 @@ class Strategy:
       ops: list of ops or tensors: the train_op and the UPDATE_OPS.
     """
 
-  def gather(self, session):
+  def gather(self, session) -> None:
     """Returns once all workers have come here, without a ps.
 
     Called twice after the last step: the chief saves it in between. The loss of
@@ -229,7 +234,7 @@ class Strategy:
     del stop
     return []
 
-  def request_stop(self, run_context):
+  def request_stop(self, run_context) -> None:
     """Ends this worker's loop; a rule may want all workers to agree first."""
     run_context.request_stop()
 
@@ -244,24 +249,24 @@ class RunAgreement:
 
   secs, is_long = 0.0, False
 
-  def forget(self):
+  def forget(self) -> None:
     """Begins anew, in a new session."""
 
-  def vote(self, secs, is_long):
+  def vote(self, secs, is_long) -> None:
     """Says, in the run that begins, what this worker has for both."""
 
 
 class CenterHook(tf.train.SessionRunHook):
   """A hook of a rule that keeps something on the ps beside the center."""
 
-  def on_new_center(self, session):
+  def on_new_center(self, session) -> None:
     """Called once the center has been initialised or restored.
 
     No other worker has seen it yet, and none goes on before this returns. A
     chief that takes over a live center does not call it.
     """
 
-  def is_whole(self, session):
+  def is_whole(self, session: str) -> bool:
     """Returns whether all of the center is of the same update, a bool.
 
     Called before the first checkpoint of a life, and before the last one.
@@ -269,7 +274,7 @@ class CenterHook(tf.train.SessionRunHook):
     del session
     return True
 
-  def describe_wait(self):
+  def describe_wait(self) -> str:
     """Returns what a stuck step is waiting for, a str; '' if unknown.
 
     Called on each worker, from a separate thread, while the step is stuck.
@@ -316,24 +321,28 @@ def find_member(hooks):
   return next((h for h in hooks if isinstance(h, MemberHook)), None)
 
 
-def describe_wait(hooks):
+def describe_wait(hooks) -> str:
   """Returns what the CenterHooks among `hooks` say about a wait, a str."""
   texts = [h.describe_wait() for h in hooks if isinstance(h, CenterHook)]
   return '; '.join(filter(None, texts))
 
 
-def is_whole(hooks, session):
+def is_whole(hooks, session: str) -> bool:
   """Returns whether all CenterHooks in `hooks` call the center whole."""
   return all(h.is_whole(session) for h in hooks if isinstance(h, CenterHook))
 
 
-def read_after(variable, ops):
+def read_after(
+  variable: tf.Variable, ops: list[tf.Operation | tf.Tensor]
+) -> tf.Tensor:
   """Returns the value of `variable` once all `ops` have run."""
   with tf.control_dependencies(ops), tf.device(variable.device):
     return variable.read_value()
 
 
-def count_update(global_step, ops, read_step, mark_done=list):
+def count_update(
+  global_step: tf.Variable, ops, read_step: tf.Tensor, mark_done=list
+) -> tuple[tf.Tensor, tf.Tensor]:
   """Counts an update of the center once all `ops` have run.
 
   All of it, the constant 1 included, is on the device of the global_step: what
@@ -359,7 +368,7 @@ def count_update(global_step, ops, read_step, mark_done=list):
       return before + 1, before - read_step
 
 
-def _count(global_step):
+def _count(global_step: tf.Variable) -> tf.Tensor:
   """Adds 1 to the global step; returns what it was before."""
   if not wire.is_on_ps(global_step):
     # Nobody else counts, and it may be on a GPU, which has no such op as below.
@@ -374,12 +383,12 @@ def _count(global_step):
   )
 
 
-def count_bytes(variables):
+def count_bytes(variables: list[tf.Variable]) -> int:
   """Returns the total bytes of `variables`, an int."""
   return sum(v.shape.num_elements() * v.dtype.size for v in variables)
 
 
-def communication_period_from_flags(default):
+def communication_period_from_flags(default: int) -> int:
   """Returns --communication_period, or the rule's own `default`."""
   return _COMMUNICATION_PERIOD.value or default
 
@@ -390,6 +399,6 @@ def max_staleness_from_flags(default: int) -> int:
   return default if given is None else given
 
 
-def replicas_to_aggregate_from_flags(cluster):
+def replicas_to_aggregate_from_flags(cluster) -> int:
   """Returns --replicas_to_aggregate, or the number of workers."""
   return _REPLICAS_TO_AGGREGATE.value or cluster.num_workers

@@ -10,27 +10,29 @@ every run. tf.add_n begins with whichever input's memory it may reuse, which is
 of chance from three on, and Grappler makes one of a chain of additions.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 
-def choose_dtype(dtype):
+def choose_dtype(dtype: tf.DType) -> tf.DType:
   """Returns the tf.DType in which tensors of `dtype` are added up."""
   is_narrow = dtype.is_floating and dtype.size < tf.float32.size
   return tf.float32 if is_narrow else dtype.base_dtype
 
 
-def widen(tensor):
+def widen(tensor: tf.Tensor) -> tf.Tensor:
   """Returns a tensor in the dtype in which it is to be added up, or squared."""
   return tf.cast(tensor, choose_dtype(tensor.dtype))
 
 
-def add_up(tensors):
+def add_up(tensors: list[tf.Tensor]) -> tf.Tensor:
   """Returns the sum of a list of tensors of one shape, see `choose_dtype`."""
   wide = [widen(tensor) for tensor in tensors]
   return wide[0] + wide[1] if len(wide) == 2 else tf.reduce_sum(wide, 0)
 
 
-def build_mean(tensors, weights=None):
+def build_mean(tensors: list[tf.Tensor], weights=None) -> tf.Tensor:
   """Returns the mean of a list of float tensors of one shape and dtype.
 
   Args:

@@ -1,5 +1,7 @@
 """Ops for lists of variables, and variables saved as slices beside shards."""
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
@@ -9,12 +11,14 @@ from distmnist import tf_internals
 IN_PLACE = 'distmnist/in_place'
 
 
-def clear_all(variables):
+def clear_all(variables: list[tf.Variable]) -> tf.Operation:
   """Returns the op that sets `variables` to zeros."""
   return assign_all(variables, [tf.zeros(v.shape, v.dtype) for v in variables])
 
 
-def assign_all(variables, values):
+def assign_all(
+  variables: list[tf.Variable], values: list[tf.Tensor]
+) -> tf.Operation | None:
   """Returns the op that assigns values[i] to variables[i]."""
   return tf.group(
     *(
@@ -24,7 +28,10 @@ def assign_all(variables, values):
   )
 
 
-def add_all(variables, values):
+def add_all(
+  variables: list[tf.Variable] | tuple[tf.Variable, ...],
+  values: list[tf.Tensor] | tuple[tf.Tensor, ...],
+) -> tf.Operation | None:
   """Returns the op that adds values[i] to variables[i], in its dtype."""
   return tf.group(
     *(
@@ -34,7 +41,7 @@ def add_all(variables, values):
   )
 
 
-def save_as_slice_like(shard, variable):
+def save_as_slice_like(shard: tf.Variable, variable: tf.Variable) -> None:
   """Makes `variable` the slice of its whole that `shard` is of the center's."""
   if cut := tf_internals.get_slice(shard):
     # As slot_creator does for an optimizer's slots. The name contains the

@@ -17,6 +17,8 @@ ringmaster has thrown away moves a, too; an exchange of ad_psgd between two
 workers does not. Without a ps each worker has its own a.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record
@@ -34,7 +36,9 @@ class WeightAverages:
     is_moved: bool, whether an update of the center already moves them.
   """
 
-  def __init__(self, shards, decay, global_step):
+  def __init__(
+    self, shards: list[tf.Variable], decay: float, global_step: tf.Variable
+  ) -> None:
     """
     Args:
       shards: list of tf.Variable, the trained ones of the center.
@@ -50,7 +54,7 @@ class WeightAverages:
       self._totals = [_make_total(average) for average in self.variables]
     graph_record.current().averages.append(self)
 
-  def move_after(self, ops):
+  def move_after(self, ops: list[tf.Operation]) -> tf.Operation:
     """Returns the op that moves the averages once `ops` have run."""
     self.is_moved = True
     moves = []
@@ -73,7 +77,7 @@ class WeightAverages:
       return tf.group(*moves)
 
 
-def move_after(ops, has_moved=None):
+def move_after(ops, has_moved: tf.Tensor | None = None):
   """Returns `ops`, which end an update, and the ops that then move averages.
 
   Where a rule calls this more than once for an update, the first call counts.
@@ -95,7 +99,7 @@ def move_after(ops, has_moved=None):
   return [*ops, move]
 
 
-def _make_average(shard):
+def _make_average(shard: tf.Variable) -> tf.Variable:
   with tf.device(shard.device):
     average = tf.Variable(
       shard.initial_value,
@@ -107,7 +111,7 @@ def _make_average(shard):
   return average
 
 
-def _make_total(average):
+def _make_total(average: tf.Variable) -> tf.Variable:
   """Returns the variable in whose dtype `average` is kept; often itself."""
   dtype = sums.choose_dtype(average.dtype)
   if dtype == average.dtype.base_dtype:

@@ -7,6 +7,8 @@ or bfloat16 the sender casts what it sends and the receiver casts it back: the
 center itself stays float32.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -21,7 +23,7 @@ _RIDER_BYTES = 64 << 10
 class Wire:
   """Carries this worker's tensors to the ps and back."""
 
-  def __init__(self, cluster, max_bundle_bytes=None):
+  def __init__(self, cluster, max_bundle_bytes=None) -> None:
     """
     Args:
       cluster: cluster.Cluster; without a ps nothing is sent.
@@ -34,19 +36,23 @@ class Wire:
     self._has_ps = cluster.num_ps > 0
     self._task_index = cluster.task_index
 
-  def count_bytes(self, variables):
+  def count_bytes(self, variables: list[tf.Variable]) -> int:
     """Returns the bytes of the values of `variables` on the wire, an int."""
     return sum(
       v.shape.num_elements() * self._cast_dtype(v.dtype.base_dtype).size
       for v in variables
     )
 
-  def to_worker(self, tensors, devices):
+  def to_worker(
+    self, tensors: list[tf.Tensor], devices: list[str]
+  ) -> list[tf.Tensor]:
     """Returns `tensors`, tensors[i] from devices[i], on the worker."""
     routes = [(device, self._worker) for device in devices]
     return self._send(tensors, routes)
 
-  def to_ps(self, tensors, devices, begins=None, unless=None):
+  def to_ps(
+    self, tensors: list[tf.Tensor], devices: list[str], begins=None, unless=None
+  ) -> list[tf.Tensor]:
     """Returns the worker's `tensors`, tensors[i] on devices[i].
 
     Args:
@@ -60,11 +66,11 @@ class Wire:
     routes = [(self._worker, device) for device in devices]
     return self._send(tensors, routes, True, begins, unless)
 
-  def size_of(self, dtype):
+  def size_of(self, dtype: tf.DType) -> int:
     """Returns the bytes of a number of `dtype` on the wire, an int."""
     return self._cast_dtype(dtype).size
 
-  def round(self, tensor):
+  def round(self, tensor: tf.Tensor) -> tf.Tensor:
     """Returns `tensor` as it would arrive if sent, on its own device."""
     dtype = self._cast_dtype(tensor.dtype)
     if not self._has_ps or dtype == tensor.dtype:
@@ -72,14 +78,21 @@ class Wire:
     with tf.device(tensor.device):
       return tf.cast(tf.cast(tensor, dtype), tensor.dtype)
 
-  def _cast_dtype(self, dtype):
+  def _cast_dtype(self, dtype: tf.DType) -> tf.DType:
     return self._dtype if dtype == tf.float32 else dtype
 
-  def guard(self, tensor):
+  def guard(self, tensor: tf.Tensor) -> tf.Tensor:
     """Returns `tensor`, or zeros if it is not finite: see nonfinite.py."""
     return nonfinite.guard(tensor, self._task_index)
 
-  def _send(self, tensors, routes, is_guarded=False, begins=None, unless=None):
+  def _send(
+    self,
+    tensors: list[tf.Tensor],
+    routes: list[tuple[str, ...]],
+    is_guarded: bool = False,
+    begins=None,
+    unless=None,
+  ) -> list[tf.Tensor]:
     if not self._has_ps:
       return list(tensors)
     arrived = [None] * len(tensors)
@@ -98,7 +111,11 @@ class Wire:
           arrived[i] = part
     return arrived
 
-  def bundle(self, tensors, routes):
+  def bundle(
+    self,
+    tensors: list[tf.Tensor | tf.Variable],
+    routes: list[tuple[bool | str, ...] | tuple[str, ...]],
+  ) -> list[list[int]]:
     """Returns lists of the indices of tensors that travel as one message.
 
     Args:
@@ -132,7 +149,14 @@ class Wire:
       bundles += [[i] for i in others]
     return bundles
 
-  def _send_packed(self, tensors, route, is_guarded, begin=None, unless=None):
+  def _send_packed(
+    self,
+    tensors: list[tf.Tensor],
+    route: tuple[str, ...],
+    is_guarded: bool,
+    begin=None,
+    unless=None,
+  ) -> tf.Tensor:
     """Sends tensors of one dtype as one, after the op `begin` if there is one.
 
     Returns:
@@ -159,7 +183,9 @@ class Wire:
       return tf.identity(packed)
 
 
-def _send_unless(is_late, packed, source, target):
+def _send_unless(
+  is_late: tf.Tensor, packed: tf.Tensor, source: str, target: str
+) -> tf.Tensor:
   """Returns `packed` on the target, or zeros made there if bool `is_late`."""
   # Not tf.cond: it has its switch take a copy of the bool from the target.
   with tf.device(source):
@@ -173,7 +199,9 @@ def _send_unless(is_late, packed, source, target):
     return arrived
 
 
-def bring_scalars(tensors):
+def bring_scalars(
+  tensors: list[tf.Tensor] | tuple[tf.Tensor, ...],
+) -> list[tf.Tensor]:
   """Returns scalar `tensors`; those on a ps come to this worker together."""
   brought = list(tensors)
   for place, indices in _group_by_place(tensors):
@@ -196,7 +224,7 @@ class PackedScalars:
       its dtype and place.
   """
 
-  def __init__(self, tensors):
+  def __init__(self, tensors: list[tf.Tensor]) -> None:
     """
     Args:
       tensors: list of scalar tensors, on this worker or on any ps.
@@ -208,7 +236,7 @@ class PackedScalars:
       _pack([tensors[i] for i in indices], place) for place, indices in groups
     ]
 
-  def unpack(self, values):
+  def unpack(self, values) -> list[float]:
     """Returns the scalars that were fetched, a list of int and float."""
     scalars = [None] * self._size
     for indices, value in zip(self._groups, values, strict=True):
@@ -217,7 +245,9 @@ class PackedScalars:
     return scalars
 
 
-def _group_by_place(tensors):
+def _group_by_place(
+  tensors: list[tf.Tensor] | tuple[tf.Tensor, ...],
+) -> list[tuple[None, list] | tuple[str, list]]:
   """Returns [(device of a ps or None, indices)], one per place and dtype."""
   groups = {}
   for i, tensor in enumerate(tensors):
@@ -226,7 +256,7 @@ def _group_by_place(tensors):
   return [(place, indices) for (place, _), indices in groups.items()]
 
 
-def _pack(scalars, place):
+def _pack(scalars: list[tf.Tensor], place: str | None) -> tf.Tensor:
   """Returns `scalars` of one place as one tensor on this worker."""
   packed = scalars[0]
   if len(scalars) > 1:
@@ -235,6 +265,6 @@ def _pack(scalars, place):
   return tf.identity(packed) if place else packed
 
 
-def is_on_ps(x):
+def is_on_ps(x) -> bool:
   """Whether a tensor or an op is on a ps."""
   return tf.DeviceSpec.from_string(x.device).job == 'ps'

@@ -4,6 +4,8 @@ Jinja2 fills report.html.jinja, and matplotlib draws the curves as SVG. Both are
 of the extra `plots`, and imported only to draw.
 """
 
+from __future__ import annotations
+
 import base64
 import collections
 import io
@@ -57,7 +59,7 @@ class History:
     waited: {worker: samples of ps in which it waited for the end of a round}.
   """
 
-  def __init__(self, lines: Iterable[dict]):
+  def __init__(self, lines: Iterable[dict]) -> None:
     self.start, self.zero, self.hosts, self.versions = 0.0, None, set(), {}
     self.lives, self.events = {}, []
     self.curves = collections.defaultdict(lambda: collections.defaultdict(list))
@@ -180,7 +182,7 @@ def _describe_setup(flags: str) -> str:
     flags: those of the run, one a line; '' if they are not known.
   """
 
-  def find(name):
+  def find(name: str) -> str | None:
     return command_line.find_value(flags.splitlines(), name)
 
   what = find('model'), find('dataset')

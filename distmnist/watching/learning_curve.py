@@ -6,6 +6,8 @@ together as a curve, a picture, and Keras's history. Matplotlib draws; it is of
 the extra `plots` and imported only to draw.
 """
 
+from __future__ import annotations
+
 import bisect
 import collections
 import contextlib
@@ -30,7 +32,7 @@ _MOST_PANELS = 2  # Of a picture: the loss and the first metric.
 class Curve:
   """What is known of a run's learning so far, all its lives together."""
 
-  def __init__(self, logdir: str | None):
+  def __init__(self, logdir: str | None) -> None:
     """
     Args:
       logdir: a folder; None, or one in which nothing is kept, has no points.
@@ -192,8 +194,8 @@ class Curve:
     return history
 
   def plot(
-    self, axes: 'axes_lib.Axes | None' = None, name: str = LOSS
-  ) -> 'axes_lib.Axes':
+    self, axes: axes_lib.Axes | None = None, name: str = LOSS
+  ) -> axes_lib.Axes:
     """Draws the loss, or a metric, over the global steps; returns where.
 
     Args:
@@ -263,7 +265,7 @@ def _transpose(points: Points) -> tuple[list[int], list[float]]:
   return [step for step, _ in points], [value for _, value in points]
 
 
-def _make_axes(number: int) -> 'list[axes_lib.Axes]':
+def _make_axes(number: int) -> list[axes_lib.Axes]:
   """Returns the axes of a new figure, side by side.
 
   A notebook shows them as a picture, with or without pyplot.
@@ -289,7 +291,7 @@ def _make_axes(number: int) -> 'list[axes_lib.Axes]':
   ]
 
 
-def _make_png(figure: 'figure_lib.Figure') -> bytes:
+def _make_png(figure: figure_lib.Figure) -> bytes:
   file = io.BytesIO()
   figure.savefig(file, format='png')
   return file.getvalue()

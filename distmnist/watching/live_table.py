@@ -1,5 +1,7 @@
 """The tasks of a run as a table of `rich`, with a bar above it."""
 
+from __future__ import annotations
+
 from distmnist.common import cli
 from distmnist.watching import table_text
 
@@ -16,7 +18,7 @@ _COLOURS = {
 _BAR_WIDTH = 30
 
 
-def make(logdir, state, num_rows, is_ascii=False):
+def make(logdir: str, state, num_rows: int, is_ascii: bool = False):
   """Returns what `rich` can print.
 
   Args:
@@ -61,17 +63,17 @@ def make(logdir, state, num_rows, is_ascii=False):
   return console.Group(*parts)
 
 
-def choose_rows(rows, num_rows):
+def choose_rows(rows, num_rows: int):
   """Returns `num_rows` of `rows` in order, preferring those not at work."""
 
-  def needs_look(row):
+  def needs_look(row) -> bool:
     return row.state not in ('training', 'serving', 'evaluating')
 
   first = sorted(rows, key=lambda row: not needs_look(row))[:num_rows]
   return [row for row in rows if row in first]
 
 
-def _make_bar(state, full, empty):
+def _make_bar(state, full: str, empty: str) -> str:
   bar, text = '', table_text.describe_progress(state)
   if None not in (state.step, state.last_step):  # Else only time ends it.
     done = round(_BAR_WIDTH * min(1.0, state.step / state.last_step))

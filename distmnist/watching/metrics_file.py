@@ -15,6 +15,8 @@ Nothing can be appended in a store. There each life of a worker has an object of
 its own, LOGDIR/metrics/TASK/LIFE.jsonl, with the lines of a state.jsonl.
 """
 
+from __future__ import annotations
+
 import contextlib
 import glob
 import heapq
@@ -73,7 +75,7 @@ def has_begun(sample: dict) -> bool:
 class Writer:
   """Appends the lines of one life of a task, the first of kind `start`."""
 
-  def __init__(self, logdir: str, task: str, life: str, **start):
+  def __init__(self, logdir: str, task: str, life: str, **start) -> None:
     """
     Args:
       logdir: nothing is written while it does not exist: a ps may be on a host
@@ -165,7 +167,7 @@ class _State:
   a launcher has started the last start and the end after it.
   """
 
-  def __init__(self, path: str):
+  def __init__(self, path: str) -> None:
     self._path = path
     self._texts = {}  # {what it tells: line (bytes)}.
     self._is_ours = False

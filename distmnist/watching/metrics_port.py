@@ -5,6 +5,8 @@ reads the log directory anew. This is a process of its own, which the launcher
 starts: whoever connects uses up nothing that the run needs.
 """
 
+from __future__ import annotations
+
 import http.server
 import socket
 import sys
@@ -27,7 +29,7 @@ _IDLE_SECS = 5.0
 _TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 
 
-def format_text(state):
+def format_text(state) -> str:
   """Returns the page (str) of a run_state.RunState."""
   rows, lines = state.make_rows(), []
   for name, (field, text) in _GAUGES.items():
@@ -42,7 +44,7 @@ def format_text(state):
   return '\n'.join([*lines, ''])
 
 
-def _format_gauge(name, text, label, values):
+def _format_gauge(name: str, text: str, label: str, values) -> list[str]:
   lines = [
     f'distmnist_{name}{{{label}="{key}"}} {float(value):.15g}'
     for key, value in values
@@ -52,7 +54,7 @@ def _format_gauge(name, text, label, values):
   return head + lines if lines else []
 
 
-def _escape(text):
+def _escape(text: str) -> str:
   """Returns `text` as the value of a label."""
   text = text.replace('\\', r'\\').replace('"', r'\"')
   return text.replace('\n', r'\n')
@@ -66,7 +68,7 @@ class Server(http.server.ThreadingHTTPServer):
   `_IDLE_SECS`.
   """
 
-  def __init__(self, logdir, listener):
+  def __init__(self, logdir, listener) -> None:
     """
     Args:
       logdir: str.
@@ -77,7 +79,7 @@ class Server(http.server.ThreadingHTTPServer):
     class Handler(http.server.BaseHTTPRequestHandler):
       timeout = _IDLE_SECS
 
-      def do_GET(self):  # noqa: N802 (the library's)
+      def do_GET(self) -> None:  # noqa: N802 (the library's)
         if self.path.partition('?')[0] != '/metrics':
           self.send_error(404, 'see /metrics')
           return
@@ -89,7 +91,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.end_headers()
         self.wfile.write(body)
 
-      def log_message(self, *_):
+      def log_message(self, *_) -> None:
         pass
 
     super().__init__(('127.0.0.1', 0), Handler, bind_and_activate=False)
@@ -97,25 +99,25 @@ class Server(http.server.ThreadingHTTPServer):
     self.socket = listener
     self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
 
-  def process_request(self, request, client_address):
+  def process_request(self, request, client_address) -> None:
     if self._free.acquire(blocking=False):
       super().process_request(request, client_address)
     else:
       self.shutdown_request(request)
 
-  def process_request_thread(self, request, client_address):
+  def process_request_thread(self, request, client_address) -> None:
     try:
       super().process_request_thread(request, client_address)
     finally:
       self._free.release()
 
-  def handle_error(self, request, client_address):
+  def handle_error(self, request, client_address) -> None:
     # Who asks may leave before the answer.
     if not isinstance(sys.exc_info()[1], OSError):
       super().handle_error(request, client_address)
 
 
-def run():
+def run() -> None:
   """Serves until it is killed: LOGDIR and the number of a socket are given."""
   logdir, fd = sys.argv[1:]
   with Server(logdir, socket.socket(fileno=int(fd))) as server:

@@ -7,6 +7,8 @@ threads have to say goes through a queue. While the disk does not answer the
 queue fills, and what comes then is dropped.
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import math
@@ -15,6 +17,7 @@ import queue
 import socket
 import threading
 import time
+from collections.abc import Iterator
 
 from distmnist.common import owner_file, versions
 from distmnist.common.names import ATTEMPT, LAUNCH_ID
@@ -34,11 +37,19 @@ _PAGE = os.sysconf('SC_PAGE_SIZE')
 class OwnMetrics:
   """Lines of this process, for whatever adds to them, while they are kept."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     self._sampler = None
 
   @contextlib.contextmanager
-  def kept(self, logdir, task, life, every_secs, collect=dict, sinks=()):
+  def kept(
+    self,
+    logdir: str | None,
+    task: str,
+    life: str,
+    every_secs: float,
+    collect=dict,
+    sinks=(),
+  ) -> Iterator[Sampler]:
     """Keeps metrics of this process in the block; yields the Sampler, or None.
 
     Args:
@@ -65,17 +76,17 @@ class OwnMetrics:
       self._sampler = None
       mine.close(error)
 
-  def write(self, kind, **fields):
+  def write(self, kind: str, **fields) -> None:
     """Writes a line, if they are kept."""
     mine = self._sampler  # Another thread may end them.
     if mine:
       mine.write(kind, **fields)
 
-  def sample(self):
+  def sample(self) -> None:
     """Has a sample written now; does not wait."""
     self.write('sample')
 
-  def sample_if_due(self):
+  def sample_if_due(self) -> None:
     """Has a sample written now, unless there was one lately.
 
     A worker calls it as it prints a line. So its samples come with its lines,
@@ -85,7 +96,7 @@ class OwnMetrics:
     if mine and mine.is_due():
       mine.write('sample')
 
-  def collect_by(self, collect):
+  def collect_by(self, collect) -> None:
     """Adds what a worker's `collect`, callable() -> dict, says to the samples.
 
     See `sample_if_due` for when they come from now on.
@@ -108,7 +119,9 @@ class Sampler:
     ending: str, what to call an orderly end before the work is done.
   """
 
-  def __init__(self, logdir, task, life, every_secs):
+  def __init__(
+    self, logdir: str, task: str, life: str, every_secs: float
+  ) -> None:
     """
     Args:
       logdir: str.
@@ -142,12 +155,12 @@ class Sampler:
     self._is_closed = False
     self._thread = threading.Thread(target=self._run, daemon=True)
 
-  def start(self):
+  def start(self) -> Sampler:
     """Begins with the first sample; the others follow on their own."""
     self._thread.start()
     return self
 
-  def is_due(self):
+  def is_due(self) -> bool:
     """Whether a sample may be asked for: the last such is old enough.
 
     A little less than `every_secs`: a worker's plain lines are as far apart,
@@ -155,7 +168,7 @@ class Sampler:
     """
     return time.monotonic() - self._last_asked > 0.9 * self.every_secs
 
-  def write(self, kind, **fields):
+  def write(self, kind: str, **fields) -> None:
     """Has a line written, a `sample` as it is then; does not wait."""
     if kind == 'sample':
       # Even if the disk is slow to take it.
@@ -164,7 +177,7 @@ class Sampler:
       with contextlib.suppress(queue.Full):
         self._lines.put_nowait((kind, {'time': time.time(), **fields}))
 
-  def close(self, error=''):
+  def close(self, error: str = '') -> None:
     """Writes the last lines, if the disk takes them within some seconds.
 
     Args:
@@ -185,7 +198,7 @@ class Sampler:
         'last metrics are lost'
       )
 
-  def _run(self):
+  def _run(self) -> None:
     kind = None
     self.sample()
     while kind != 'end':
@@ -203,7 +216,7 @@ class Sampler:
       except queue.Empty:
         self.sample()
 
-  def sample(self):
+  def sample(self) -> None:
     """Writes a line of kind `sample` now; called by the thread."""
     # A dict that changes while `collect` reads it is left to the next sample.
     self._last_sample = time.monotonic()
@@ -211,7 +224,7 @@ class Sampler:
       fields = self.collect() | self._usage.look()
       self._give(self._writer.write('sample', **fields))
 
-  def _give(self, line):
+  def _give(self, line) -> None:
     self._last_time = line['time']
     for sink in self.sinks:
       sink(line)
@@ -220,11 +233,11 @@ class Sampler:
 class Usage:
   """What is used in total, and per second since the last look."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     self._sockets = process_bytes.Meter()
     self._mark = self._count()
 
-  def _count(self):
+  def _count(self) -> dict[str, float]:
     sent, received = self._sockets.read() or (None, None)
     return {
       'time': time.monotonic(),
@@ -233,7 +246,7 @@ class Usage:
       'cpu_secs': time.process_time(),
     }
 
-  def look(self):
+  def look(self) -> dict[str, float]:
     """Returns a dict of numbers; the schema has their names.
 
     Bytes are counted from when this object was made; None where the system
@@ -251,7 +264,7 @@ class Usage:
     return found
 
 
-def read_rss(pid='self'):
+def read_rss(pid: int | str = 'self') -> int | None:
   """Returns the resident memory of a process in bytes, None if unknown."""
   try:
     with open(f'/proc/{pid}/statm', encoding='ascii') as file:

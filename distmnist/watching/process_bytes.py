@@ -3,11 +3,14 @@
 One count serves all callers.
 """
 
+from __future__ import annotations
+
 import os
 import socket
 import struct
 import threading
 import weakref
+from collections.abc import Iterator
 
 from distmnist.common import tcp_sockets
 
@@ -21,13 +24,13 @@ _OFFSET, _SIZE = 120, 136
 class Meter:
   """What this process has moved since the meter was made."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     pid = os.getpid()  # A fork does not inherit threads.
     self._counter = _shared.get(pid) or _Counter()
     _shared[pid] = self._counter
     self._first = self._counter.read() or (0, 0)
 
-  def read(self):
+  def read(self) -> tuple[int, int]:
     """Returns (bytes sent, bytes received).
 
     None where the system does not count, and until a socket has been seen.
@@ -43,7 +46,7 @@ class Meter:
 class _Counter:
   """Looks at all sockets, in a thread of its own that ends with it."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     self._sockets = SocketBytes()
     self._lock = threading.Lock()
     self.read()
@@ -56,13 +59,13 @@ class _Counter:
       daemon=True,
     ).start()
 
-  def read(self):
+  def read(self) -> tuple[int, int]:
     with self._lock:
       self._sockets.look()
       return self._sockets.read()
 
 
-def _look_on(find_counter, is_closed):
+def _look_on(find_counter, is_closed) -> None:
   while not is_closed.wait(_LOOK_SECS):
     if counter := find_counter():
       counter.read()
@@ -76,7 +79,7 @@ class SocketBytes:
   what a socket moves between its last look and its closing is not counted.
   """
 
-  def __init__(self, pid=None):
+  def __init__(self, pid: int | None = None) -> None:
     """
     Args:
       pid: int, a process that we may trace; None for this one.
@@ -86,7 +89,7 @@ class SocketBytes:
     self._first = {}
     self._last = {}
 
-  def look(self):
+  def look(self) -> None:
     """Reads all sockets; does nothing where the system has no such counts."""
     for inode, counts in _read_sockets(self._pid):
       # A socket opened since the first look moved all of its bytes since then.
@@ -94,7 +97,7 @@ class SocketBytes:
       self._last[inode] = counts
     self._has_looked = True
 
-  def read(self):
+  def read(self) -> tuple[int, int] | None:
     """Returns (bytes sent, bytes received); None before a look found any."""
     if not self._last:
       return None
@@ -104,7 +107,7 @@ class SocketBytes:
     )
 
 
-def _read_sockets(pid):
+def _read_sockets(pid) -> Iterator[tuple[str, tuple[int, int]]]:
   """Yields (inode, (bytes sent, bytes received)) of each open TCP socket."""
   if not hasattr(socket, 'TCP_INFO'):
     return

@@ -1,5 +1,7 @@
 """What is known of each task of a run, from the lines of metrics.jsonl."""
 
+from __future__ import annotations
+
 import statistics
 import time
 from typing import NamedTuple
@@ -42,7 +44,7 @@ class Row(NamedTuple):
   is_live: bool = True
 
   @property
-  def is_silent(self):
+  def is_silent(self) -> bool:
     return self.state.startswith(_SILENT)
 
 
@@ -59,25 +61,27 @@ class TaskState:
       (int).
   """
 
-  def __init__(self):
+  def __init__(self) -> None:
     self.start = self.first = self.last = self.end = None
     self.every_secs = 0.0
     self.attempt = 1
     self.exit_code = None
     self.has_exited = False
 
-  def begin(self, line):
+  def begin(self, line: dict[str, float | str]) -> None:
     """Takes in the first line of another life."""
     self.__init__()
     self.start, self.attempt = line, line.get('attempt', 1)
     self.every_secs = line.get('every_secs', 0.0)
 
-  def take_sample(self, line):
+  def take_sample(self, line: dict[str, float | str]) -> None:
     if metrics_file.has_begun(line):
       self.first = self.first or line
     self.last = line
 
-  def find_rates(self, is_live):
+  def find_rates(
+    self, is_live: bool
+  ) -> tuple[float | None, float | None, float | None, float | None]:
     """Returns (examples/s, staleness, bytes in/s, bytes out/s), or None each.
 
     Args:
@@ -99,7 +103,7 @@ class TaskState:
     ]
     return rates[0], self._compute_staleness(), *rates[1:]
 
-  def _compute_staleness(self):
+  def _compute_staleness(self) -> float | None:
     counts = self.last.get('staleness') or {}
     total = sum(counts.values())
     if not total:
@@ -122,7 +126,7 @@ class RunState:
       hosts: most of their clocks are like ours.
   """
 
-  def __init__(self):
+  def __init__(self) -> None:
     self.tasks = {}
     self.launcher = None
     self.launcher_end = None
@@ -132,7 +136,7 @@ class RunState:
     self.clock_ahead = None
     self._over = set()  # The lives of tasks that are of earlier launches.
 
-  def take(self, lines):
+  def take(self, lines) -> RunState:
     """Takes in lines by time, as of metrics_file.read_state; returns itself."""
     for line in lines:
       if line['task'] == metrics_file.LAUNCHER:
@@ -157,7 +161,7 @@ class RunState:
         self.evaluations[line['split']] = line
     return self
 
-  def _take_launcher(self, line):
+  def _take_launcher(self, line) -> None:
     if line['kind'] == 'start':
       self.launcher, self.launcher_end = line, None
       self.has_left = False
@@ -178,26 +182,26 @@ class RunState:
         self.has_left = True
 
   @property
-  def has_no_launcher(self):
+  def has_no_launcher(self) -> bool:
     """bool, whether the launcher has ended: it said so, or is known dead."""
     process = self.launcher and self.launcher.get('process')
     is_dead = process and owner_file.is_known_dead(process)
     return bool(self.launcher_end or self.has_left or is_dead)
 
   @property
-  def unit(self):
+  def unit(self) -> str:
     """str, what examples are called."""
     units = (t.last.get('unit') for t in self.tasks.values() if t.last)
     return next(filter(None, units), 'examples')
 
   @property
-  def last_step(self):
+  def last_step(self) -> int | None:
     """int, the global step at which the run ends; None if none is known."""
     steps = (t.last.get('last_step') for t in self.tasks.values() if t.last)
     return next(filter(None, steps), None)
 
   @property
-  def step(self):
+  def step(self) -> int | None:
     """int, the latest global step that a task has seen, or None."""
     steps = (t.last.get('step') for t in self.tasks.values() if t.last)
     return max((step for step in steps if step is not None), default=None)
@@ -222,7 +226,7 @@ class RunState:
         found.append(max(0.0, secs * (last_step - last['step'])))
     return min(found, default=None)
 
-  def find_names(self):
+  def find_names(self) -> list[str]:
     """Returns the names of the tasks of the run, ps first (list of str)."""
     names = self.tasks.keys() - {None}
     # Those that write nothing yet, and those that were started by hand.
@@ -230,7 +234,7 @@ class RunState:
     known = [name for name in names if name.split()[0] in _JOBS]
     return sorted(known, key=_order)
 
-  def make_rows(self, now=None):
+  def make_rows(self, now=None) -> list[Row]:
     """Returns the list of Row.
 
     Args:
@@ -242,7 +246,7 @@ class RunState:
       for name in self.find_names()
     ]
 
-  def _make_row(self, name, task, now):
+  def _make_row(self, name: str, task: TaskState, now: float) -> Row:
     state, is_live = self._find_state(name, task, now)
     last = task.last or {}
     rates = task.find_rates(is_live)
@@ -256,7 +260,7 @@ class RunState:
       is_live,
     )
 
-  def _find_clock_ahead(self):
+  def _find_clock_ahead(self) -> float:
     """Returns by how many seconds the clocks of hosts are ahead (float)."""
     if self.clock_ahead is not None:
       return self.clock_ahead
@@ -268,7 +272,9 @@ class RunState:
     # Of one host, it may be its own clock that is wrong.
     return statistics.median(found.values()) if len(found) > 1 else 0.0
 
-  def _find_state(self, name, task, now):
+  def _find_state(
+    self, name: str, task: TaskState, now: float
+  ) -> tuple[str, bool]:
     """Returns (what a task does, whether it runs)."""
     if task.end:
       done = 'ended' if task.end['ok'] else 'failed'
@@ -291,7 +297,9 @@ class RunState:
     return last.get('state', 'starting'), True
 
 
-def _choose_tasks(tasks, launch, over):
+def _choose_tasks(
+  tasks: dict[str | None, TaskState], launch: str | None, over
+) -> dict[str, TaskState]:
   """Returns those of a launch that begins.
 
   Some may already be known: their clocks may be behind that of the launcher.
@@ -311,7 +319,7 @@ def _choose_tasks(tasks, launch, over):
   return kept
 
 
-def _is_by_hand(start):
+def _is_by_hand(start: dict[str, float | str]) -> bool:
   """Whether a ps or a worker, whose first line is `start`, has no launcher.
 
   An evaluator may join the run of one.
@@ -319,13 +327,13 @@ def _is_by_hand(start):
   return not (start.get('launch') or start['task'].startswith('evaluator'))
 
 
-def _describe_code(code):
+def _describe_code(code: int) -> str:
   """Returns the state that an exit code means; -n stands for signal n."""
   if code < 0:
     return 'killed'
   return {0: 'ended', 130: 'stopped', 143: 'stopped'}.get(code, 'failed')
 
 
-def _order(name):
+def _order(name: str) -> tuple[int, int]:
   job, index = name.split()
   return _JOBS.index(job), int(index)

@@ -7,6 +7,8 @@ launcher may turn out to be gone. A request that is older than the run is
 ignored.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -14,6 +16,8 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 from distmnist.common import files, layout
 from distmnist.storage import paths
@@ -22,7 +26,7 @@ _FILE = 'stop_request.json'
 _LOOK_SECS = 0.5
 
 
-def write(logdir):
+def write(logdir: str):
   """Leaves the request; returns it, a dict.
 
   Raises:
@@ -39,21 +43,21 @@ def write(logdir):
   return request
 
 
-def withdraw(logdir, request):
+def withdraw(logdir: str, request) -> None:
   """Takes back what `write` has returned, unless a later one has come."""
   if read(logdir) == request:
     with contextlib.suppress(OSError):
       paths.remove(layout.own_path(logdir, _FILE))
 
 
-def confirm(logdir):
+def confirm(logdir: str) -> None:
   """Notes in the request that the launcher obeys it; may raise OSError."""
   request = read(logdir) | {'is_taken': True}
   with files.replacing(layout.own_path(logdir, _FILE)) as file:
     json.dump(request, file)
 
 
-def read(logdir):
+def read(logdir: str):
   """Returns the request, a dict; empty if there is none."""
   return files.read_dict(layout.own_path(logdir, _FILE))
 
@@ -61,7 +65,7 @@ def read(logdir):
 class Watch:
   """Looks for new requests in a thread of its own. A context."""
 
-  def __init__(self, logdir, obey):
+  def __init__(self, logdir: str, obey: Callable[..., Any]) -> None:
     """
     Args:
       logdir: str.
@@ -74,14 +78,14 @@ class Watch:
     self._old = read(logdir).get('token')
     self._is_closed = threading.Event()
 
-  def __enter__(self):
+  def __enter__(self) -> Watch:
     threading.Thread(target=self._run, daemon=True).start()
     return self
 
-  def __exit__(self, *_):
+  def __exit__(self, *_) -> None:
     self._is_closed.set()
 
-  def _run(self):
+  def _run(self) -> None:
     while not self._is_closed.wait(_LOOK_SECS):
       found = read(self._logdir)
       token = found.get('token')

@@ -1,10 +1,12 @@
 """The tasks of a run as a plain text table, for a screen, a file or a pipe."""
 
+from __future__ import annotations
+
 from distmnist.common.names import SPLITS
 from distmnist.storage import urls
 
 
-def make_cells(rows, unit):
+def make_cells(rows, unit: str):
   """Returns the heads and the cells of a table, lists of str.
 
   Args:
@@ -29,13 +31,13 @@ def make_cells(rows, unit):
   ]
 
 
-def _format(value, form, scale=None):
+def _format(value: float | None, form: str, scale: float | None = None) -> str:
   if value is None:
     return '-'
   return format(value / scale if scale else value, form)
 
 
-def format_table(rows, unit):
+def format_table(rows, unit: str) -> str:
   """Returns the table as a str of several lines; see `make_cells`."""
   heads, cells = make_cells(rows, unit)
   widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
@@ -48,7 +50,7 @@ def format_table(rows, unit):
   )
 
 
-def describe_run(logdir, state):
+def describe_run(logdir: str, state) -> str:
   """Returns a line (str) about a run as a whole.
 
   Args:
@@ -76,7 +78,7 @@ def describe_run(logdir, state):
   return f'{urls.tidy(logdir)}: {"; ".join(parts)}'
 
 
-def describe_progress(state):
+def describe_progress(state) -> str:
   """Returns how far a run is, in a few words; see `describe_run`."""
   if state.step is None:
     return 'starting'
@@ -90,12 +92,12 @@ def describe_progress(state):
   return step
 
 
-def _format_left(state, separator):
+def _format_left(state, separator: str) -> str:
   secs = state.find_secs_left()
   return f'{separator}{format_secs(secs)} left' if secs else ''
 
 
-def format_secs(secs):
+def format_secs(secs: float) -> str:
   """Returns seconds as 34 s, 12 min, 5 h or 3 days."""
   for size, unit in ((86400, 'days'), (3600, 'h'), (60, 'min')):
     if secs >= 2 * size:
@@ -103,7 +105,7 @@ def format_secs(secs):
   return f'{secs:.0f} s'
 
 
-def format_metrics(metrics):
+def format_metrics(metrics: dict[str, float]) -> str:
   """Returns {name: number or None} as one line, such as 'accuracy 0.9664'."""
   return ', '.join(
     f'{name} {"-" if value is None else format(value, ".4g")}'
@@ -111,7 +113,7 @@ def format_metrics(metrics):
   )
 
 
-def _describe_stage(state, rows):
+def _describe_stage(state, rows) -> str:
   num_live = sum(row.is_live for row in rows)
   # Tasks may be kept going by hand after their launcher has ended.
   if num_live:

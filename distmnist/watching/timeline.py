@@ -5,6 +5,8 @@ and what it did in a row per kind: compute, pull, push, wait. Events of one kind
 that overlap get rows of their own.
 """
 
+from __future__ import annotations
+
 import glob
 import json
 import os
@@ -46,7 +48,7 @@ def lay_out(events):
   return {'traceEvents': found, 'distmnist': {'start': first}}
 
 
-def read(trace):
+def read(trace) -> list[dict[str, int | str]]:
   """The inverse of `lay_out`: returns the list of events of a trace."""
   names = {
     event['pid']: event['args']['name']
@@ -68,7 +70,7 @@ def read(trace):
   ]
 
 
-def merge(logdir):
+def merge(logdir: str) -> str | None:
   """Writes one timeline of what all workers have traced.
 
   Returns:
@@ -93,7 +95,7 @@ def merge(logdir):
   return path
 
 
-def _share_out(events):
+def _share_out(events) -> list[list[dict]]:
   """Returns `events` in rows (lists), none with two that overlap."""
   rows = []
   for event in sorted(events, key=lambda e: (e['start'], -e['micros'])):
@@ -106,7 +108,7 @@ def _share_out(events):
   return rows
 
 
-def _make_event(event, pid, tid, first):
+def _make_event(event, pid: int, tid: int, first: float):
   return {
     'ph': 'X',
     'pid': pid,
@@ -120,10 +122,10 @@ def _make_event(event, pid, tid, first):
   }
 
 
-def _make_meta(what, pid, tid=0, **args):
+def _make_meta(what: str, pid: int, tid: int = 0, **args):
   return {'ph': 'M', 'pid': pid, 'tid': tid, 'name': what, 'args': args}
 
 
-def _order(task):
+def _order(task: str) -> tuple[bool, int]:
   job, _, index = task.partition(' ')
   return job != 'ps', int(index or 0)

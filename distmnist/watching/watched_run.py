@@ -1,5 +1,7 @@
 """A run as its log directory shows it, for programs that only watch it."""
 
+from __future__ import annotations
+
 import time
 
 from distmnist.common import owner_file
@@ -15,7 +17,7 @@ class WatchedRun:
     state: run_state.RunState.
   """
 
-  def __init__(self, logdir: str):
+  def __init__(self, logdir: str) -> None:
     self.logdir = logdir
     self.state = run_state.RunState()
     self._clock_ahead = None

@@ -6,7 +6,11 @@ worker's device. Here a view is the value that this step has pulled; in
 exchange/copies/local_copies.py it is the worker's own variable.
 """
 
+from __future__ import annotations
+
 import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -36,7 +40,7 @@ class ModelVariables:
   # Whether a step pulls what it does not push.
   _pulls_unmoved = True
 
-  def __init__(self, rows):
+  def __init__(self, rows) -> None:
     self.rows = rows
     self._names = []
     self._given = []
@@ -59,7 +63,7 @@ class ModelVariables:
     raise NotImplementedError
 
   @contextlib.contextmanager
-  def scope(self):
+  def scope(self) -> Iterator[None]:
     """The variable scope in which the model is built."""
     with tf.variable_scope(
       tf.get_variable_scope(), custom_getter=self._get_variable
@@ -67,7 +71,9 @@ class ModelVariables:
       yield
     self._connect_views()
 
-  def _get_variable(self, getter, name, *args, **kwargs):
+  def _get_variable(
+    self, getter: Callable[..., Any], name: str, *args, **kwargs
+  ):
     collections = list(kwargs.get('collections') or ())
     if sparse_table.TABLES in collections:
       return self.rows.get(getter, name, *args, **kwargs)
@@ -91,7 +97,7 @@ class ModelVariables:
     self._given.append(given)
     return given
 
-  def _leave_out(self, views):
+  def _leave_out(self, views: list[tf.Tensor | tf.Variable]) -> None:
     """Takes `views`, a list that nothing moves, and their shards out of all."""
     ids = {id(view) for view in views}
     whole = [shards for view, shards in self._pulled if id(view) in ids]
@@ -106,15 +112,15 @@ class ModelVariables:
         graph_record.current().not_pulled.append(shard)
 
   @property
-  def views(self):
+  def views(self) -> list[tf.Tensor | tf.Variable]:
     return [view for view, _ in self._pulled] + self._in_place
 
   @property
-  def shards(self):
+  def shards(self) -> list[tf.Variable]:
     return self._pulled_shards + self._in_place
 
   @property
-  def _pulled_shards(self):
+  def _pulled_shards(self) -> list[tf.Variable]:
     return [shard for _, shards in self._pulled for shard in shards]
 
 
@@ -126,7 +132,7 @@ class Center(ModelVariables):
   not reach out of both: what is built from them is to be built after it.
   """
 
-  def __init__(self, cluster, max_bundle_bytes=None):
+  def __init__(self, cluster, max_bundle_bytes=None) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -140,7 +146,9 @@ class Center(ModelVariables):
     self._has_towers = len(cluster.tower_devices) > 1
     self._reads = []
 
-  def _make_view(self, center, shards, name):
+  def _make_view(
+    self, center: tf.Variable, shards: list[tf.Variable], name: str
+  ) -> tf.Tensor | tf.Variable:
     del shards
     if not self._has_ps:
       return center
@@ -151,7 +159,7 @@ class Center(ModelVariables):
         tf.placeholder(center.dtype.base_dtype, center.shape), f'pulled/{name}'
       )
 
-  def _connect_views(self):
+  def _connect_views(self) -> None:
     self._reads = self.read_shards()
     parts = self.rows.pull_with(self._reads, self._devices)
     if self._has_ps:
@@ -160,21 +168,21 @@ class Center(ModelVariables):
         tf_internals.set_input(view.op, 0, value)
 
   @property
-  def _devices(self):
+  def _devices(self) -> list[str]:
     return [shard.device for shard in self._pulled_shards]
 
   @property
-  def num_bytes(self):
+  def num_bytes(self) -> int:
     """The bytes on the wire of what is pulled whole and moves, an int."""
     return self._wire.count_bytes(self._pulled_shards)
 
-  def count_bytes(self):
+  def count_bytes(self) -> tuple[int | tf.Tensor, int | tf.Tensor]:
     """Returns the bytes (pulled, pushed) of a step, see strategy.Update."""
     pulled, pushed = (0, 0) if self.rows.is_apart else self.rows.count_bytes()
     pulled += self._wire.count_bytes(self._pulled_only)
     return pulled + self.num_bytes, pushed + self.num_bytes
 
-  def read_step(self, global_step):
+  def read_step(self, global_step: tf.Variable) -> tf.Tensor:
     """Returns the global_step of the views, an int64 scalar tensor.
 
     All updates that it counts are in what is pulled from its ps, and in what is
@@ -188,7 +196,7 @@ class Center(ModelVariables):
     read_after(step, self._reads)
     return step
 
-  def take_next(self, tensors):
+  def take_next(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Ends a step: returns `tensors` once the next one may begin.
 
     Args:
@@ -196,27 +204,29 @@ class Center(ModelVariables):
     """
     return tensors
 
-  def read_shards(self):
+  def read_shards(self) -> list[tf.Tensor]:
     """Returns the values of the pulled shards, a list of tensors on the ps."""
     return [read(shard) for shard in self._pulled_shards]
 
-  def read_center(self):
+  def read_center(self) -> list[tf.Tensor]:
     """Pulls the shards; returns a list of whole tensors on the worker."""
     return self.from_shards(self.read_shards())
 
-  def from_shards(self, parts):
+  def from_shards(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
     """Pulls tensors like those of `read_shards`; returns whole ones."""
     return self._join_parts(self._wire.to_worker(parts, self._devices))
 
-  def _join_parts(self, parts):
+  def _join_parts(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
     with tf.device(self._device):
       return join_all(parts, self._pulled)
 
-  def round_as_sent(self, tensors):
+  def round_as_sent(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Returns `tensors` as they would arrive if sent, on their own devices."""
     return [self._wire.round(tensor) for tensor in tensors]
 
-  def to_shards(self, tensors, unless=None):
+  def to_shards(
+    self, tensors: list[tf.Tensor], unless: tf.Tensor | None = None
+  ):
     """Cuts whole tensors as the center is cut and pushes the parts.
 
     Args:
@@ -239,13 +249,15 @@ class Center(ModelVariables):
     dense = zip([*arrived, *there], self.shards, strict=True)
     return [*dense, *of_rows]
 
-  def find_units(self):
+  def find_units(self) -> list[list[int]]:
     """Returns lists of indices into `shards`: each list arrives at once."""
     num_pushed = len(self._pulled_shards)
     routes = [(s.device, i < num_pushed) for i, s in enumerate(self.shards)]
     return self._wire.bundle(self.shards, routes)
 
-  def compute_gradients(self, optimizer, loss):
+  def compute_gradients(
+    self, optimizer, loss: tf.Tensor
+  ) -> list[tf.Tensor] | None:
     """Computes g^i, and leaves out the views that the loss does not reach.
 
     Nothing moves those: the decay of an optimizer would, if it were given
@@ -282,7 +294,7 @@ class Center(ModelVariables):
     return gradients + of_rows
 
 
-def read_after(step, reads):
+def read_after(step: tf.Tensor, reads: list[tf.Tensor]) -> None:
   """Lets the shards on the ps of the global step be read after it.
 
   Those on others start with it: an edge would cost a round trip per step.
@@ -297,20 +309,23 @@ def read_after(step, reads):
       tf_internals.add_control_inputs(value.op.inputs[0].op, [step.op])
 
 
-def read(shard):
+def read(shard: tf.Variable) -> tf.Tensor:
   """Returns the value of `shard` where it is."""
   with tf.device(shard.device):
     return shard.read_value()
 
 
-def join(values, shape):
+def join(values: list[tf.Tensor], shape: tf.TensorShape) -> tf.Tensor:
   """Returns the whole tensor of `shape` whose shards are `values`."""
   if len(values) == 1:
     return values[0]
   return tf.concat(values, find_cut(values[0], shape))
 
 
-def join_all(parts, wholes):
+def join_all(
+  parts: list[tf.Tensor],
+  wholes: list[tuple[list | tf.Tensor, ...] | tuple[list | tf.Variable, ...]],
+) -> list[tf.Tensor]:
   """Returns the whole tensors of `parts`.
 
   Args:
@@ -323,7 +338,7 @@ def join_all(parts, wholes):
   ]
 
 
-def cut(tensor, shards):
+def cut(tensor: tf.Tensor, shards: list[tf.Variable]) -> list[tf.Tensor]:
   """Returns the parts of a whole tensor for `shards`, a list."""
   if len(shards) == 1:
     return [tf.convert_to_tensor(tensor)]
@@ -331,6 +346,8 @@ def cut(tensor, shards):
   return tf.split(tensor, [s.shape[axis] for s in shards], axis)
 
 
-def find_cut(shard, shape):
+def find_cut(
+  shard: tf.Tensor | tf.Variable, shape: list[int] | tf.TensorShape
+) -> int:
   """Returns the axis along which the first shard was cut from `shape`."""
   return next(i for i, n in enumerate(shard.shape) if n != shape[i])

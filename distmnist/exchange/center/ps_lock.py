@@ -10,13 +10,18 @@ fail once in twenty times on an overloaded machine, for an unknown reason: what
 is done under a lock must repair itself, as in round_entry.Entry.contribute.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 
 class Lock:
   """A lock that all workers know by its name."""
 
-  def __init__(self, device, name):
+  def __init__(self, device: str, name: str) -> None:
     """
     Args:
       device: str, of the ps.
@@ -28,7 +33,7 @@ class Lock:
         for part in ('outer', 'inner')
       )
 
-  def execute(self, build):
+  def execute(self, build: Callable[..., Any]) -> list[tf.Tensor] | tf.Tensor:
     """Builds what is done under the lock.
 
     Args:
@@ -39,7 +44,7 @@ class Lock:
       What `build` returned, once the lock is free.
     """
 
-    def enter():
+    def enter() -> list[tf.Tensor] | tf.Tensor:
       return self._inner.execute(build, exclusive_resource_access=False)
 
     return self._outer.execute(enter, exclusive_resource_access=False)

@@ -7,7 +7,11 @@ time the worker creates a session. So a worker always starts from the center's
 values, even after a restart.
 """
 
+from __future__ import annotations
+
 import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -29,11 +33,13 @@ class LocalCopies(center_lib.Center):
   _keeps_in_place = False  # All steps are taken on the copy.
   _pulls_unmoved = False  # A copy starts with the value that stays.
 
-  def __init__(self, cluster, max_bundle_bytes=None):
+  def __init__(self, cluster, max_bundle_bytes: int | None = None) -> None:
     super().__init__(cluster, max_bundle_bytes)
     self._cpu_device = cluster.cpu_device
 
-  def _make_view(self, center, shards, name):
+  def _make_view(
+    self, center: tf.Variable, shards: list[tf.Variable], name: str
+  ) -> tf.Variable:
     # Pulled as it will be in each step, so that the first one is no exception.
     values = self._wire.to_worker(
       [center_lib.read(shard) for shard in shards],
@@ -46,14 +52,14 @@ class LocalCopies(center_lib.Center):
     graph_record.current().center_names[copy.op.name] = name
     return copy
 
-  def _connect_views(self):
+  def _connect_views(self) -> None:
     self.rows.pull_with([], [])  # A copy has its own value.
 
   @property
-  def variables(self):
+  def variables(self) -> list[tf.Variable]:
     return self.views
 
-  def make_zeros(self, name, are_sums=False):
+  def make_zeros(self, name: str, are_sums: bool = False) -> list[tf.Variable]:
     """Returns local variables of zeros beside the copies, in their shapes.
 
     Args:
@@ -69,7 +75,7 @@ class LocalCopies(center_lib.Center):
         names[zeros[-1].op.name] = names[copy.op.name]
     return zeros
 
-  def make_kept(self, name):
+  def make_kept(self, name: str) -> list[tf.Variable]:
     """Returns local variables beside the copies, with the values as pulled.
 
     Args:
@@ -78,7 +84,9 @@ class LocalCopies(center_lib.Center):
     with tf.device(self._device):
       return [_make_local(copy.initial_value, name) for copy in self.variables]
 
-  def make_zeros_on_ps(self, name, are_sums=False):
+  def make_zeros_on_ps(
+    self, name: str, are_sums: bool = False
+  ) -> list[tf.Variable]:
     """Returns variables of zeros beside the shards, each on its shard's ps.
 
     In a checkpoint they are whole, like the center: it fits any number of ps.
@@ -99,34 +107,36 @@ class LocalCopies(center_lib.Center):
       variables.append(variable)
     return variables
 
-  def make_counter(self, initial_value, name):
+  def make_counter(
+    self, initial_value: int | tf.Tensor, name: str
+  ) -> tf.Variable:
     """Returns an int64 local variable on the worker's CPU."""
     with tf.device(self._cpu_device):
       return _make_local(tf.cast(initial_value, tf.int64), name)
 
-  def count_local_step(self, ops):
+  def count_local_step(self, ops: list[tf.Operation | tf.Tensor]) -> tf.Tensor:
     """Returns how many steps this worker has done once all `ops` have run."""
     counter = self.make_counter(0, 'local_step')
     with tf.control_dependencies(ops), tf.device(self._cpu_device):
       return tf.convert_to_tensor(counter.assign_add(1))
 
-  def read(self):
+  def read(self) -> list[tf.Tensor]:
     """Returns the copies' values at this point, a list of tensors."""
     with tf.device(self._device):
       return [copy.read_value() for copy in self.variables]
 
-  def read_changes(self, kept):
+  def read_changes(self, kept: list[tf.Variable]) -> list[tf.Tensor]:
     """Returns x^i - kept, a list of tensors; `kept` is from `make_kept`."""
     return [
       now - before.read_value()
       for now, before in zip(self.read(), kept, strict=True)
     ]
 
-  def assign(self, values):
+  def assign(self, values: list[tf.Tensor]) -> tf.Operation:
     """Returns the op that assigns a list of tensors to the copies."""
     return variable_lists.assign_all(self.variables, values)
 
-  def pull(self, keep=()):
+  def pull(self, keep=()) -> tf.Operation:
     """Returns the op x^i <- x~; `keep`, from `make_kept`, gets the same."""
     values = self.read_center()
     taken = [self.assign(values)]
@@ -134,23 +144,25 @@ class LocalCopies(center_lib.Center):
       taken.append(variable_lists.assign_all(keep, values))
     return tf.group(*taken)
 
-  def add(self, changes):
+  def add(self, changes: list[tf.Tensor]) -> tf.Operation:
     """Returns the op x^i <- x^i + change, for a list of tensors."""
     return variable_lists.add_all(self.variables, changes)
 
-  def count_bytes_if(self, is_due):
+  def count_bytes_if(self, is_due: tf.Tensor) -> tf.Tensor:
     """Returns num_bytes if bool tensor `is_due`, else 0, as int64 scalar."""
     with tf.device(self._cpu_device):
       return tf.where(is_due, tf.constant(self.num_bytes, tf.int64), 0)
 
-  def local_step(self, optimizer, gradients):
+  def local_step(self, optimizer, gradients: list[tf.Tensor]) -> tf.Operation:
     """Returns the op x^i <- Opt(x^i, g); the slots are local as well."""
     with local_variables():
       return optimizer.apply_gradients(
         list(zip(gradients, self.variables, strict=True))
       )
 
-  def sum_and_step(self, optimizer, loss):
+  def sum_and_step(
+    self, optimizer, loss: tf.Tensor
+  ) -> tuple[list[tf.Variable], tf.Tensor] | None:
     """Takes a local step and adds up its gradients.
 
     Args:
@@ -172,7 +184,9 @@ class LocalCopies(center_lib.Center):
     )
     return totals, step
 
-  def read_totals(self, totals, period=None):
+  def read_totals(
+    self, totals: list[tf.Variable], period: int | None = None
+  ) -> list[tf.Tensor]:
     """Returns what `sum_and_step` has added up, in the dtypes of the copies.
 
     Args:
@@ -188,12 +202,12 @@ class LocalCopies(center_lib.Center):
     ]
 
 
-def _choose(variable, are_sums):
+def _choose(variable: tf.Variable, are_sums: bool) -> tf.DType:
   dtype = variable.dtype.base_dtype
   return sums.choose_dtype(dtype) if are_sums else dtype
 
 
-def _make_local(initial_value, name):
+def _make_local(initial_value: tf.Tensor, name: str) -> tf.Variable:
   variable = tf.Variable(
     initial_value,
     trainable=False,
@@ -205,16 +219,16 @@ def _make_local(initial_value, name):
   return variable
 
 
-def get_all():
+def get_all() -> list[tf.Variable]:
   """Returns the local variables of the rule in the default graph, a list."""
   return list(graph_record.current().copies)
 
 
 @contextlib.contextmanager
-def local_variables():
+def local_variables() -> Iterator[None]:
   """Makes all variables created inside it local, whoever creates them."""
 
-  def create(next_creator, **kwargs):
+  def create(next_creator: Callable[..., Any], **kwargs) -> tf.Variable:
     kwargs['collections'] = [tf.GraphKeys.LOCAL_VARIABLES]
     return next_creator(**kwargs)
 

@@ -9,6 +9,8 @@ computed from them. delta = 0 is a plain local step, with any optimizer. The v
 of weights of 16 bits has 32, as the sum over steps that it is (sums.py).
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.copies import local_copies
@@ -18,7 +20,7 @@ from distmnist.transport import sums, variable_lists
 class NesterovCopies(local_copies.LocalCopies):
   """LocalCopies at x + delta v, with the v of each beside it."""
 
-  def __init__(self, cluster, momentum):
+  def __init__(self, cluster, momentum: float) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -28,7 +30,9 @@ class NesterovCopies(local_copies.LocalCopies):
     self._momentum = momentum
     self._velocities = []
 
-  def begin_step(self, optimizer, loss):
+  def begin_step(
+    self, optimizer, loss: tf.Tensor
+  ) -> tuple[list[tf.Tensor], list[tf.Tensor], tf.Tensor] | None:
     """Computes g, and reads x before anything changes it.
 
     Args:
@@ -48,7 +52,7 @@ class NesterovCopies(local_copies.LocalCopies):
     step = self.count_local_step([*gradients, *positions])
     return gradients, positions, step
 
-  def _read_positions(self):
+  def _read_positions(self) -> list[tf.Tensor]:
     """Returns x, computed from x + delta v, a list of tensors."""
     values = self.read()
     if not self._momentum:
@@ -58,7 +62,7 @@ class NesterovCopies(local_copies.LocalCopies):
       for value, velocity in zip(values, self._velocities, strict=True)
     ]
 
-  def end_step(self, optimizer, gradients):
+  def end_step(self, optimizer, gradients: list[tf.Tensor]) -> tf.Operation:
     """Steps v and x, which may have moved since `begin_step`.
 
     Args:

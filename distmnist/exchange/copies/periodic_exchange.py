@@ -4,7 +4,10 @@ A step without its exchange is shorter: exchange/steps/fused_steps.py leaves it
 out.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -28,7 +31,12 @@ class Exchange(NamedTuple):
   without: list
 
 
-def every(period, step, exchange, known_step):
+def every(
+  period: int,
+  step: tf.Tensor,
+  exchange: Callable[..., Any],
+  known_step: tf.Variable,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
   """Runs `exchange` in each step that `period` divides.
 
   Args:
@@ -47,7 +55,7 @@ def every(period, step, exchange, known_step):
     new_step, staleness = wire.bring_scalars(exchange())
     return known_step.assign(new_step), staleness
 
-  def do_nothing():
+  def do_nothing() -> tuple[tf.Tensor, tf.Tensor]:
     return known_step.read_value(), tf.constant(-1, tf.int64)
 
   if period == 1:
@@ -69,12 +77,18 @@ def every(period, step, exchange, known_step):
   return tuple(outputs)
 
 
-def get_all():
+def get_all() -> list[Exchange]:
   """Returns the Exchanges of the default graph, a list."""
   return list(graph_record.current().exchanges)
 
 
-def build_update(copies, period, step, exchange, known_step):
+def build_update(
+  copies,
+  period: int,
+  step: tf.Tensor,
+  exchange: Callable[..., Any],
+  known_step: tf.Variable,
+) -> strategy.Update:
   """Exchanges the whole center in each step that `period` divides.
 
   Args:

@@ -5,6 +5,8 @@ soon as it is updated, so a link is used both ways at once and the next step
 begins with what it needs. Variables IN_PLACE (center.py) stay put.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
@@ -21,7 +23,7 @@ class ShardCopies(local_copies.LocalCopies):
 
   _keeps_in_place = True
 
-  def __init__(self, cluster, part_bytes=PART_BYTES):
+  def __init__(self, cluster, part_bytes: int = PART_BYTES) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -31,10 +33,10 @@ class ShardCopies(local_copies.LocalCopies):
     self._begins = {}
 
   @property
-  def variables(self):
+  def variables(self) -> list[tf.Variable]:
     return [view for view, _ in self._pulled]
 
-  def hold(self, unit, op):
+  def hold(self, unit, op) -> None:
     """Lets a message begin only once `op` has run; call after `to_shards`.
 
     Args:
@@ -44,7 +46,7 @@ class ShardCopies(local_copies.LocalCopies):
     for begin in {self._begins[i] for i in unit if i in self._begins}:
       tf_internals.add_control_inputs(begin, [op])
 
-  def pull_after(self, ops):
+  def pull_after(self, ops: list[tf.Operation]) -> tf.Operation:
     """Returns the op by which the copies take the center.
 
     Args:
@@ -58,7 +60,9 @@ class ShardCopies(local_copies.LocalCopies):
     # All copies must be there before gradients are computed with them.
     return variable_lists.assign_all(self.variables, whole)
 
-  def bring(self, tensors, ops):
+  def bring(
+    self, tensors: list[tf.Tensor], ops: list[tf.Operation]
+  ) -> list[tf.Tensor]:
     """Returns scalar `tensors` on the worker, once `ops` have run."""
     with tf.device(self._cpu_device), tf.control_dependencies(ops):
       return [tf.identity(tensor) for tensor in tensors]

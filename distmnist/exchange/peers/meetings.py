@@ -6,8 +6,12 @@ exchange in its own session (peer.py): an op that ran it would hold one of the
 server's few threads, which this exchange and those of all others need.
 """
 
+from __future__ import annotations
+
 import contextlib
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -19,7 +23,7 @@ from distmnist.exchange.peers import peer
 CENTER = -1
 
 
-def choose(worker, number, num_workers):
+def choose(worker: int, number: int, num_workers: int) -> int:
   """Returns whom a worker is to meet: another worker, or CENTER.
 
   Each of the other n - 1 workers and the center is equally likely. The draw
@@ -42,7 +46,7 @@ class Meetings:
       this worker since it was last reset.
   """
 
-  def __init__(self, cluster, copies):
+  def __init__(self, cluster, copies) -> None:
     """
     Args:
       cluster: cluster.Cluster, of two workers or more.
@@ -65,7 +69,7 @@ class Meetings:
         for name in ('wanted', 'met')
       ]
 
-  def build_meeting(self, number):
+  def build_meeting(self, number: tf.Tensor) -> tf.Tensor:
     """Meets the worker that is next, or the center if that one is not there.
 
     Args:
@@ -80,7 +84,7 @@ class Meetings:
       with tf.control_dependencies([asked]):
         return tf.ensure_shape(self._met.dequeue(), ())
 
-  def take_visits(self):
+  def take_visits(self) -> tf.Tensor:
     """Returns num_visits, an int64 scalar tensor, and resets it."""
     with tf.device(self._device):
       number = self.num_visits.read_value()
@@ -88,7 +92,7 @@ class Meetings:
       with tf.control_dependencies([taken]):
         return tf.identity(number)
 
-  def hook(self):
+  def hook(self) -> _Hook:
     return _Hook(self)
 
   def meet(self, number):
@@ -98,7 +102,7 @@ class Meetings:
       return chosen
     return CENTER
 
-  def make_server(self, session, coord):
+  def make_server(self, session: tf.Session, coord) -> _Server:
     """Returns the _Server that answers the steps of `session`."""
     for each in self.peers.values():
       each.connect(session)
@@ -114,7 +118,7 @@ class Meetings:
     # What an interrupted step has left there.
     own.run(clear)
 
-    def serve():
+    def serve() -> None:
       number = own.run(take)
       while True:
         met = self.meet(int(number))
@@ -126,20 +130,22 @@ class Meetings:
 class _Server:
   """The thread between the two queues."""
 
-  def __init__(self, own, serve, session, coord):
+  def __init__(
+    self, own: tf.Session, serve: Callable[..., Any], session: tf.Session, coord
+  ) -> None:
     self._own, self._serve = own, serve
     self._session, self._coord = session, coord
     self._is_over = False
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
 
-  def end(self):
+  def end(self) -> None:
     """Ends the thread; waits for an exchange, which has a time limit."""
     self._is_over = True
     self._own.close()
     self._thread.join()
 
-  def _run(self):
+  def _run(self) -> None:
     try:
       self._serve()
     except (tf.errors.OpError, RuntimeError) as error:
@@ -153,16 +159,16 @@ class _Server:
 class _Hook(tf.train.SessionRunHook):
   """Runs a _Server for the steps of each session."""
 
-  def __init__(self, meetings):
+  def __init__(self, meetings: Meetings) -> None:
     self._meetings = meetings
     self._server = None
 
-  def after_create_session(self, session, coord):
+  def after_create_session(self, session: tf.Session, coord) -> None:
     if self._server:
       self._server.end()
     self._server = self._meetings.make_server(session, coord)
 
-  def end(self, session):
+  def end(self, session: tf.Session) -> None:
     self._server.end()
     for each in self._meetings.peers.values():
       each.leave()

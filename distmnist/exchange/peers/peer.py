@@ -13,6 +13,8 @@ is left alone for a second, and a lost one is looked for in the background: a
 step waits only for the first search for a peer and for an exchange under way.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import logging
@@ -40,7 +42,9 @@ class Peer:
     num_failures: int, the searches and exchanges that failed.
   """
 
-  def __init__(self, cluster, index, copies, num_visits):
+  def __init__(
+    self, cluster, index: int, copies, num_visits: tf.Variable
+  ) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -61,7 +65,7 @@ class Peer:
     self._next_look = 0.0
     self.num_failures = 0
 
-  def connect(self, session):
+  def connect(self, session: tf.Session) -> None:
     """Makes the server of `session` the one through which to reach the peer."""
     self._target = session.sess_str
     self._config = tf.ConfigProto()
@@ -72,7 +76,7 @@ class Peer:
     )
     self._config.operation_timeout_in_ms = round(1000 * self._limit_secs)
 
-  def meet(self):
+  def meet(self) -> bool:
     """Exchanges with the peer; returns whether that succeeded."""
     if self._session is None:
       self._find()
@@ -90,13 +94,13 @@ class Peer:
       self._fail(session)
       return False
 
-  def leave(self):
+  def leave(self) -> None:
     """Ends the session with the peer, if there is one."""
     session, self._session = self._session, None
     if session:
       _close(session)
 
-  def _find(self):
+  def _find(self) -> None:
     """Looks for the peer unless a search is under way or has just failed."""
     if self._look and self._look.is_alive():
       return
@@ -108,7 +112,7 @@ class Peer:
     if is_first:
       self._look.join(self._limit_secs)
 
-  def _try(self):
+  def _try(self) -> None:
     """Opens a session with the peer if it is there and has begun."""
     with tf.Graph().as_default() as graph:
       exchange, is_ready = self._build()
@@ -123,13 +127,13 @@ class Peer:
       pass
     self._fail(session)
 
-  def _fail(self, session):
+  def _fail(self, session: tf.Session) -> None:
     self._session = None
     self._next_look = time.monotonic() + _AGAIN_SECS
     self.num_failures += 1
     _close(session)
 
-  def _build(self):
+  def _build(self) -> tuple[tf.Operation, list[tf.Tensor]]:
     """Returns (the op of an exchange, bool tensors: has the peer begun)."""
     here, there = (c.compute_device for c in (self._cluster, self._there))
     to_there, to_here = map(wire.Wire, (self._there, self._cluster))
@@ -170,7 +174,7 @@ class Peer:
     return tf.group(*moved), is_ready
 
 
-def _build_handle(variable, device):
+def _build_handle(variable: tf.Variable, device: str) -> tf.Tensor:
   """Returns the handle of the variable of the same name on `device`."""
   with tf.device(device):
     return tf.raw_ops.VarHandleOp(
@@ -180,22 +184,22 @@ def _build_handle(variable, device):
     )
 
 
-def _read(handle):
+def _read(handle: tf.Tensor) -> tf.Tensor:
   with tf.device(handle.device):
     dtype = handle.op.get_attr('dtype')
     value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
     return tf.ensure_shape(value, handle.op.get_attr('shape'))
 
 
-def _explain(error):
+def _explain(error) -> str:
   is_op = isinstance(error, tf.errors.OpError)
   return errors.explain(error) if is_op else str(error)
 
 
-def _close(session):
+def _close(session: tf.Session) -> None:
   """Closes a session, in a thread: with a suspended peer it can hang."""
 
-  def close():
+  def close() -> None:
     with contextlib.suppress(tf.errors.OpError, RuntimeError):
       session.close()
 

@@ -28,6 +28,8 @@ others sent in it, and they begin it only once they have taken what it sent in
 the step before. Which sessions have queues in common is said by generations.py.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import zlib
 
@@ -43,7 +45,7 @@ PREFIX = 'ring/'
 _CAPACITY = 2
 
 
-def pays_to_cut(num_workers, num_bytes):
+def pays_to_cut(num_workers: int, num_bytes: int) -> bool:
   """Whether to use chunks with owners: if they spare more than HOP_BYTES.
 
   With two workers they spare nothing.
@@ -56,7 +58,7 @@ def pays_to_cut(num_workers, num_bytes):
   return (n - 1) * num_bytes - 2 * (n - 1) / n * num_bytes > HOP_BYTES
 
 
-def count_sent(num_workers, num_bytes):
+def count_sent(num_workers: int, num_bytes: int) -> float:
   """Returns the bytes (float) that a worker sends for a mean, as it gets.
 
   Where the chunks differ by an element, it is the mean of the workers.
@@ -70,7 +72,9 @@ def count_sent(num_workers, num_bytes):
   return of_each * num_bytes
 
 
-def build_mean(cluster, flat, name, in_chunks):
+def build_mean(
+  cluster, flat: tf.Tensor, name: str, in_chunks: bool
+) -> tf.Tensor:
   """Returns the mean of all workers' `flat`, with the same bits on each.
 
   Args:
@@ -89,7 +93,9 @@ def build_mean(cluster, flat, name, in_chunks):
   return tf.concat(means, 0)
 
 
-def build_farewell(cluster, flat, name, in_chunks):
+def build_farewell(
+  cluster, flat: tf.Tensor, name: str, in_chunks: bool
+) -> tf.Operation:
   """Sends what `build_mean` would send, but takes nothing from anybody.
 
   For a worker of which a step has failed, and may have taken what the others
@@ -113,7 +119,7 @@ def build_farewell(cluster, flat, name, in_chunks):
   )
 
 
-def build_all(cluster, tensor, name):
+def build_all(cluster, tensor: tf.Tensor, name: str) -> list[tf.Tensor]:
   """Returns a list of all workers' `tensor`, in the order of the workers.
 
   Args:
@@ -125,27 +131,29 @@ def build_all(cluster, tensor, name):
   return _exchange(cluster, tensors, tensors, name)
 
 
-def fingerprint(variables):
+def fingerprint(variables: list[tf.Variable]) -> int:
   """Returns a number (int) that differs where names, shapes or dtypes do."""
   told = [(v.op.name, v.shape.as_list(), v.dtype.name) for v in variables]
   return zlib.crc32(repr(told).encode())
 
 
-def _name_parts(name):
+def _name_parts(name: str) -> str:
   return f'{name}/parts'
 
 
-def _name_means(name):
+def _name_means(name: str) -> str:
   return f'{name}/means'
 
 
-def _cut(flat, num_chunks):
+def _cut(flat: tf.Tensor, num_chunks: int) -> list[tf.Tensor]:
   """Returns `flat` cut into chunks, a list; the first may be one longer."""
   size, num_longer = divmod(flat.shape.num_elements(), num_chunks)
   return tf.split(flat, [size + (i < num_longer) for i in range(num_chunks)])
 
 
-def _exchange(cluster, to_each, from_each, name):
+def _exchange(
+  cluster, to_each: list[tf.Tensor], from_each: list[tf.Tensor], name: str
+) -> list[tf.Tensor]:
   """Sends one tensor to each worker; returns what they send, and the own one.
 
   Args:
@@ -165,7 +173,7 @@ def _exchange(cluster, to_each, from_each, name):
   ]
 
 
-def _send(cluster, to_each, name):
+def _send(cluster, to_each: list[tf.Tensor], name: str) -> list[tf.Operation]:
   """Returns the ops that send one tensor to each other worker."""
   return [
     _put(cluster, tensor, i, name)
@@ -174,14 +182,14 @@ def _send(cluster, to_each, name):
   ]
 
 
-def _put(cluster, tensor, receiver, name):
+def _put(cluster, tensor: tf.Tensor, receiver: int, name: str) -> tf.Operation:
   """Returns the op that sends a tensor to worker `receiver`."""
   pair = f'{name}/{cluster.task_index}_to_{receiver}'
   with tf.device(cluster.cpu_device):
     return build_queue([tensor], pair).enqueue(tensor)
 
 
-def _take(cluster, like, sender, name):
+def _take(cluster, like: tf.Tensor, sender: int, name: str) -> tf.Tensor:
   """Returns what worker `sender` sends to this one.
 
   Args:
@@ -195,12 +203,14 @@ def _take(cluster, like, sender, name):
     return build_queue([like], pair).dequeue()
 
 
-def find_device(cluster, worker):
+def find_device(cluster, worker: int) -> str:
   """Returns the device (str) of the queues with what `worker` (int) sends."""
   return dataclasses.replace(cluster, task_index=worker).cpu_device
 
 
-def build_queue(like, name, capacity=_CAPACITY):
+def build_queue(
+  like: list[tf.Tensor | tf.Variable], name: str, capacity: int = _CAPACITY
+):
   """Returns a tf.FIFOQueue on the current device.
 
   Args:

@@ -11,6 +11,8 @@ workers agree on it. Each bucket has its own name: it does not matter which
 one is full first on which worker.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -19,7 +21,7 @@ from distmnist.exchange.ring import all_reduce
 from distmnist.transport import nonfinite, packing
 
 
-def fill(sizes, bucket_bytes):
+def fill(sizes: list[int], bucket_bytes: int) -> list[list[int]]:
   """Returns the buckets, lists of indices: the last first, within each as well.
 
   A bucket is full once it has `bucket_bytes`.
@@ -38,7 +40,13 @@ def fill(sizes, bucket_bytes):
   return buckets
 
 
-def build_means(cluster, gradients, variables, more, bucket_bytes):
+def build_means(
+  cluster,
+  gradients: list[tf.Tensor] | tuple[tf.Tensor, ...],
+  variables: list[tf.Variable] | tuple[tf.Variable, ...],
+  more: tf.Tensor,
+  bucket_bytes: int,
+) -> tuple[list[tf.Tensor], tf.Tensor]:
   """Builds the means over all workers, with the same bits on each.
 
   A worker's bucket that is not finite goes as zeros. Where the mean of finite
@@ -75,7 +83,13 @@ def build_means(cluster, gradients, variables, more, bucket_bytes):
   return means, found[-1]
 
 
-def build_leave(cluster, variables, more, bucket_bytes, has_failed):
+def build_leave(
+  cluster,
+  variables: tuple[tf.Variable, ...],
+  more: tf.Tensor,
+  bucket_bytes: int,
+  has_failed: bool,
+) -> tf.Operation:
   """Builds the part, in a step of the others, of a worker that makes no more.
 
   It gives zeros for gradients, and `more`.
@@ -99,7 +113,7 @@ def build_leave(cluster, variables, more, bucket_bytes, has_failed):
   return tf.group(ops)
 
 
-def _name(number):
+def _name(number: int) -> str:
   return f'bucket_{number}'
 
 
@@ -119,7 +133,11 @@ class _Bucket(NamedTuple):
   in_chunks: bool
 
 
-def _fill_with(cluster, variables, bucket_bytes):
+def _fill_with(
+  cluster,
+  variables: list[tf.Variable] | tuple[tf.Variable, ...],
+  bucket_bytes: int,
+) -> list[_Bucket]:
   """Returns the buckets, a list of _Bucket."""
   groups = {}
   for i, variable in enumerate(variables):
@@ -137,7 +155,7 @@ def _fill_with(cluster, variables, bucket_bytes):
   return filled
 
 
-def find_dtype(cluster, variable):
+def find_dtype(cluster, variable: tf.Variable) -> tf.DType:
   """Returns the tf.DType in which the gradient of a variable travels.
 
   It is that of --wire_dtype, which narrows float32: float64 stays as it is.
@@ -146,7 +164,11 @@ def find_dtype(cluster, variable):
   return dtype if dtype == tf.float64 else tf.as_dtype(cluster.wire_dtype)
 
 
-def count_sent(cluster, variables, bucket_bytes):
+def count_sent(
+  cluster,
+  variables: list[tf.Variable] | tuple[tf.Variable, ...],
+  bucket_bytes: int,
+) -> int:
   """Returns the bytes (int) of gradients that a worker sends in a step.
 
   It gets as many.
@@ -159,7 +181,11 @@ def count_sent(cluster, variables, bucket_bytes):
   return round(sum(all_reduce.count_sent(n, b.num_bytes) for b in buckets))
 
 
-def describe(cluster, variables, bucket_bytes):
+def describe(
+  cluster,
+  variables: list[tf.Variable] | tuple[tf.Variable, ...],
+  bucket_bytes: int,
+) -> list[str]:
   """Returns in which way the buckets travel, and why, a list of lines (str).
 
   Args:

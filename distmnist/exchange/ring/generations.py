@@ -6,6 +6,8 @@ another session of this worker, or of another, has left in its queues or still
 waits for there has nothing to do with this one's.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
@@ -15,7 +17,7 @@ from distmnist.exchange.ring import all_reduce
 class Queues:
   """All queues of a ring in the default graph, which is complete."""
 
-  def __init__(self, cluster):
+  def __init__(self, cluster) -> None:
     self._cluster = cluster
     self._names = {
       op: op.get_attr('shared_name')
@@ -24,7 +26,7 @@ class Queues:
       and op.get_attr('shared_name').startswith(all_reduce.PREFIX.encode())
     }
 
-  def begin(self, generation):
+  def begin(self, generation: str) -> None:
     """Names the queues of the sessions to come; no other has begun.
 
     Args:
@@ -34,7 +36,7 @@ class Queues:
       value = tf.AttrValue(s=_name(name, generation))
       tf_internals.set_attr(op, 'shared_name', value)
 
-  def drop(self, generation, server):
+  def drop(self, generation: str, server) -> None:
     """Frees what the queues of a generation hold here: all have left it.
 
     Args:
@@ -60,5 +62,5 @@ class Queues:
       session.run(dropped)
 
 
-def _name(name, generation):
+def _name(name: bytes, generation: str) -> bytes:
   return name + b'/' + generation.encode()

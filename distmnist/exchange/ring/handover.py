@@ -1,5 +1,7 @@
 """The values of one worker's variables, given to others."""
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
@@ -15,7 +17,7 @@ class Handover:
     take: op, which sets all variables once all values have come, or none.
   """
 
-  def __init__(self, cluster, variables, name):
+  def __init__(self, cluster, variables: list[tf.Variable], name: str) -> None:
     """
     Args:
       cluster: cluster.Cluster of two workers or more.
@@ -43,7 +45,7 @@ class Handover:
       [v.assign(x) for v, x in zip(variables, values, strict=True)]
     )
 
-  def take_from(self, giver):
+  def take_from(self, giver: int) -> None:
     """Tells `take` whose values come; no session has it yet.
 
     Args:
@@ -53,7 +55,7 @@ class Handover:
     for op in self._moved:
       tf_internals.set_device(op, place)
 
-  def _build_queue(self, receiver, name, cluster):
+  def _build_queue(self, receiver: int, name: str, cluster):
     # One value of each is enough.
     with tf.device(cluster.cpu_device):
       return all_reduce.build_queue(self._like, f'{name}/to_{receiver}', 1)

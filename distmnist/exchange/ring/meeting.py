@@ -24,12 +24,15 @@ Who is in a session and cannot go on writes a new entry; the others find it
 there (`find_changed`), also where nothing else would end their wait.
 """
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import json
 import os
 import threading
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -59,7 +62,7 @@ class Agreement(NamedTuple):
   takers: list
   step: int | None
 
-  def find_new(self, before):
+  def find_new(self, before: Agreement) -> list[int]:
     """Returns the workers (list of int) with another life than `before`."""
     return [
       i
@@ -70,7 +73,9 @@ class Agreement(NamedTuple):
     ]
 
 
-def agree(generation, entries):
+def agree(
+  generation: str, entries: list[list[int | str | None] | list[int | str]]
+) -> Agreement | None:
   """Returns the Agreement that follows from the entries of all workers.
 
   Raises:
@@ -97,7 +102,7 @@ class Meeting:
     agreement: Agreement of the last one, or None.
   """
 
-  def __init__(self, cluster, server, fingerprint):
+  def __init__(self, cluster, server, fingerprint: int) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -114,7 +119,13 @@ class Meeting:
     self._secs = polling.compute_interval_secs(cluster.num_workers, _LOOK_SECS)
     self.agreement = None
 
-  def hold(self, step, is_left, look, pause):
+  def hold(
+    self,
+    step: int | None,
+    is_left: bool,
+    look: Callable[..., Any],
+    pause: Callable[..., Any],
+  ) -> Agreement | None:
     """Returns the Agreement, once all workers are here.
 
     Args:
@@ -134,7 +145,9 @@ class Meeting:
     entry = [self._life, self._number, step, self._fingerprint]
     missing = [i for i in range(self._num_workers) if i != self._worker]
 
-    def call(work):
+    def call(
+      work: Callable[..., Any],
+    ) -> bool | dict[int, dict[str, list | str]]:
       """Returns what work() returns, or None; it may wait for worker 0."""
       try:
         return deadlines.call_and_look(work, lambda: look(missing))
@@ -167,7 +180,7 @@ class Meeting:
       look(missing)
       pause(self._secs)
 
-  def find_changed(self):
+  def find_changed(self) -> list[int]:
     """Returns the workers, a list of int, that are not in the last generation.
 
     Raises:
@@ -177,26 +190,30 @@ class Meeting:
     agreed = self.agreement.entries
     return [i for i in range(self._num_workers) if found[i] != agreed[i]]
 
-  def _check_place(self, rows):
+  def _check_place(self, rows: dict[int, dict[str, list | str]]) -> None:
     """Ends a process whose place another has taken while it stood still."""
     row = rows.get(self._worker)
     if self._has_written and row and row['entry'][0] != self._life:
       raise errors.make_replaced(self._name)
 
 
-def _find_entries(rows, num_workers):
+def _find_entries(
+  rows: dict[int, dict[str, list | str]], num_workers: int
+) -> list[list[int | str | None] | list[int | str] | None]:
   """Returns each worker's entry, a list; None for one that has no row."""
   return [rows.get(i, {}).get('entry') for i in range(num_workers)]
 
 
-def _hash(entries):
+def _hash(
+  entries: list[list[int | str | None] | list[int | str] | None],
+) -> str:
   return hashlib.sha256(json.dumps(entries).encode()).hexdigest()[:16]
 
 
 class _Board:
   """The rows, on worker 0; may be used by several threads."""
 
-  def __init__(self, cluster, server):
+  def __init__(self, cluster, server) -> None:
     place, own = cluster.coordinator_device, cluster.task_device
     with (
       tf.Graph().as_default() as graph,
@@ -219,19 +236,19 @@ class _Board:
     self._session = None
     self._lock = threading.Lock()
 
-  def write(self, row):
+  def write(self, row) -> bool:
     """Writes this worker's row, a dict; returns True."""
     self._run(self._put, {self._text: json.dumps(row)})
     return True
 
-  def read(self):
+  def read(self) -> dict[int, dict[str, list | str]]:
     """Returns the rows, {worker: dict}."""
     keys, texts = self._run(self._all, None)
     return {
       int(key): json.loads(text) for key, text in zip(keys, texts, strict=True)
     }
 
-  def _run(self, fetch, feed):
+  def _run(self, fetch, feed: dict[tf.Tensor, str] | None):
     """Runs it; a lost worker 0 does not know the session of before."""
     options = tf.RunOptions(timeout_in_ms=_TIMEOUT_MS)
     with self._lock:

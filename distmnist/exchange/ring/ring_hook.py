@@ -1,5 +1,7 @@
 """A training without a ps: its workers meet, stop and leave together."""
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import signal
@@ -22,7 +24,7 @@ _log = logging.getLogger(__name__)
 class RingHook(strategy.MemberHook):
   """Equal variables at the start, one common last step, then a barrier."""
 
-  def __init__(self, cluster, votes, stop):
+  def __init__(self, cluster, votes, stop) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -40,7 +42,7 @@ class RingHook(strategy.MemberHook):
     self._absences = probing.Absences()
     self.has_values = self.is_given = False
 
-  def begin(self):
+  def begin(self) -> None:
     cluster, variables = self._cluster, tf.global_variables()
     self._fingerprint = all_reduce.fingerprint(variables)
     self._global_step = tf.train.get_global_step()
@@ -57,7 +59,7 @@ class RingHook(strategy.MemberHook):
       self._leave_failed_op = self._votes.build_leave(has_failed=True)
     self._queues = generations.Queues(cluster)
 
-  def meet(self, task):
+  def meet(self, task) -> None:
     if self._meeting is None:
       self._meeting = meeting.Meeting(
         self._cluster, task.server, self._fingerprint
@@ -109,7 +111,7 @@ class RingHook(strategy.MemberHook):
     gone = self._absences.find_gone(others)
     return f'{errors.list_tasks(gone)} is gone' if gone else ''
 
-  def after_create_session(self, session, coord):
+  def after_create_session(self, session, coord) -> None:
     agreed, own = self._agreed, self._cluster.task_index
     self._has_agreed = self._is_amid_step = self._is_leaving = False
     self._has_begun = True
@@ -135,7 +137,7 @@ class RingHook(strategy.MemberHook):
     self._is_amid_step = True
     return tf.train.SessionRunArgs(self._votes.mean)
 
-  def after_run(self, run_context, run_values):
+  def after_run(self, run_context, run_values) -> None:
     self._is_amid_step = False
     wants_stop, is_preempted, has_left = self._votes.note(run_values.results)
     if is_preempted:
@@ -147,7 +149,7 @@ class RingHook(strategy.MemberHook):
       self._has_agreed = self._is_leaving = True
       run_context.request_stop()
 
-  def gather(self, session):
+  def gather(self, session) -> None:
     """Returns once all workers have come here, after their last step.
 
     At once if one has left its loop before: it will not come.
@@ -156,7 +158,7 @@ class RingHook(strategy.MemberHook):
       session.run(self._gather_op)
       self._has_agreed = True
 
-  def end(self, session):
+  def end(self, session) -> None:
     """No worker leaves while another may still take from it."""
     options = _limit(_END_TIMEOUT_SECS)
     with contextlib.suppress(tf.errors.OpError):
@@ -167,11 +169,11 @@ class RingHook(strategy.MemberHook):
         self._leave(session)
       session.run(self._end_op, options=options)
 
-  def _leave(self, session):
+  def _leave(self, session) -> None:
     """Takes part in one more step of the others, unless they break it off."""
     next_look = time.monotonic() + _LOOK_SECS
 
-    def look():
+    def look() -> None:
       nonlocal next_look
       if time.monotonic() < next_look:
         return
@@ -188,7 +190,7 @@ class RingHook(strategy.MemberHook):
 class _Patience:
   """How long a worker waits for the others, and what it says meanwhile."""
 
-  def __init__(self, task, has_met):
+  def __init__(self, task, has_met: bool) -> None:
     """
     Args:
       task: task.Task, which serves.
@@ -201,7 +203,7 @@ class _Patience:
     self._next_look = 0.0
     self._lost = {}
 
-  def look(self, missing):
+  def look(self, missing: list[int]):
     """Looks at the workers, a list of int, that are not here yet.
 
     One that beats is alive and may be busy: it will come.
@@ -235,7 +237,7 @@ class _Patience:
       f'{self._secs:g} s: no sign of {names}; see their logs'
     )
 
-  def _say_lost(self, lost):
+  def _say_lost(self, lost) -> None:
     if new := {n: a for n, a in lost.items() if n not in self._lost}:
       whom = 'its successor' if len(new) == 1 else 'their successors'
       _log.info(
@@ -258,6 +260,6 @@ def _describe(agreed, before, own):
   return f'{names} {verb} back: goes on at step {agreed.step:,} with {source}'
 
 
-def _limit(secs):
+def _limit(secs: float):
   """Returns tf.RunOptions by which a session.run fails after `secs`."""
   return tf.RunOptions(timeout_in_ms=round(1000 * secs))

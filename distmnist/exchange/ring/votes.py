@@ -7,6 +7,8 @@ the same step: the chief says that it has. The vote travels with the last
 bucket, so that it costs no message.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -35,7 +37,7 @@ class Votes(strategy.RunAgreement):
     stop: stop_request.StopRequest, or None as long as there is none.
   """
 
-  def __init__(self, cluster, bucket_bytes):
+  def __init__(self, cluster, bucket_bytes: int) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -48,7 +50,13 @@ class Votes(strategy.RunAgreement):
     self._variables, self._has_weights = (), False
     self.forget()
 
-  def build_means(self, gradients, variables, is_cut=False, weight=None):
+  def build_means(
+    self,
+    gradients: tuple[tf.Tensor, ...],
+    variables: tuple[tf.Variable, ...],
+    is_cut: bool = False,
+    weight=None,
+  ) -> list[tf.Tensor]:
     """Returns the workers' mean gradients; sets `mean` and `is_any_cut`.
 
     Args:
@@ -79,14 +87,14 @@ class Votes(strategy.RunAgreement):
       self.is_any_cut = self.mean[-1] > 0
     return means
 
-  def forget(self):
+  def forget(self) -> None:
     self.secs, self.is_long = 0.0, False
     self._own = self.secs, self.is_long
 
-  def vote(self, secs, is_long):
+  def vote(self, secs: float, is_long: bool) -> None:
     self._own = secs, is_long
 
-  def note(self, mean):
+  def note(self, mean: np.ndarray):
     """Notes what all have voted, the array `mean`.
 
     Returns:
@@ -96,7 +104,7 @@ class Votes(strategy.RunAgreement):
     self.secs, self.is_long = float(ms) / 1000, is_short == 0
     return [share > 0 for share in are]
 
-  def build_leave(self, has_failed):
+  def build_leave(self, has_failed: bool) -> tf.Operation:
     """Returns an op: a step in which this worker only votes that it has left.
 
     Args:
@@ -110,11 +118,11 @@ class Votes(strategy.RunAgreement):
       self._cluster, self._variables, own, self._bucket_bytes, has_failed
     )
 
-  def describe(self):
+  def describe(self) -> list[str]:
     """Returns in which way gradients travel, see buckets.describe."""
     return buckets.describe(self._cluster, self._variables, self._bucket_bytes)
 
-  def _vote(self):
+  def _vote(self) -> np.ndarray:
     is_preempted = self.stop is not None and self.stop.is_requested
     secs, is_long = self._own
     return (

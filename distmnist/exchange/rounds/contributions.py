@@ -6,6 +6,11 @@ mid-push, its successor begins with the same token and contributes only what is
 missing.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry
@@ -18,7 +23,9 @@ class Accumulator(tf.ConditionalAccumulator):
   It adds up as sums.py says.
   """
 
-  def __init__(self, dtype, shape, shared_name):
+  def __init__(
+    self, dtype: tf.DType, shape: list[int] | tf.TensorShape, shared_name: str
+  ) -> None:
     """
     Args:
       dtype: tf.DType.
@@ -28,16 +35,20 @@ class Accumulator(tf.ConditionalAccumulator):
     self._given_dtype = dtype
     super().__init__(sums.choose_dtype(dtype), shape, shared_name)
 
-  def apply_grad(self, grad, local_step=0, name=None):
+  def apply_grad(
+    self, grad: tf.Tensor, local_step: int | tf.Tensor = 0, name=None
+  ) -> tf.Operation:
     grad = tf.cast(grad, self.dtype)
     return super().apply_grad(grad, local_step, name)
 
-  def take_grad(self, num_required, name=None):
+  def take_grad(self, num_required: int, name=None) -> tf.Tensor:
     mean = super().take_grad(num_required, name)
     return tf.cast(mean, self._given_dtype)
 
 
-def make_accumulators(shards):
+def make_accumulators(
+  shards: list[tf.Variable],
+) -> list[tuple[Accumulator, str]]:
   """Returns a list of (Accumulator, device), one per shard."""
   accumulators = []
   for i, shard in enumerate(shards):
@@ -75,7 +86,7 @@ class GivenParts:
     places: dict of device -> list of int, the parts there.
   """
 
-  def __init__(self, cluster, devices):
+  def __init__(self, cluster, devices: list[str]) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -97,7 +108,7 @@ class GivenParts:
         key = self._make_key(part, cluster.task_index)
         self._keys.append(tf.constant(key, tf.int64))
 
-  def read(self, part, ops):
+  def read(self, part: int, ops) -> tf.Tensor:
     """Returns with which token this worker contributed last, int64 scalar.
 
     Args:
@@ -108,7 +119,7 @@ class GivenParts:
     with tf.device(place), tf.control_dependencies(ops):
       return self._tables[place].find(self._keys[part], self._never[place])
 
-  def find(self, place, worker):
+  def find(self, place: str, worker: int) -> tf.Tensor:
     """Returns with which token `worker` contributed last to each part at a ps.
 
     Args:
@@ -122,7 +133,13 @@ class GivenParts:
     with tf.device(place):
       return self._tables[place].find(keys, self._never[place])
 
-  def give_once(self, part, last, token, build):
+  def give_once(
+    self,
+    part: int,
+    last: tf.Tensor,
+    token: tf.Tensor,
+    build: Callable[..., Any],
+  ) -> tf.Operation:
     """Returns the op by which this worker contributes to a part.
 
     Args:
@@ -138,7 +155,7 @@ class GivenParts:
       with tf.control_dependencies(build(once)):
         return self._tables[place].insert(self._keys[part], token)
 
-  def forget(self, place):
+  def forget(self, place: str) -> tf.Operation:
     """Returns the op that forgets what was contributed at a ps.
 
     When the lives of the rounds start over, old tokens recur.
@@ -152,14 +169,14 @@ class GivenParts:
       never = tf.fill([len(keys)], self._never[place])
       return self._tables[place].insert(keys, never)
 
-  def _make_key(self, part, worker):
+  def _make_key(self, part: int, worker: int) -> int:
     return part * self._num_workers + worker
 
 
 class Contribution:
   """The tensors of one contribution, and what was given before it."""
 
-  def __init__(self, the_round, tensors):
+  def __init__(self, the_round, tensors) -> None:
     """To be made before a place in the round is asked for, under a lock.
 
     Args:
@@ -176,7 +193,7 @@ class Contribution:
         for number, part in enumerate(self._parts)
       ]
 
-  def apply(self, token):
+  def apply(self, token: tf.Tensor) -> list[tf.Operation]:
     """Returns the ops by which the accumulators take the tensors, a list.
 
     Args:
@@ -186,7 +203,7 @@ class Contribution:
     applied = [None] * len(self._tensors)
     for number, part in enumerate(self._parts):
 
-      def build(token, part=part):
+      def build(token: tf.Tensor, part: list[int] = part) -> list[tf.Operation]:
         return [self._apply_one(i, token) for i in part]
 
       if self._given:
@@ -198,13 +215,13 @@ class Contribution:
         applied[i] = op
     return applied
 
-  def _apply_one(self, i, token):
+  def _apply_one(self, i: int, token: tf.Tensor) -> tf.Operation:
     accumulator, place = self._accumulators[i]
     with tf.device(place):
       return accumulator.apply_grad(self._tensors[i], token)
 
 
-def build_is_any_taken(the_round, token):
+def build_is_any_taken(the_round, token: tf.Tensor) -> tf.Tensor:
   """Returns whether an update has begun, a bool scalar tensor; if all give.
 
   Each shard is updated once its own accumulator has all contributions, even

@@ -27,6 +27,11 @@ worker's index: if a worker is lost with its place, the round waits for its
 successor, which pushes what its predecessor had not.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.center import ps_lock
@@ -43,12 +48,14 @@ LIVES, NUM_IN, ENDED, FULL, TRIED, FIRST_WORKER = range(6)
 NEVER_IN = -1
 
 
-def step_of(token):
+def step_of(token: tf.Tensor) -> tf.Tensor:
   """Returns the global_step of a token, int64 tensor."""
   return token % LIFE
 
 
-def correct(staleness, own_token, new_token):
+def correct(
+  staleness: tf.Tensor | None, own_token: tf.Tensor, new_token: tf.Tensor
+) -> tf.Tensor:
   """Returns a contribution's staleness, given the next token, int64 scalar.
 
   Args:
@@ -70,7 +77,13 @@ class Entry:
   A table holds them; it needs no initialisation and is in no checkpoint.
   """
 
-  def __init__(self, cluster, num_contributions, global_step, has_places=False):
+  def __init__(
+    self,
+    cluster,
+    num_contributions: int,
+    global_step: tf.Variable,
+    has_places: bool = False,
+  ) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -90,12 +103,14 @@ class Entry:
     if not self.is_lock_step:
       self._lock = ps_lock.Lock(global_step.device, 'entry_lock')
 
-  def read_token(self):
+  def read_token(self) -> tf.Tensor:
     """Returns the token for a worker that begins now, int64 scalar tensor."""
     with tf.device(self._global_step.device):
       return self._read_life() + self._global_step.read_value()
 
-  def contribute(self, own_token, apply):
+  def contribute(
+    self, own_token: tf.Tensor, apply: Callable[..., Any]
+  ) -> tuple[tf.Tensor | None, list[tf.Operation] | list[tf.Tensor]]:
     """Contributes to the round of `own_token`, if it is open and not full.
 
     Args:
@@ -120,7 +135,7 @@ class Entry:
         local_step = tf.where(tf.equal(staleness, 0), own_token, never)
       return staleness, apply(local_step)
 
-    def enter():
+    def enter() -> tf.Tensor:
       # A worker killed here may have contributed without being counted.
       num_in, open_step = self._find_open(self._global_step.read_value())
       is_open = tf.equal(own_token, self._read_life() + open_step)
@@ -134,7 +149,7 @@ class Entry:
     staleness = self._run_locked(enter)
     return staleness, [staleness.op]
 
-  def _take_place(self, own_token):
+  def _take_place(self, own_token: tf.Tensor) -> tf.Tensor:
     """Returns the staleness; 0 as well if this worker has a place already."""
     step, life = self._global_step.read_value(), self._read_life()
     num_in, open_step = self._find_open(step)
@@ -145,7 +160,15 @@ class Entry:
     is_in = is_mine | is_free
     return self._count(own_token, is_in, is_new, num_in, open_step, last)
 
-  def _count(self, own_token, is_in, is_new, num_in, open_step, last):
+  def _count(
+    self,
+    own_token: tf.Tensor,
+    is_in: tf.Tensor,
+    is_new: tf.Tensor,
+    num_in: tf.Tensor,
+    open_step: tf.Tensor,
+    last: tf.Tensor,
+  ) -> tf.Tensor:
     """Returns the staleness, once the contribution is counted if it is new."""
     counted = self._set(
       {
@@ -157,7 +180,7 @@ class Entry:
     with tf.control_dependencies([counted]):
       return tf.where(is_in, tf.zeros_like(missed), missed)
 
-  def begin_life(self, prepare):
+  def begin_life(self, prepare: Callable[..., Any]) -> tf.Tensor:
     """Begins a new life of the rounds; only the chief may run it.
 
     Args:
@@ -168,7 +191,7 @@ class Entry:
       That token, int64 scalar tensor.
     """
 
-    def begin():
+    def begin() -> tf.Tensor:
       # A chief may have been lost that had prepared a life and not begun it.
       life = tf.reduce_max(self._find([LIVES, TRIED])) + 1
       with tf.control_dependencies([self._set({TRIED: life})]):
@@ -184,7 +207,7 @@ class Entry:
         return begin()
     return self._run_locked(begin)
 
-  def build_end(self):
+  def build_end(self) -> tuple[tf.Tensor, tf.Operation]:
     """Returns (is_ended, op): whether the chief has ended the updates.
 
     is_ended: bool scalar tensor. op: notes that it has, for the current life.
@@ -193,7 +216,7 @@ class Entry:
       lives = self._find(LIVES)
       return tf.equal(self._find(ENDED), lives), self._set({ENDED: lives})
 
-  def build_full(self):
+  def build_full(self) -> tf.Operation:
     """Returns the op after which no more contributions enter in this life.
 
     Where all give, those of the open round still do.
@@ -201,23 +224,23 @@ class Entry:
     with tf.device(self._global_step.device):
       return self._set({FULL: self._find(LIVES)})
 
-  def is_complete(self):
+  def is_complete(self) -> tf.Tensor:
     """Returns whether the open round has all R, and is not yet counted, bool.
 
     Where all give, this is not known.
     """
 
-    def look():
+    def look() -> tf.Tensor:
       step = self._global_step.read_value()
       return self._find_open(step)[1] > step
 
     return self._run_locked(look)
 
-  def _read_life(self):
+  def _read_life(self) -> tf.Tensor:
     """Returns the life's part of a token, int64 scalar tensor."""
     return self._find(LIVES) * LIFE
 
-  def _find_open(self, step):
+  def _find_open(self, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns (contributions that are in, step of the first round with room).
 
     Args:
@@ -226,15 +249,15 @@ class Entry:
     num_in = tf.maximum(self._find(NUM_IN), self._num_contributions * step)
     return num_in, num_in // self._num_contributions
 
-  def _is_full(self):
+  def _is_full(self) -> tf.Tensor:
     return tf.equal(self._find(FULL), self._find(LIVES))
 
-  def _run_locked(self, build):
+  def _run_locked(self, build: Callable[..., Any]) -> tf.Tensor:
     with tf.device(self._global_step.device):
       return self._lock.execute(build)
 
-  def _find(self, key):
+  def _find(self, key: int | list[int]) -> tf.Tensor:
     return self._table.find(key, 0)
 
-  def _set(self, values):
+  def _set(self, values: dict[int, tf.Tensor]) -> tf.Operation:
     return self._table.insert(list(values), tf.stack(list(values.values())))

@@ -20,9 +20,13 @@ enters any more, and the chief applies the R that are in, if there are.
 sync_round.py states the invariant that all this keeps.
 """
 
+from __future__ import annotations
+
 import contextlib
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -55,7 +59,7 @@ class RoundHook(strategy.CenterHook):
   ahead.
   """
 
-  def __init__(self, the_round, stop, pull):
+  def __init__(self, the_round, stop, pull: tf.Operation | None) -> None:
     """
     Args:
       the_round: sync_round.Round.
@@ -70,7 +74,7 @@ class RoundHook(strategy.CenterHook):
     self._session = self._updates = None
     self._leave = Leave(the_round, stop)
 
-  def begin(self):
+  def begin(self) -> None:
     self._stop.on_request(self._leave_the_wait)
     tokens, token_table = self._round.tokens, self._round.token_table
     token, taken = tokens.begin()
@@ -94,11 +98,11 @@ class RoundHook(strategy.CenterHook):
     self._take_over_op = build_take_over(self._round)
     self._new_center_op = build_new_center(self._round)
 
-  def on_new_center(self, session):
+  def on_new_center(self, session: tf.Session) -> None:
     self._end_updates()
     self._first_token = session.run(self._new_center_op)
 
-  def after_create_session(self, session, coord):
+  def after_create_session(self, session: tf.Session, coord) -> None:
     self._end_updates()
     self._session = session
     token, is_late = self._first_token, False
@@ -139,7 +143,7 @@ class RoundHook(strategy.CenterHook):
         return token, True
       self._stop.wait(_LOOK_SECS)
 
-  def end(self, session):
+  def end(self, session: tf.Session) -> None:
     """Releases the workers that still wait for a token.
 
     They may contribute again, as nothing more will be applied.
@@ -164,11 +168,11 @@ class RoundHook(strategy.CenterHook):
       text += f'; {self._updates.describe()}'
     return text
 
-  def _end_updates(self):
+  def _end_updates(self) -> None:
     if self._updates is not None:
       self._updates.end()
 
-  def _leave_the_wait(self):
+  def _leave_the_wait(self) -> None:
     """Gets this worker's main thread out of its wait for a token."""
     if self._session is not None:
       self._leave.leave(self._session, self._end_updates)
@@ -182,7 +186,7 @@ class UpdateThread:
   session, which can be closed before the other one.
   """
 
-  def __init__(self, update_op, session, coord, has_left):
+  def __init__(self, update_op, session: tf.Session, coord, has_left) -> None:
     """
     Args:
       update_op: tf.Operation, which waits for contributions and applies them.
@@ -203,21 +207,21 @@ class UpdateThread:
       )
     self._thread = threading.Thread(target=self._run, daemon=True)
 
-  def start(self):
+  def start(self) -> None:
     self._thread.start()
 
-  def end(self):
+  def end(self) -> None:
     """Ends the updates: the thread no longer waits for contributions."""
     self._has_ended = True
     if self._updates is not self._session:
       self._updates.close()
 
-  def describe(self):
+  def describe(self) -> str:
     """Returns what the thread has done and whether it is alive, a str."""
     thread = 'goes on' if self._thread.is_alive() else 'has ended'
     return f'{self._num_runs} runs of updates here, whose thread {thread}'
 
-  def _run(self):
+  def _run(self) -> None:
     try:
       update = self._updates.make_callable(self._update_op)
       with errors.naming_losses():
@@ -233,7 +237,7 @@ class UpdateThread:
         self._coord.request_stop(error)
         self._session.close()
 
-  def _is_over(self):
+  def _is_over(self) -> bool:
     return (
       self._has_ended or self._has_left.is_set() or self._coord.should_stop()
     )
@@ -246,7 +250,7 @@ class Leave:
     has_left: threading.Event, set when its training is over.
   """
 
-  def __init__(self, the_round, stop):
+  def __init__(self, the_round, stop) -> None:
     """
     Args:
       the_round: sync_round.Round.
@@ -259,7 +263,7 @@ class Leave:
     self._is_whole = None
     self._has_ended = False
 
-  def build(self):
+  def build(self) -> None:
     """Builds what it runs; to be called while the graph is still open."""
     the_round = self._round
     self._is_whole = the_round.build_is_whole()
@@ -268,11 +272,11 @@ class Leave:
     self._is_over, self._end_op = the_round.entry.build_end()
     self._full_op = the_round.entry.build_full()
 
-  def is_whole(self, session):
+  def is_whole(self, session: tf.Session) -> bool:
     """Whether all shards are at the same update; a bool."""
     return bool(session.run(self._is_whole))
 
-  def leave(self, session, end_updates):
+  def leave(self, session: tf.Session, end_updates: Callable[..., Any]) -> None:
     """Gets the main thread out of its wait; to be called from another thread.
 
     Args:
@@ -295,7 +299,9 @@ class Leave:
       while not self.has_left.wait(tokens_lib.OFFER_SECS):
         session.run(self._offer_op)
 
-  def finish_round(self, session, end_updates):
+  def finish_round(
+    self, session: tf.Session, end_updates: Callable[..., Any]
+  ) -> None:
     """Ends the chief's updates, between two of them if possible.
 
     Args:
@@ -310,7 +316,7 @@ class Leave:
     end_updates()
     session.run(self._end_op)
 
-  def _wait_until(self, is_so):
+  def _wait_until(self, is_so: Callable[..., Any]) -> None:
     secs = _END_SECS
     if self._stop.is_requested:
       secs = _PART_OF_STOP * self._stop.secs_left
@@ -320,7 +326,7 @@ class Leave:
         return
 
 
-def build_take_over(the_round):
+def build_take_over(the_round) -> tf.Tensor:
   """Returns the first token of a new life, once every other worker has one.
 
   The round restarts in whatever state the old chief left the accumulators,
@@ -330,7 +336,7 @@ def build_take_over(the_round):
     the_round: sync_round.Round.
   """
 
-  def prepare(token):
+  def prepare(token: tf.Tensor) -> tf.Tensor:
     ready = [build_emptying(the_round, token)]
     if the_round.tokens.has_own_queue:
       ready.append(the_round.tokens.take_all())
@@ -340,7 +346,7 @@ def build_take_over(the_round):
   return the_round.entry.begin_life(prepare)
 
 
-def build_new_center(the_round):
+def build_new_center(the_round) -> tf.Tensor:
   """Returns the first token, after which nothing of an earlier center counts.
 
   All in one run, as each new kind of session.run takes 50 ms to prepare.
@@ -359,7 +365,7 @@ def build_new_center(the_round):
     )
   num_spare = the_round.num_contributions - the_round.cluster.num_workers
 
-  def prepare(token):
+  def prepare(token: tf.Tensor) -> tf.Operation:
     ready = [
       build_emptying(the_round, token),
       the_round.token_table.clear(),
@@ -377,7 +383,7 @@ def build_new_center(the_round):
     return the_round.entry.begin_life(prepare)
 
 
-def build_emptying(the_round, token):
+def build_emptying(the_round, token: tf.Tensor) -> tf.Operation:
   """Returns the op that throws away what was contributed before `token`.
 
   Args:

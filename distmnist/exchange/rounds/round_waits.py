@@ -4,6 +4,8 @@ A separate graph uses the same shared names as the rule's, so any task can read
 the state, and nothing is added to the graph of the training.
 """
 
+from __future__ import annotations
+
 import contextlib
 
 import tensorflow.compat.v1 as tf
@@ -79,7 +81,7 @@ def _build(the_round):
   return found
 
 
-def format_state(found):
+def format_state(found) -> str:
   """Returns one line on `found`, the dict of `_build` with tensors' values."""
   who = []
   for kind, one, several in (
@@ -110,7 +112,7 @@ def format_state(found):
 class WaitingWorkers:
   """Reads this ps's table of tokens, in its own graph and session."""
 
-  def __init__(self, cluster, server):
+  def __init__(self, cluster, server) -> None:
     """
     Args:
       cluster: cluster.Cluster of a ps.
@@ -123,7 +125,7 @@ class WaitingWorkers:
     config = tf.ConfigProto(device_filters=[cluster.task_device])
     self._session = tf.Session(server.target, graph=graph, config=config)
 
-  def find(self):
+  def find(self) -> list[str]:
     """Returns their names, a list of str; empty if no rule has rounds."""
     options = tf.RunOptions(timeout_in_ms=_OF_A_PS_TIMEOUT_MS)
     try:
@@ -132,6 +134,6 @@ class WaitingWorkers:
       return []
     return [f'worker {i}' for i, token in enumerate(tokens) if token == 0]
 
-  def close(self):
+  def close(self) -> None:
     with contextlib.suppress(tf.errors.OpError):
       self._session.close()

@@ -11,6 +11,8 @@ such as the powers of Adam's betas, are updated once all units are, before the
 token of the round.
 """
 
+from __future__ import annotations
+
 import functools
 
 import tensorflow.compat.v1 as tf
@@ -32,7 +34,9 @@ class ShardBarrier:
     optimizer: tf.train.Optimizer, which applies the mean.
   """
 
-  def __init__(self, cluster, optimizer, replicas_to_aggregate, global_step):
+  def __init__(
+    self, cluster, optimizer, replicas_to_aggregate, global_step
+  ) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -117,7 +121,7 @@ class ShardBarrier:
     ):
       return tf.identity(own_token)
 
-  def _build_update(self, shards, units):
+  def _build_update(self, shards, units) -> None:
     """Builds the chief's part of a round."""
     the_round, device = self._round, self._global_step.device
     tokens, end = the_round.tokens, the_round.entry.read_token() + 1

@@ -23,6 +23,8 @@ to 2^53. Only worker 0 counts these. Of a bool its b takes the place of b - a,
 and c becomes that.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.transport import model_state, nonfinite, packing
@@ -36,7 +38,7 @@ class StateMeans:
       vectors; empty if a step changes no such variable.
   """
 
-  def __init__(self, cluster, changes):
+  def __init__(self, cluster, changes) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -78,7 +80,7 @@ class StateMeans:
         arrived.append(tf.identity(flat))
     return arrived
 
-  def build_update(self, ops):
+  def build_update(self, ops: list[tf.Operation]) -> list[tf.Operation]:
     """Builds what the chief adds to the center, the mean changes.
 
     Args:
@@ -123,7 +125,7 @@ class StateMeans:
           taken.append(change.pulled.assign(value, read_value=False))
     return tf.group(*taken)
 
-  def end_step(self, is_on_ps):
+  def end_step(self, is_on_ps: bool):
     """Pulls at the end of a step, once it has its token.
 
     Args:
@@ -142,14 +144,14 @@ class StateMeans:
     tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, pulled)
     return []
 
-  def join_pull(self, pull):
+  def join_pull(self, pull: tf.Operation | None) -> tf.Operation | None:
     """Returns the op that also runs `pull`, an op or None; None for nothing."""
     if not self._groups:
       return pull
     return tf.group(self.pull(), *([] if pull is None else [pull]))
 
 
-def make(cluster):
+def make(cluster) -> StateMeans:
   """Returns the StateMeans of the default graph, whose model is built."""
   return StateMeans(cluster, model_state.take_changes())
 

@@ -19,7 +19,11 @@ optimizer's. What is replaced, and why:
   own, by whose mean the mean of the weighed gradients is divided.
 """
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -35,7 +39,13 @@ class SyncReplicas:
     optimizer: tf.train.Optimizer, which applies the mean.
   """
 
-  def __init__(self, cluster, optimizer, replicas_to_aggregate, global_step):
+  def __init__(
+    self,
+    cluster,
+    optimizer,
+    replicas_to_aggregate: int,
+    global_step: tf.Variable,
+  ) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -52,7 +62,9 @@ class SyncReplicas:
     self.optimizer = optimizer
     self._round = None
 
-  def push_and_wait(self, center, gradients, mark_done, weight=None):
+  def push_and_wait(
+    self, center, gradients: list[tf.Tensor], mark_done, weight=None
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     """Pushes gradients, and waits for the update.
 
     Args:
@@ -121,8 +133,14 @@ class _MeanApplier(tf.train.Optimizer):
   """An optimizer that applies a round's means, and all that goes with them."""
 
   def __init__(
-    self, optimizer, replicas_to_aggregate, worker, of_rows, state, of_weight
-  ):
+    self,
+    optimizer,
+    replicas_to_aggregate: int,
+    worker: int,
+    of_rows,
+    state,
+    of_weight,
+  ) -> None:
     """
     Args:
       optimizer: tf.train.Optimizer, which applies the means.
@@ -138,7 +156,9 @@ class _MeanApplier(tf.train.Optimizer):
     self._replicas_to_aggregate = replicas_to_aggregate
     self._of_rows, self._state, self._of_weight = of_rows, state, of_weight
 
-  def apply_gradients(self, grads_and_vars, global_step, name=None):
+  def apply_gradients(
+    self, grads_and_vars, global_step: tf.Variable, name=None
+  ) -> tf.Operation:
     """Applies means, in the dtypes of their variables, and counts the update.
 
     Args:
@@ -174,7 +194,7 @@ class _MeanApplier(tf.train.Optimizer):
       return global_step.assign_add(1, read_value=False)
 
 
-def _widen(gradient, variable):
+def _widen(gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
   with tf.device(variable.device):
     return sums.widen(gradient)
 
@@ -184,7 +204,7 @@ def _make_sum(variable):
     return sparse_sum.SparseSum(variable, f'{variable.name}/grad_sum')
 
 
-def _find_accumulator(variable):
+def _find_accumulator(variable: tf.Variable) -> contributions.Accumulator:
   """Returns the accumulator that the optimizer makes for a variable."""
   with tf.device(variable.device):
     return contributions.Accumulator(
@@ -192,7 +212,9 @@ def _find_accumulator(variable):
     )
 
 
-def _make_unless_local(instead, create, **kwargs):
+def _make_unless_local(
+  instead: str | tf.Variable, create: Callable[..., Any], **kwargs
+) -> str | tf.Variable:
   """A variable creator that returns `instead` for a local variable."""
   is_local = tf.GraphKeys.LOCAL_VARIABLES in (kwargs['collections'] or ())
   return instead if is_local else create(**kwargs)

@@ -34,6 +34,11 @@ being given to it: state_means.py. The session hook is in
 exchange/rounds/round_hook.py.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import (
@@ -50,7 +55,9 @@ from distmnist.transport import nonfinite, weight_averages, wire
 _ROUNDS_PER_RUN, _UNITS_PER_RUN = 5, 20
 
 
-def make_token(cluster, global_step, name='token'):
+def make_token(
+  cluster, global_step: tf.Variable, name: str = 'token'
+) -> tf.Variable:
   """Returns this worker's variable on a ps; it starts as the global_step.
 
   Args:
@@ -91,13 +98,13 @@ class Round:
   def __init__(
     self,
     cluster,
-    num_contributions,
-    global_step,
+    num_contributions: int,
+    global_step: tf.Variable,
     accumulators,
-    token,
-    parts=None,
-    by_unit=False,
-  ):
+    token: tf.Variable,
+    parts: list[list[int]] | None = None,
+    by_unit: bool = False,
+  ) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -143,7 +150,7 @@ class Round:
       self.rounds_per_run = max(1, min(_ROUNDS_PER_RUN, in_run))
     self.pushed = []
 
-  def build_update(self, apply):
+  def build_update(self, apply: Callable[..., Any]) -> None:
     """Builds what the chief does with the mean of the contributions.
 
     Args:
@@ -161,7 +168,7 @@ class Round:
         count = self.global_step.assign_add(1, read_value=False)
     self.end_update([count])
 
-  def end_update(self, ops):
+  def end_update(self, ops: list[tf.Operation | tf.Tensor]) -> None:
     """Makes the next round's tokens follow `ops`, which count the round done.
 
     They carry the new step, and must not be sent before all is applied.
@@ -169,7 +176,12 @@ class Round:
     with tf.control_dependencies(weight_averages.move_after(ops)):
       self.update_op = self.tokens.end_round()
 
-  def push_and_wait(self, pairs, own_token=None, mark_done=list):
+  def push_and_wait(
+    self,
+    pairs: list[tuple[tf.Tensor | tf.Variable, ...]],
+    own_token: tf.Tensor | None = None,
+    mark_done=list,
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     """Contributes, and waits for the end of the round; may be in a branch.
 
     Args:
@@ -211,7 +223,7 @@ class Round:
       with tf.control_dependencies([taken, *pulled]):
         return tf.identity(new_step), tf.identity(staleness)
 
-  def _contribute(self, tensors, own_token):
+  def _contribute(self, tensors: list[tf.Tensor], own_token: tf.Tensor):
     """Sets `pushed`; returns the staleness, see Entry.contribute."""
     contribution = contributions.Contribution(self, tensors)
     arrive_first = not (self._by_unit or self.entry.is_lock_step)
@@ -227,7 +239,7 @@ class Round:
       self.tokens.set_goal(own_token, staleness)
     return staleness
 
-  def build_is_whole(self):
+  def build_is_whole(self) -> tf.Tensor:
     """Returns whether no shard is ahead of the others, a bool scalar tensor.
 
     Until a round is counted, the center may be of two updates, and is not to be
@@ -246,7 +258,9 @@ class Round:
     with tf.device(self.global_step.device):
       return tf.reduce_all(tf.stack(is_whole))
 
-  def hook(self, stop, pull=None):
+  def hook(
+    self, stop, pull: tf.Operation | None = None
+  ) -> round_hook.RoundHook:
     """Returns the RoundHook; to be built while the graph is still open.
 
     Args:
@@ -257,7 +271,9 @@ class Round:
     return round_hook.RoundHook(self, stop, self.state_means.join_pull(pull))
 
 
-def make_round(cluster, num_contributions, global_step, copies):
+def make_round(
+  cluster, num_contributions: int, global_step: tf.Variable, copies
+) -> Round:
   """Returns the Round of a rule with local copies.
 
   Args:

@@ -12,6 +12,11 @@ with that one is dropped, as it is in the round already (round_entry.py).
 Where each shard has its own update, a worker waits for each besides: units.py.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry
@@ -22,7 +27,9 @@ from distmnist.transport import ps_state
 NUM_OFFERED, OFFER_SECS = 16, 0.1
 
 
-def put_if_empty(queues, value, is_open=True):
+def put_if_empty(
+  queues, value: bool | tf.Tensor, is_open: bool | tf.Tensor = True
+) -> tf.Operation:
   """Returns the op that puts `value` into each of `queues` that has none.
 
   Args:
@@ -42,7 +49,7 @@ def put_if_empty(queues, value, is_open=True):
   )
 
 
-def if_open(queues, build):
+def if_open(queues, build: Callable[..., Any]) -> tf.Tensor:
   """Returns an op that runs the ops of `build` unless `queues` are closed.
 
   They are all closed at once.
@@ -50,7 +57,7 @@ def if_open(queues, build):
   return tf.cond(queues[0].is_closed(), tf.no_op, lambda: tf.group(*build()))
 
 
-def close(queues):
+def close(queues) -> tf.Tensor:
   """Returns the op that closes `queues`, unless a chief has done so."""
   return if_open(queues, lambda: [queue.close() for queue in queues])
 
@@ -61,7 +68,7 @@ class TokenTable:
   It needs no initialisation, and is empty again after that ps restarts.
   """
 
-  def __init__(self, cluster, device):
+  def __init__(self, cluster, device: str) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -73,12 +80,14 @@ class TokenTable:
     with tf.device(device):
       self._table = ps_state.Table('round/token_table')
 
-  def set_has_token(self, has_token):
+  def set_has_token(self, has_token: bool) -> tf.Operation:
     """Returns the op that notes whether this worker has a token."""
     with tf.device(self._device):
       return self._table.insert(self._worker, int(has_token))
 
-  def wait_for_token(self, take, ops):
+  def wait_for_token(
+    self, take: Callable[..., Any], ops: list[tf.Operation]
+  ) -> tf.Tensor:
     """Returns the next token, waited for once all `ops` have run.
 
     Args:
@@ -96,12 +105,12 @@ class TokenTable:
     with tf.control_dependencies([has_token]), tf.device(self._device):
       return tf.identity(token)
 
-  def read(self):
+  def read(self) -> tf.Tensor:
     """Returns an int64 tensor [num_workers]: 1, 0, or -1 for not begun yet."""
     with tf.device(self._device):
       return self._table.find(tf.range(self._num_workers, dtype=tf.int64), -1)
 
-  def clear(self):
+  def clear(self) -> tf.Operation:
     """Returns the op that forgets all workers."""
     with tf.device(self._device):
       return self._table.remove(tf.range(self._num_workers, dtype=tf.int64))
@@ -119,7 +128,9 @@ class Tokens:
     num_each: list of int, how many tokens each queue gets when a round ends.
   """
 
-  def __init__(self, cluster, num_contributions, entry, device):
+  def __init__(
+    self, cluster, num_contributions: int, entry: round_entry.Entry, device: str
+  ) -> None:
     """
     Args:
       cluster: cluster.Cluster.
@@ -144,11 +155,11 @@ class Tokens:
       ]
     self.own = self._queues[self._index]
 
-  def take(self):
+  def take(self) -> tf.Tensor:
     """Returns this worker's next token, int64 scalar tensor."""
     return self.own.dequeue()
 
-  def begin(self):
+  def begin(self) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the tokens of a worker that begins, as its queue is emptied.
 
     Returns:
@@ -162,11 +173,16 @@ class Tokens:
         return now, tf.constant([], tf.int64)
       return now, self.take_all()
 
-  def end_round(self):
+  def end_round(self) -> tf.Operation:
     """Returns the op that puts the tokens due at the end of a round."""
     return self.make()
 
-  def make(self, num_each=None, token=None, may_be_closed=False):
+  def make(
+    self,
+    num_each: list[int] | None = None,
+    token: tf.Tensor | None = None,
+    may_be_closed: bool = False,
+  ) -> tf.Operation | tf.Tensor:
     """Returns the op that puts `num_each` tokens into the queues.
 
     Args:
@@ -179,7 +195,7 @@ class Tokens:
     with tf.device(self._device):
       token = self._entry.read_token() if token is None else token
 
-      def put():
+      def put() -> list[tf.Operation]:
         return [
           queue.enqueue_many([tf.fill([number], token)])
           for queue, number in zip(self._queues, num_each, strict=True)
@@ -190,13 +206,13 @@ class Tokens:
         return if_open(self._queues, put)
       return tf.group(*put())
 
-  def make_for_others(self, token):
+  def make_for_others(self, token: tf.Tensor) -> tf.Tensor:
     """Returns the op that makes a round's tokens for all but this worker."""
     num_each = list(self.num_each)
     num_each[self._index] -= 1
     return self.make(num_each, token, may_be_closed=True)
 
-  def release(self):
+  def release(self) -> tf.Tensor:
     """Returns the op that lets all waiting workers go on, if queues are open.
 
     Nothing more is applied, or not until each has begun a new session.
@@ -207,7 +223,7 @@ class Tokens:
     """Returns ops after which a worker that begins waits as the others do."""
     return []
 
-  def reset(self, token):
+  def reset(self, token: tf.Tensor):
     """Returns ops that forget what was done for an earlier center.
 
     Args:
@@ -216,7 +232,7 @@ class Tokens:
     del token
     return []
 
-  def offer_own(self):
+  def offer_own(self) -> tf.Operation:
     """Returns the op that puts old tokens where this worker waits.
 
     They make it leave the wait: a contribution with such a token is dropped.
@@ -226,12 +242,12 @@ class Tokens:
       old = round_entry.step_of(self._entry.read_token()) - round_entry.LIFE
       return self.own.enqueue_many([tf.fill([NUM_OFFERED], old)])
 
-  def take_all(self):
+  def take_all(self) -> tf.Tensor:
     """Returns an int64 tensor [n], all tokens taken from the worker's queue."""
     with tf.device(self._device):
       return self.own.dequeue_many(self.own.size())
 
-  def close(self):
+  def close(self) -> tf.Tensor:
     """Returns the op that closes the queues, unless a chief has done so."""
     with tf.device(self._device):
       return close(self._queues)
@@ -243,7 +259,7 @@ class NewestTokens(Tokens):
   Attributes: those of Tokens.
   """
 
-  def take(self):
+  def take(self) -> tf.Tensor:
     first = self.own.dequeue()
     # One that is offered goes alone: each step left in a session.run takes one.
     is_offered = first < 0
@@ -255,19 +271,21 @@ class NewestTokens(Tokens):
     newest = tf.reduce_max(tf.concat([[first, now], rest], 0))
     return tf.where(is_offered, first, newest)
 
-  def begin(self):
+  def begin(self) -> tuple[tf.Tensor, tf.Tensor]:
     # The token of a round that ends now is left out, or stays in the queue.
     taken = self.take_all()
     with tf.control_dependencies([taken]):
       return self._entry.read_token(), taken
 
-  def end_round(self):
+  def end_round(self) -> tf.Operation:
     # The round must be counted before it is known who still has a token.
     with tf.device(self._device):
       return put_if_empty(self._queues, self._entry.read_token())
 
 
-def make(cluster, num_contributions, entry, device):
+def make(
+  cluster, num_contributions: int, entry: round_entry.Entry, device: str
+) -> NewestTokens | Tokens:
   """Returns the Tokens of a round of one unit; arguments as of Tokens."""
   kind = NewestTokens if num_contributions < cluster.num_workers else Tokens
   return kind(cluster, num_contributions, entry, device)

@@ -25,6 +25,11 @@ newest. If a token of the next round was among those it took, that round is
 full, and the worker will be late again.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry, tokens
@@ -44,7 +49,14 @@ class UnitTokens(tokens.Tokens):
     units: Units.
   """
 
-  def __init__(self, cluster, num_contributions, entry, device, unit_devices):
+  def __init__(
+    self,
+    cluster,
+    num_contributions: int,
+    entry: round_entry.Entry,
+    device: str,
+    unit_devices: list[str],
+  ) -> None:
     """
     Args:
       cluster, num_contributions, entry, device: see tokens.Tokens.
@@ -56,7 +68,7 @@ class UnitTokens(tokens.Tokens):
     self._late_wait = self._goal = None
     self.units = Units(cluster.num_workers, unit_devices)
 
-  def set_goal(self, own_token, staleness):
+  def set_goal(self, own_token: tf.Tensor, staleness) -> None:
     """Says what this step waits for; call before `wait` and `take`.
 
     Args:
@@ -69,14 +81,14 @@ class UnitTokens(tokens.Tokens):
         self._late_wait = _LateWait(self.own, staleness)
         self._goal = self._late_wait.find_goal(self._goal)
 
-  def wait(self, unit, ops):
+  def wait(self, unit: int, ops: list[tf.Operation]) -> tf.Operation:
     """Returns the op that waits, after `ops`, until a unit may be pulled."""
     return self.units.wait(unit, self._worker, self._goal, ops)
 
   def take(self):
     return self._late_wait.take() if self._late_wait else super().take()
 
-  def hand_out(self, unit, token, ops):
+  def hand_out(self, unit: int, token: tf.Tensor, ops) -> tf.Operation:
     """Returns the op that lets all pull a unit once `ops` have run.
 
     Args:
@@ -99,7 +111,7 @@ class UnitTokens(tokens.Tokens):
     with tf.control_dependencies([self._release_units(self._workers)]):
       return super().release()
 
-  def reset(self, token):
+  def reset(self, token: tf.Tensor) -> list[tf.Operation]:
     return [self.units.reset(token, self._workers)]
 
   def offer_own(self):
@@ -125,7 +137,7 @@ class Units:
     places: dict of device -> list of int, the units there.
   """
 
-  def __init__(self, num_workers, devices):
+  def __init__(self, num_workers: int, devices: list[str]) -> None:
     """
     Args:
       num_workers: int.
@@ -149,7 +161,9 @@ class Units:
           ]
         )
 
-  def wait(self, unit, worker, goal, ops=()):
+  def wait(
+    self, unit: int, worker: int, goal: tf.Tensor, ops: list[tf.Operation] = ()
+  ) -> tf.Operation:
     """Returns the op that waits until `handed` of a unit has come to `goal`.
 
     Args:
@@ -159,7 +173,7 @@ class Units:
     """
     place, queue = self._devices[unit], self._queues[unit][worker]
 
-    def look():
+    def look() -> tf.Tensor:
       # Keys of its own, made here: or TensorFlow might look but once.
       noted = self._find(place, [_handed(unit), _let_go(worker)])
       return tf.reduce_max(noted) < goal
@@ -176,7 +190,7 @@ class Units:
       message = f'unit {unit} woke worker {worker} too often'
       return tf.raw_ops.Assert(condition=is_past, data=[tf.constant(message)])
 
-  def wake(self, units, workers):
+  def wake(self, units: list[int], workers: range) -> tf.Operation:
     """Returns the op that wakes `workers` which wait for `units` of one ps.
 
     Queues that are closed are left alone.
@@ -186,7 +200,7 @@ class Units:
       is_open = tf.logical_not(queues[0].is_closed())
       return tokens.put_if_empty(queues, True, is_open)
 
-  def begin(self, unit, token):
+  def begin(self, unit: int, token: tf.Tensor) -> tf.Tensor:
     """Returns whether a unit has to be updated in a round, bool.
 
     Also notes that this has begun.
@@ -203,7 +217,7 @@ class Units:
         applied = self._find(place, [_applied(unit)])
       return applied[0] < step
 
-  def end(self, unit, token, ops):
+  def end(self, unit: int, token: tf.Tensor, ops) -> tf.Operation:
     """Returns the op that notes that a unit is updated, once `ops` have run.
 
     Args:
@@ -216,7 +230,7 @@ class Units:
       keys = [_applied(unit), _handed(unit)]
       return self._tables[place].insert(keys, numbers)
 
-  def build_are_even(self, step):
+  def build_are_even(self, step: tf.Tensor) -> list[tf.Tensor]:
     """Returns bool scalar tensors, one per ps: True if no unit is ahead there.
 
     Args:
@@ -229,10 +243,10 @@ class Units:
         are_even.append(tf.reduce_all(begun <= step))
     return are_even
 
-  def hand_out_all(self, token):
+  def hand_out_all(self, token: tf.Tensor) -> tf.Operation:
     """Returns the op after which whoever has an older token waits no more."""
 
-    def build(place, units):
+    def build(place: str, units: list[int]) -> tf.Operation:
       token_there = tf.identity(token)
       noted = self._note(place, _handed, token_there)
       with tf.control_dependencies([noted]):
@@ -256,7 +270,7 @@ class Units:
 
     return self._on_each(build)
 
-  def hold(self, workers):
+  def hold(self, workers: range) -> tf.Operation:
     """Returns the op after which `workers` wait for units again."""
     keys = [_let_go(i) for i in workers]
     return self._on_each(
@@ -265,7 +279,7 @@ class Units:
       )
     )
 
-  def reset(self, token, workers):
+  def reset(self, token: tf.Tensor, workers: range) -> tf.Operation:
     """Returns the op that sets all units to where a center begins.
 
     Args:
@@ -273,7 +287,7 @@ class Units:
       workers: iterable of int, of which none is let go any more.
     """
 
-    def build(place, units):
+    def build(place: str, units: list[int]) -> tf.Operation:
       del units
       first = tf.identity(token)
       step = round_entry.step_of(first)
@@ -296,7 +310,7 @@ class Units:
 
     return self._on_each(build)
 
-  def _on_each(self, build):
+  def _on_each(self, build: Callable[..., Any]) -> tf.Operation:
     """Returns the op of build(device, units there) on each ps."""
     done = []
     for place, units in self.places.items():
@@ -304,7 +318,7 @@ class Units:
         done.append(build(place, units))
     return tf.group(*done)
 
-  def _bring(self, token, place):
+  def _bring(self, token: tf.Tensor, place: str) -> tf.Tensor:
     """Returns int64 [2] at `place`: a token's global_step, and the token."""
     key = token.ref(), place
     if key not in self._brought:
@@ -314,22 +328,24 @@ class Units:
       self._brought[key] = numbers
     return self._brought[key]
 
-  def _find(self, place, keys):
+  def _find(self, place: str, keys: list[int]) -> tf.Tensor:
     return self._tables[place].find(keys, _NEVER)
 
-  def _note(self, place, key, number):
+  def _note(
+    self, place: str, key: Callable[..., Any], number: tf.Tensor
+  ) -> tf.Operation:
     """Returns the op that notes `number`, int64 scalar, for all units there."""
     keys = self._keys(place, key)
     return self._tables[place].insert(keys, tf.fill([len(keys)], number))
 
-  def _keys(self, place, key):
+  def _keys(self, place: str, key: Callable[..., Any]) -> list[int]:
     return list(map(key, self.places[place]))
 
 
 class _LateWait:
   """The wait for the round in a step of a worker that may be late."""
 
-  def __init__(self, own, staleness):
+  def __init__(self, own, staleness: tf.Tensor) -> None:
     """
     Args:
       own: tf.FIFOQueue on the current device, the tokens of the round for this
@@ -343,7 +359,7 @@ class _LateWait:
       rest = own.dequeue_many(tf.where(self._is_late, own.size(), 0))
     self._taken = tf.concat([first, rest], 0)
 
-  def find_goal(self, goal):
+  def find_goal(self, goal: tf.Tensor) -> tf.Tensor:
     """Returns what this worker waits for at the units.
 
     Args:
@@ -352,24 +368,24 @@ class _LateWait:
     # The units are past every token that is given out.
     return tf.concat([[goal], self._taken], 0)[-1]
 
-  def take(self):
+  def take(self) -> tf.Tensor:
     """Returns the newest token of the round, int64 scalar tensor."""
     own = self._own.dequeue_many(tf.where(self._is_late, 0, 1))
     return tf.concat([self._taken, own], 0)[-1]
 
 
 # The keys of a table: three for each unit, and below 0 those of workers.
-def _begun(unit):
+def _begun(unit: int) -> int:
   return 3 * unit
 
 
-def _applied(unit):
+def _applied(unit: int) -> int:
   return 3 * unit + 1
 
 
-def _handed(unit):
+def _handed(unit: int) -> int:
   return 3 * unit + 2
 
 
-def _let_go(worker):
+def _let_go(worker: int) -> int:
   return -1 - worker

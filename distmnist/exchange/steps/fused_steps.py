@@ -18,6 +18,8 @@ neither changes what a rule computes:
   that exchanges: the branch not taken sends and receives, too.
 """
 
+from __future__ import annotations
+
 import logging
 import math
 
@@ -40,7 +42,7 @@ _log = logging.getLogger(__name__)
 class _Run:
   """What a session.run runs: the steps of `chain`, and their metrics."""
 
-  def __init__(self, chain, warmup=None):
+  def __init__(self, chain: list[graph_copy.Step], warmup=None) -> None:
     """
     Args:
       chain: list of Step, in order.
@@ -57,7 +59,7 @@ class _Run:
     if warmup:
       self.fetches = [warmup.or_zeros(x) for x in self.fetches]
 
-  def unpack(self, values):
+  def unpack(self, values) -> tuple[list[dict], int | None]:
     """Returns ([{name: value} of each step], count or None)."""
     metrics = iter(self._packed.unpack(values))
     done = [{name: next(metrics) for name in x.tensors} for x in self.chain]
@@ -72,13 +74,13 @@ class _Endless:
 
   left = until_end = math.inf
 
-  def make_feed(self, num_batches):
+  def make_feed(self, num_batches: int):
     del num_batches
     return {}
 
   make_blank_feed = make_feed
 
-  def note(self, global_steps):
+  def note(self, global_steps: list[int]) -> None:
     pass
 
 
@@ -101,13 +103,13 @@ class Steps(tf.train.SessionRunHook):
   def __init__(
     self,
     tensors,
-    num_steps=1,
+    num_steps: int = 1,
     source=None,
     exchanges=(),
-    last_step_tensors=None,
+    last_step_tensors: dict[str, tf.Tensor] | None = None,
     warmup=None,
     pace=None,
-  ):
+  ) -> None:
     """
     Args:
       tensors: {name: scalar tensor} of one step; `global_step` is the train_op.
@@ -141,7 +143,7 @@ class Steps(tf.train.SessionRunHook):
     self._build_runs(num_steps)
     self._known_count = self._now = None
 
-  def _build_runs(self, num_steps):
+  def _build_runs(self, num_steps: int) -> list[_Run]:
     """Builds the runs of `num_steps` steps, and of one, that can be due.
 
     Returns:
@@ -167,12 +169,12 @@ class Steps(tf.train.SessionRunHook):
       built.append(self._general[num_steps])
     return built
 
-  def _build_run(self, left_out, name):
+  def _build_run(self, left_out, name: str) -> _Run:
     chain = self._copier.build_chain(left_out, name)
     with tf.name_scope(name):
       return _Run(chain, self._warmup)
 
-  def _choose_length(self, session):
+  def _choose_length(self, session: tf.Session) -> None:
     """Chooses K, once it can be known, and builds its runs in the session."""
     if not self._pace.choose_length(self._source.until_end, self._periods):
       return
@@ -191,11 +193,11 @@ class Steps(tf.train.SessionRunHook):
       )
 
   @property
-  def last(self):
+  def last(self) -> dict[str, float]:
     """The {name: value} of the last step of the last session.run."""
     return self.done[-1]
 
-  def chosen_tensors(self):
+  def chosen_tensors(self) -> list[dict[str, tf.Tensor]]:
     """Returns the {name: tensor} of each step of the chosen run."""
     return [step.tensors for step in self._now.chain]
 
@@ -210,20 +212,20 @@ class Steps(tf.train.SessionRunHook):
       for run in runs
     ]
 
-  def set_position(self, step):
+  def set_position(self, step) -> None:
     """Sets the global_step to the current one, which is past the run's."""
     if self.done:
       self.done[-1]['global_step'] = step
 
-  def set_num_local_steps(self, count):
+  def set_num_local_steps(self, count) -> None:
     """Sets how many steps the worker itself did in this session."""
     self._known_count = count
 
-  def begin(self):
+  def begin(self) -> None:
     if self._warmup:
       self._warmup.build()
 
-  def after_create_session(self, session, coord):
+  def after_create_session(self, session: tf.Session, coord) -> None:
     if self._warmup:
       self._warmup.run(session, self.find_all_runs())
     # The worker's own count starts over with each session.
@@ -247,13 +249,13 @@ class Steps(tf.train.SessionRunHook):
     feed = self._source.make_feed(len(self._now.chain))
     return tf.train.SessionRunArgs(self._now.fetches, feed)
 
-  def after_run(self, run_context, run_values):
+  def after_run(self, run_context, run_values) -> None:
     self.done, self._known_count = self._now.unpack(run_values.results)
     self._source.note([step['global_step'] for step in self.done])
     if self._pace:
       self._pace.end_run(self.last['global_step'], len(self.done))
 
-  def _choose(self):
+  def _choose(self) -> _Run:
     """Returns the _Run that is due."""
     is_long = self._source.left >= self._num_steps
     if self._num_steps > 1 and self._pace:
@@ -269,14 +271,18 @@ class Steps(tf.train.SessionRunHook):
         due = self._find_due(self._known_count, num_steps)
     return self._runs.get(due) or self._general[num_steps]
 
-  def _find_due(self, count, num_steps):
+  def _find_due(
+    self, count: int, num_steps: int
+  ) -> tuple[tuple[bool, ...], ...]:
     """Returns, for each step after `count` steps, which exchanges are due."""
     return tuple(
       tuple(number % period == 0 for period in self._periods)
       for number in range(count + 1, count + 1 + num_steps)
     )
 
-  def _find_runs(self, num_steps):
+  def _find_runs(
+    self, num_steps: int
+  ) -> list[tuple[tuple, ...] | tuple[tuple, tuple, tuple]]:
     """Returns what can be due in a run of one step or of K, a sorted list."""
     cycle = math.lcm(num_steps, *self._periods)
     if not self._periods or cycle > _MAX_CYCLE:
@@ -290,7 +296,13 @@ class Steps(tf.train.SessionRunHook):
     )
 
 
-def make(tensors, source, last_step_tensors, warmup, pace=None):
+def make(
+  tensors: dict[str, tf.Tensor],
+  source,
+  last_step_tensors: dict[str, tf.Tensor],
+  warmup,
+  pace: run_length.Pace | None = None,
+) -> Steps:
   """Returns the Steps that --steps_per_run asks for, in the default graph.
 
   Args:

@@ -16,13 +16,15 @@ does not, such as a counter's or the update by a gradient of a penalty on
 weights alone, is made to wait for the batch.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record, tf_internals
 from distmnist.exchange.copies import local_copies
 
 
-def keep_loops_whole(graph):
+def keep_loops_whole(graph: tf.Graph) -> None:
   """Makes each loop of a graph run as one op.
 
   TensorFlow splits a While into Enter, Merge and Switch when it prepares a
@@ -40,7 +42,7 @@ def keep_loops_whole(graph):
 class Warmup:
   """The switch by which the steps of one worker's graph have no effect."""
 
-  def __init__(self, device):
+  def __init__(self, device: str) -> None:
     """
     Args:
       device: str, the worker's CPU.
@@ -53,7 +55,7 @@ class Warmup:
     self._batch = None
     self._is_stale = False
 
-  def hold_back(self, tensor):
+  def hold_back(self, tensor: tf.Tensor) -> tf.Tensor:
     """Returns `tensor`, dead during a warm-up."""
     with tf.device(self._device):
       switch = tf.raw_ops.Switch(data=tensor, pred=self._is_on.read_value())
@@ -61,7 +63,7 @@ class Warmup:
       self._batch = tf.identity(switch.output_false)
       return self._batch
 
-  def or_zeros(self, tensor):
+  def or_zeros(self, tensor) -> tf.Tensor:
     """Returns `tensor`, or zeros during a warm-up, where it is dead.
 
     Not to be called under control dependencies on what is held back: anything
@@ -73,7 +75,7 @@ class Warmup:
       ).output_true
       return tf.raw_ops.Merge(inputs=[tensor, zeros]).output
 
-  def hold_back_changes(self, ops):
+  def hold_back_changes(self, ops: list[tf.Tensor]) -> None:
     """Makes `ops` and the UPDATE_OPS change nothing during a warm-up.
 
     To be called once the step is built, after `hold_back`.
@@ -85,18 +87,18 @@ class Warmup:
     for op in find_changes([*ops, *updates], self._batch.op):
       tf_internals.add_control_inputs(op, [self._batch.op])
 
-  def turn(self, is_on):
+  def turn(self, is_on: bool) -> tf.Operation:
     """Returns the op that starts or ends a warm-up."""
     return self._is_on.assign(is_on, read_value=False)
 
-  def build(self):
+  def build(self) -> None:
     """Builds what a warm-up runs, once the graph of the rule is complete."""
     self._start, self._end = self.turn(True), self.turn(False)
     copies = local_copies.get_all()
     self._anew = tf.variables_initializer(copies)
     self._pull = tf.group(*graph_record.current().pulls)
 
-  def run(self, session, runs):
+  def run(self, session: tf.Session, runs) -> None:
     """Warms up the graphs of a new session.
 
     Args:
@@ -109,7 +111,7 @@ class Warmup:
     session.run(self._end)
     self._is_stale = True
 
-  def pull_anew(self, session):
+  def pull_anew(self, session: tf.Session) -> None:
     """Pulls before the first step: until then the copies grow stale."""
     if self._is_stale:
       session.run(self._anew)
@@ -117,7 +119,7 @@ class Warmup:
       self._is_stale = False
 
 
-def find_changes(ops, gate):
+def find_changes(ops, gate: tf.Operation) -> list[tf.Operation]:
   """Returns what may change a variable on the way to `ops`, a list of ops.
 
   Args:
@@ -147,7 +149,7 @@ def find_changes(ops, gate):
   ]
 
 
-def _find_sources(ops):
+def _find_sources(ops: list[tf.Operation]) -> set[tf.Operation]:
   """Returns the set of `ops` and all that they depend on."""
   found, todo = set(), list(ops)
   while todo:
@@ -158,5 +160,5 @@ def _find_sources(ops):
   return found
 
 
-def _list_inputs(op):
+def _list_inputs(op: tf.Operation) -> list[tf.Operation]:
   return [*(tensor.op for tensor in op.inputs), *op.control_inputs]

@@ -9,6 +9,8 @@ The result of a rule does not depend on it, and neither does what is saved,
 shown or traced after a step of a definite number: a run ends there.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
 import time
@@ -61,7 +63,7 @@ class Marks(NamedTuple):
   global_per_local: int = 1
   has_traces: bool = False
 
-  def find_room(self, global_step, local_step):
+  def find_room(self, global_step: int, local_step: int) -> float:
     """Returns how many steps may come before something is due, or math.inf.
 
     Args:
@@ -74,7 +76,7 @@ class Marks(NamedTuple):
     ]
     return min(rooms, default=math.inf)
 
-  def find_longest(self):
+  def find_longest(self) -> int:
     """Returns the most steps (int) that a run can have."""
     of_global = [
       max(1, p // self.global_per_local) for p in self.global_periods
@@ -82,7 +84,9 @@ class Marks(NamedTuple):
     return min([MAX_STEPS, *self.local_periods, *of_global])
 
 
-def choose(step_secs, steps_left, periods=(), longest=MAX_STEPS):
+def choose(
+  step_secs: float, steps_left: float, periods=(), longest: int = MAX_STEPS
+) -> int:
   """Returns how many steps (int) a run is to have.
 
   Args:
@@ -117,7 +121,9 @@ class Pace:
       0 until it is known.
   """
 
-  def __init__(self, marks=None, agreement=None, clock=time.monotonic):
+  def __init__(
+    self, marks: Marks | None = None, agreement=None, clock=time.monotonic
+  ) -> None:
     """
     Args:
       marks: Marks, or None if nothing is due.
@@ -131,7 +137,7 @@ class Pace:
     self._clock = clock
     self.begin_session()
 
-  def begin_session(self):
+  def begin_session(self) -> None:
     self.length = None
     self._times, self._own_secs = [], 0.0
     self._global_step = 0
@@ -139,10 +145,10 @@ class Pace:
       self._agreement.forget()
 
   @property
-  def secs(self):
+  def secs(self) -> float:
     return self._agreement.secs if self._agreement else self._own_secs
 
-  def choose_length(self, steps_left, periods):
+  def choose_length(self, steps_left: float, periods) -> bool:
     """Chooses `length`, once it is known how long a step takes.
 
     Args:
@@ -157,14 +163,14 @@ class Pace:
       self.length = choose(self.secs, steps_left, periods, longest)
     return self.length is not None
 
-  def is_long(self):
+  def is_long(self) -> bool:
     """Whether the next run may have `length` steps (bool)."""
     if self._agreement:
       return self._agreement.is_long
     room = self._marks.find_room(self._global_step, self._local_step)
     return room >= self.length
 
-  def begin_run(self, num_steps):
+  def begin_run(self, num_steps: int) -> None:
     """Notes how many steps (int) the run has that begins."""
     if not self._agreement:
       return
@@ -176,7 +182,7 @@ class Pace:
       self._own_secs, self.length is not None and room >= self.length
     )
 
-  def end_run(self, global_step, num_steps):
+  def end_run(self, global_step: int, num_steps: int) -> None:
     """Notes the global step (int) after a run, and its number of steps."""
     self._global_step = global_step
     self._local_step += num_steps
@@ -190,7 +196,7 @@ class Pace:
       self._own_secs = LONG_SECS if self._marks.has_traces else max(secs, 1e-6)
 
 
-def from_flags():
+def from_flags() -> int | str | None:
   """Returns --steps_per_run, an int, or AUTO.
 
   Raises:
@@ -207,7 +213,7 @@ def from_flags():
   )
 
 
-def find_lease_unit():
+def find_lease_unit() -> int:
   """Returns into runs of how many steps (int) leases are best divided."""
   given = from_flags()
   return COMMON_PERIOD if given == AUTO else given

@@ -4,6 +4,8 @@ It never blocks on sending and always hears signals, so that a launcher of many
 tasks can be told to stop.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import select
@@ -12,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 from distmnist.common import cli, files, signals, stop_grace
 from distmnist.common.names import FORK_SERVER
@@ -27,7 +30,7 @@ _ORPHAN_SECS = 10.0
 class ServerDiedError(host_lib.HostDiedError):
   """The fork server is gone, and the kernel has killed its tasks with it."""
 
-  def __init__(self, cause, what, log):
+  def __init__(self, cause: str, what: str, log: str) -> None:
     super().__init__(
       f'the fork server has died, and {what} with it ({cause}; log: {log})',
       cause,
@@ -47,14 +50,14 @@ class ForkServerClient(host_lib.Host):
 
   def __init__(
     self,
-    module,
-    log,
+    module: str,
+    log: str,
     env,
-    what,
+    what: str,
     kept_fds=(),
     namespace_fds=(),
-    grace_secs=fork_server.GRACE_SECS,
-  ):
+    grace_secs: float = fork_server.GRACE_SECS,
+  ) -> None:
     """
     Args:
       module: dotted name to import before the first fork, or '' to run each
@@ -79,10 +82,10 @@ class ForkServerClient(host_lib.Host):
     return self._server.process
 
   @property
-  def pid(self):
+  def pid(self) -> int:
     return self.server.pid
 
-  def __enter__(self):
+  def __enter__(self) -> ForkServerClient | None:
     with contextlib.ExitStack() as stack:
       self._wake = stack.enter_context(signals.waking(self.signals))
       self._selector = stack.enter_context(selectors.DefaultSelector())
@@ -91,7 +94,7 @@ class ForkServerClient(host_lib.Host):
       self._at_exit = stack.pop_all()
     return self
 
-  def _start_server(self):
+  def _start_server(self) -> None:
     self.is_ready = False
     try:
       ours = self._server.start()
@@ -103,7 +106,7 @@ class ForkServerClient(host_lib.Host):
       ) from error
     self._socket = message_socket.MessageSocket(ours, self._selector)
 
-  def restart(self):
+  def restart(self) -> None:
     """Waits up to 10 s for the old tasks to end, then starts a new server.
 
     Raises:
@@ -113,21 +116,29 @@ class ForkServerClient(host_lib.Host):
     self._end_orphans()
     self._start_server()
 
-  def __exit__(self, *error):
+  def __exit__(self, *error) -> None:
     self._selector.close()
     self._socket.close()  # the server ends what still runs, then exits
     if self._server.wait_for_end(self._grace_secs + 2):
       self._end_orphans()
     self._at_exit.close()
 
-  def _end_orphans(self):
+  def _end_orphans(self) -> None:
     """Ends what a server that was killed has left."""
     deadline = time.monotonic() + _ORPHAN_SECS
     for pid in self.pids.values():
       end_orphans(pid, deadline)
     self.pids.clear()
 
-  def start(self, name, argv, env, log, is_isolated=False, title=''):
+  def start(
+    self,
+    name: str,
+    argv: list[str] | tuple[str, ...],
+    env: dict[str, str] | tuple[tuple[str, ...], ...],
+    log: str,
+    is_isolated: bool = False,
+    title: str = '',
+  ) -> None:
     try:
       self._socket.send(
         {
@@ -146,14 +157,16 @@ class ForkServerClient(host_lib.Host):
         ' hosts, and put long flags of train into a --flagfile'
       ) from error
 
-  def signal(self, names, signum):
+  def signal(self, names: list[str] | tuple[str, ...], signum) -> None:
     for name in names:
       self._socket.send({'signal': int(signum), 'name': name})
 
-  def kill(self):
+  def kill(self) -> None:
     self.server.kill()
 
-  def poll(self, timeout_secs=None):
+  def poll(
+    self, timeout_secs: float | None = None
+  ) -> list[tuple[str, int]] | None:
     ended = []
     for key, events in self._selector.select(timeout_secs):
       if key.fileobj is self._wake:
@@ -165,7 +178,7 @@ class ForkServerClient(host_lib.Host):
         ended += self._receive()
     return ended
 
-  def _receive(self):
+  def _receive(self) -> list[tuple[str, int]] | None:
     ended = []
     # Bounded, so that a flood of messages delays no signal.
     for _ in range(100):
@@ -209,7 +222,9 @@ class ServerProcess:
     log: str, the path of its own log.
   """
 
-  def __init__(self, module, log, env, kept_fds=(), namespace_fds=()):
+  def __init__(
+    self, module: str, log: str, env, kept_fds=(), namespace_fds=()
+  ) -> None:
     """
     Args:
       module: str, dotted.
@@ -253,7 +268,7 @@ class ServerProcess:
       unless_started.pop_all()
     return ours
 
-  def wait_for_end(self, timeout_secs):
+  def wait_for_end(self, timeout_secs: float) -> int:
     """Waits for it to exit, and kills it if it does not; returns its code."""
     try:
       code = self.process.wait(timeout_secs)
@@ -269,7 +284,7 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def _blocking(signums):
+def _blocking(signums) -> Iterator[None]:
   """Keeps signals from this thread, and from what it starts, for a while."""
   before = signal.pthread_sigmask(signal.SIG_BLOCK, signums)
   try:
@@ -278,7 +293,7 @@ def _blocking(signums):
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def end_orphans(pid, deadline):
+def end_orphans(pid: int, deadline: float) -> None:
   """Waits for the end of a task whose server is gone, and kills its group.
 
   The kernel kills the task, but not what the task has started: that is left in
@@ -296,7 +311,7 @@ def end_orphans(pid, deadline):
       os.killpg(pid, signal.SIGKILL)
 
 
-def wait_for_end(pid, deadline):
+def wait_for_end(pid: int, deadline: float) -> None:
   """Waits until `deadline` for a process that is not our child to end."""
   try:
     fd = os.pidfd_open(pid)
@@ -309,13 +324,13 @@ def wait_for_end(pid, deadline):
 
 
 def make_host(
-  module,
-  logs_dir,
+  module: str,
+  logs_dir: str,
   env,
-  fork_tasks=True,
+  fork_tasks: bool = True,
   namespace=None,
-  stop_grace_secs=stop_grace.DEFAULT_SECS,
-):
+  stop_grace_secs: float = stop_grace.DEFAULT_SECS,
+) -> ForkServerClient | None:
   """Returns the Host for the tasks of a launcher on this machine.
 
   Args:

@@ -29,6 +29,8 @@ hears none of the signals that ask to end: a stop that reaches every process
 must not cost the tasks their last checkpoint.
 """
 
+from __future__ import annotations
+
 import contextlib
 import importlib
 import json
@@ -57,7 +59,7 @@ PADDING = ' ' * 200
 class ForkServer:
   """Starts tasks on request and tracks them by name."""
 
-  def __init__(self, launcher, is_imported, namespace):
+  def __init__(self, launcher, is_imported, namespace) -> None:
     """Makes a server that has no task yet.
 
     Args:
@@ -81,7 +83,7 @@ class ForkServer:
     self._selector.register(self._wake, selectors.EVENT_READ)
     self._own = (launcher, self._wake, wake_writer, self._selector)
 
-  def serve(self):
+  def serve(self) -> None:
     """Answers requests until the launcher is gone; then ends all tasks."""
     is_served = True
     while is_served:
@@ -107,7 +109,7 @@ class ForkServer:
       self._signal(request['name'], request['signal'])
     return True
 
-  def _start(self, request):
+  def _start(self, request) -> None:
     self._grace_secs = request.get('grace_secs', GRACE_SECS)
     server_pid = os.getpid()
     try:
@@ -131,7 +133,7 @@ class ForkServer:
     self._pids[request['start']] = pid
     self._launcher.send({'name': request['start'], 'pid': pid})
 
-  def _signal(self, name, signum):
+  def _signal(self, name, signum) -> None:
     # An unreaped child keeps its pid: no other process can be hit.
     pid = self._pids.get(name)
     if pid is None:
@@ -141,7 +143,7 @@ class ForkServer:
     except ProcessLookupError:  # forked, but not yet the leader of a group
       os.kill(pid, signum)
 
-  def _reap(self):
+  def _reap(self) -> None:
     for name, pid in list(self._pids.items()):
       if not child_process.has_ended(pid):
         continue
@@ -149,7 +151,7 @@ class ForkServer:
       del self._pids[name]
       self._launcher.send({'name': name, 'code': code})
 
-  def _end_all(self):
+  def _end_all(self) -> None:
     self._launcher.stop_listening()
     deadline = time.monotonic() + self._grace_secs
     for name in self._pids:
@@ -198,7 +200,9 @@ def main(fd, module, *namespace_fds):
   return 0
 
 
-def become_task(request, namespace, server_files, server_pid, is_imported):
+def become_task(
+  request, namespace, server_files, server_pid, is_imported
+) -> None:
   """Turns the forked child into the task; does not return.
 
   Args:
@@ -261,7 +265,7 @@ def become_task(request, namespace, server_files, server_pid, is_imported):
     os._exit(code)
 
 
-def _redirect(log):
+def _redirect(log) -> None:
   # Others may be able to write to the log's folder.
   flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
   for path, mode, targets in (
@@ -275,7 +279,7 @@ def _redirect(log):
   sys.stdout.reconfigure(line_buffering=True)
 
 
-def _reseed():
+def _reseed() -> None:
   # Python reseeds `random` after a fork, but NumPy does not: all workers would
   # draw the same numbers.
   if 'numpy' in sys.modules:

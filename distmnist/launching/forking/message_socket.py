@@ -4,6 +4,8 @@ Messages that the other end has no room for are kept and sent later. Both ends
 used to wait for each other in `send` once 278 messages lay unread.
 """
 
+from __future__ import annotations
+
 import collections
 import json
 import selectors
@@ -21,7 +23,7 @@ def make_pair():
 class MessageSocket:
   """One end of a pair, which registers itself with a selector."""
 
-  def __init__(self, connected, selector):
+  def __init__(self, connected, selector) -> None:
     """
     Args:
       connected: socket, one of `make_pair`.
@@ -35,19 +37,19 @@ class MessageSocket:
     self._is_heard = True
     selector.register(self, selectors.EVENT_READ)
 
-  def fileno(self):
+  def fileno(self) -> int:
     return self._socket.fileno()
 
-  def close(self):
+  def close(self) -> None:
     self._socket.close()
 
-  def stop_listening(self):
+  def stop_listening(self) -> None:
     """Leaves the selector, and drops messages that are still to be sent."""
     self._is_heard = False
     self._selector.unregister(self)
     self._unsent.clear()
 
-  def send(self, message):
+  def send(self, message) -> None:
     """Sends a dict, now or as soon as there is room for it.
 
     Raises:
@@ -60,7 +62,7 @@ class MessageSocket:
     if len(self._unsent) == 1:
       self.flush()
 
-  def flush(self):
+  def flush(self) -> None:
     """Sends as many messages as there is room for now."""
     try:
       while self._unsent:

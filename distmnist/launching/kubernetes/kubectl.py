@@ -1,5 +1,7 @@
 """kubectl, the user's own: with their cluster, their rights, their plugins."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import subprocess
@@ -18,7 +20,7 @@ class Kubectl:
     error: cli.RunError, why the last `get` had no answer, or None.
   """
 
-  def __init__(self, flag: str, namespace: str | None = None):
+  def __init__(self, flag: str, namespace: str | None = None) -> None:
     """
     Args:
       flag: of launch, which needs it.

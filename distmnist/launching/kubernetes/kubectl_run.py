@@ -4,6 +4,8 @@ What this launcher creates has a label of its own, `launch`, by which alone it
 is watched and deleted: nothing of another run is changed, whatever its name.
 """
 
+from __future__ import annotations
+
 import logging
 import math
 import signal
@@ -68,7 +70,9 @@ def run(options: Options, documents: list[dict], text: str) -> int:
 class _Run:
   """The objects of one launch, the chief's log, and the Pods as last seen."""
 
-  def __init__(self, options, documents, received):
+  def __init__(
+    self, options, documents: list[dict[str, dict | str]], received
+  ) -> None:
     self._client = kubectl.Kubectl('apply', options.namespace)
     self._options = options
     self._documents = documents
@@ -85,7 +89,7 @@ class _Run:
     self._said = ''
     self._silent_since = None  # inf once that was said
 
-  def create(self, text):
+  def create(self, text: str) -> None:
     """Creates all objects, or none of them.
 
     Raises:
@@ -120,17 +124,17 @@ class _Run:
     _log.info(f'{self._path} is created: the log of the chief follows')
 
   @property
-  def _path(self):
+  def _path(self) -> str:
     return f'{self._kind.lower()}/{self._name}'
 
-  def _delete(self, documents):
+  def _delete(self, documents: list[dict[str, dict | str]]) -> None:
     """Deletes what this launcher has created of the kinds of manifests."""
     self._client.change(
       *('delete', _list_kinds(documents), '--selector', self._selector),
       *('--ignore-not-found', '--wait=false'),
     )
 
-  def wait(self):
+  def wait(self) -> int | None:
     """Returns the exit code of the run, None if a signal comes before its end.
 
     Raises:
@@ -149,7 +153,7 @@ class _Run:
       threading.Event().wait(TICK_SECS)
     return None
 
-  def _look(self):
+  def _look(self) -> list[dict[str, dict | str]] | None:
     """Shows what is new; returns the objects that run tasks, and the Pods.
 
     None if there is no answer.
@@ -172,7 +176,7 @@ class _Run:
       self._follow(chief)
     return found
 
-  def _note_answer(self):
+  def _note_answer(self) -> None:
     """Says once why the cluster does not answer, if that goes on for long."""
     now, error = time.monotonic(), self._client.error
     if not error:
@@ -183,7 +187,7 @@ class _Run:
       self._silent_since = math.inf
       _log.info(f'nothing is known of the run for now, asking on: {error}')
 
-  def _follow(self, pod):
+  def _follow(self, pod) -> None:
     name = pod['metadata']['name']
     is_new = name != self._log_of
     is_cut = self._process is not None and self._process.poll() is not None
@@ -192,7 +196,7 @@ class _Run:
       self._process = self._client.follow(name, is_new)
       self._log_of = name
 
-  def _finish_log(self):
+  def _finish_log(self) -> None:
     """Lets the log that is shown come to its end, unless a signal comes."""
     deadline = time.monotonic() + _LOG_SECS
     while (
@@ -204,7 +208,7 @@ class _Run:
       threading.Event().wait(0.1)
     self.close()
 
-  def _report(self):
+  def _report(self) -> int:
     """Names the task that failed first; returns the chief's exit code."""
     failure = run_status.find_first_failure(self._pods.values())
     if failure:
@@ -217,12 +221,12 @@ class _Run:
       _log.info(f'error: {self._path} has failed; see kubectl describe')
     return self._find_code() or cli.FAILED
 
-  def _find_code(self):
+  def _find_code(self) -> int | None:
     """Returns the exit code of the chief, None if it was not seen to end."""
     chief = run_status.find_newest(self._pods.values(), self._chief)
     return run_status.find_code(chief) if chief else None
 
-  def end(self):
+  def end(self) -> int:
     """Has the tasks save and removes the run; returns the exit code."""
     name = signal.Signals(self._received[0]).name
     _log.info(f'{name}: the tasks are told to save and leave')
@@ -250,7 +254,9 @@ class _Run:
       return cli.NOT_SAVED
     return 128 + self._received[0]
 
-  def _delete_by(self, deadline, documents):
+  def _delete_by(
+    self, deadline: float, documents: list[dict[str, dict | str]]
+  ) -> None:
     """Deletes objects; tries again while the server is away.
 
     Raises:
@@ -268,12 +274,12 @@ class _Run:
           ) from error
       threading.Event().wait(END_TICK_SECS)
 
-  def close(self):
+  def close(self) -> None:
     if self._process is not None and self._process.poll() is None:
       self._process.kill()
       self._process.wait()
 
 
-def _list_kinds(documents):
+def _list_kinds(documents: list[dict[str, dict | str]]) -> str:
   """Returns the kinds of manifests as kubectl takes them."""
   return ','.join(dict.fromkeys(d['kind'].lower() for d in documents))

@@ -10,6 +10,8 @@ Each object is made, and patched by --kube_patch, by itself; last, the Jobs are
 put into their JobSet, and this into its TrainingRuntime.
 """
 
+from __future__ import annotations
+
 import base64
 import dataclasses
 import json
@@ -229,10 +231,10 @@ def _make_tasks(job: jobs.Job, options: Options) -> list[jobs.Task]:
     for job_name, count in counts.items()
   )
 
-  def make_words(job_name):
+  def make_words(job_name: str) -> tuple[str, ...]:
     return *_make_resource_flags(options, job_name), *options.train_flags
 
-  def make_members(job_name):
+  def make_members(job_name: str) -> list[jobs.Task]:
     words = make_words(job_name)
     return jobs.make_tasks(ps_hosts, worker_hosts, words, module=job.module)
 

@@ -1,5 +1,7 @@
 """The manifests of a run on Kubernetes as the text that kubectl reads."""
 
+from __future__ import annotations
+
 import re
 
 from distmnist.common import cli
@@ -19,7 +21,9 @@ this run.
 """
 
 
-def write(job, options, documents) -> str:
+def write(
+  job, options, documents: list[dict[str, dict | str] | dict[str, str]]
+) -> str:
   """Returns the manifests as YAML, below comments on how to use them.
 
   Args:
@@ -44,7 +48,7 @@ def dump(documents: list[dict]) -> str:
 
   # The dumper of libyaml writes the same, eight times as fast.
   class Dumper(getattr(yaml, 'CSafeDumper', yaml.SafeDumper)):
-    def ignore_aliases(self, data):
+    def ignore_aliases(self, data) -> bool:
       return True
 
   Dumper.add_implicit_resolver('!quoted', _QUOTED, None)

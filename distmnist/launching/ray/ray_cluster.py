@@ -1,5 +1,7 @@
 """The connection to Ray, and how much room it has for tasks."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import importlib.util
@@ -13,7 +15,7 @@ from distmnist.common.names import PACKAGE_DIR
 _log = logging.getLogger(__name__)
 
 
-def check_installed():
+def check_installed() -> None:
   """Raises cli.RunError if this machine lacks ray."""
   if importlib.util.find_spec('ray') is None:
     raise cli.RunError(
@@ -21,7 +23,7 @@ def check_installed():
     )
 
 
-def check_answers(address):
+def check_answers(address: str | None) -> None:
   """Checks that something answers where Ray should be.
 
   Args:
@@ -84,7 +86,7 @@ def opened(address, log):
     ray.shutdown()
 
 
-def _keep(log, data, **_):
+def _keep(log, data: dict[str, list[str]], **_) -> None:
   """Adds what Ray says to a log, if there is still a place for it.
 
   Args:
@@ -98,7 +100,7 @@ def _keep(log, data, **_):
     file.writelines(f'{line}\n' for line in data['lines'])
 
 
-def choose_gpus(wanted, num_workers):
+def choose_gpus(wanted: int | None, num_workers: int) -> int:
   """Returns the GPUs (int) of each worker.
 
   Args:
@@ -112,7 +114,7 @@ def choose_gpus(wanted, num_workers):
   return int(ray.cluster_resources().get('GPU', 0) >= num_workers)
 
 
-def describe_room(bundles):
+def describe_room(bundles: list[dict[str, int]]) -> str:
   """Returns what tasks need, and what Ray has (str).
 
   Args:

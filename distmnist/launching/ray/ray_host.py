@@ -11,6 +11,8 @@ yet, so that asking again after a failure loses nothing. The actors belong to
 this process: when it ends, in whatever way, Ray ends them.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -20,6 +22,7 @@ import re
 import select
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 from distmnist.common import cli, console, files, signals, stop_grace
@@ -56,7 +59,7 @@ class _Request:
   ask_time: float = math.inf
 
   @property
-  def node(self):
+  def node(self) -> str:
     return self.address.rpartition(':')[0]
 
 
@@ -74,12 +77,12 @@ class _Group:
     placement: PlacementGroup, or None.
   """
 
-  def __init__(self, tasks):
+  def __init__(self, tasks) -> None:
     self.tasks = {task.name: task for task in tasks}
     self.num_begun = 0
     self.forget()
 
-  def forget(self):
+  def forget(self) -> None:
     self.left = {}
     self.is_begun = False
     self.unstarted = set()
@@ -91,7 +94,15 @@ class RayHost(host_lib.Host):
 
   name = 'Ray'
 
-  def __init__(self, groups, bundles, folder, env, grace_secs, wait_secs):
+  def __init__(
+    self,
+    groups,
+    bundles: dict[str, dict[str, int]],
+    folder: str,
+    env: dict[str, str],
+    grace_secs: float,
+    wait_secs: float,
+  ) -> None:
     """
     Args:
       groups: list of lists of jobs.Task: those that start together.
@@ -112,26 +123,34 @@ class RayHost(host_lib.Host):
     self._pending = {}  # ObjectRef -> (_Group, callable(value or RayError))
     self._events = []
 
-  def __enter__(self):
+  def __enter__(self) -> RayHost:
     with contextlib.ExitStack() as stack:
       self._wake = stack.enter_context(signals.waking(self.signals))
       self._at_exit = stack.pop_all()
     self.is_ready = True
     return self
 
-  def __exit__(self, *error):
+  def __exit__(self, *error) -> None:
     for group in self._groups:
       self._release(group)
     self._at_exit.close()
 
-  def start(self, name, argv, env, log, is_isolated=False, title=''):
+  def start(
+    self,
+    name: str,
+    argv: tuple[str, ...],
+    env: dict[str, str],
+    log: str,
+    is_isolated: bool = False,
+    title: str = '',
+  ) -> None:
     (group,) = [group for group in self._groups if name in group.tasks]
     request = _Request(name, list(argv), {**self._env, **env}, log)
     group.left[name] = request
     if len(group.left) == len(group.tasks):
       self._place(group)
 
-  def signal(self, names, signum):
+  def signal(self, names, signum) -> None:
     for group in self._groups:
       found = [group.left[name] for name in names if name in group.left]
       if found and not group.is_begun:
@@ -144,7 +163,9 @@ class RayHost(host_lib.Host):
         if signum == signal.SIGKILL:
           request.kill_time = time.monotonic() + KILL_SECS
 
-  def poll(self, timeout_secs=None):
+  def poll(
+    self, timeout_secs: int | None = None
+  ) -> list[tuple[str, int]] | None:
     end = math.inf if timeout_secs is None else time.monotonic() + timeout_secs
     num_signals = len(self.signals)
     while True:
@@ -156,11 +177,11 @@ class RayHost(host_lib.Host):
     events, self._events = self._events, []
     return events
 
-  def kill(self):
+  def kill(self) -> None:
     for group in self._groups:
       self._cancel(group)
 
-  def _turn(self, secs):
+  def _turn(self, secs: float) -> None:
     """Waits for an answer of Ray's, and takes all that have come."""
     import ray
 
@@ -182,7 +203,7 @@ class RayHost(host_lib.Host):
         value = error
       take(value)
 
-  def _look_at_clock(self):
+  def _look_at_clock(self) -> None:
     now = time.monotonic()
     for group in self._groups:
       if group.wait and (group.unstarted or not group.is_begun):
@@ -195,7 +216,7 @@ class RayHost(host_lib.Host):
           request.ask_time = math.inf
           self._follow(group, request)
 
-  def _check_wait(self, group):
+  def _check_wait(self, group: _Group) -> None:
     left = sorted(group.unstarted) or [*group.left]
     names = ', '.join(left[:4]) + (', ...' * (len(left) > 4))
     if not group.wait.is_over(f'for Ray to place and start {names}'):
@@ -209,7 +230,9 @@ class RayHost(host_lib.Host):
     )
     self._give_up(group, kind(why))
 
-  def _give_up(self, group, error):
+  def _give_up(
+    self, group: _Group, error: cli.LostError | cli.RunError
+  ) -> None:
     """Ends tasks that Ray does not start; the run can do without an evaluator.
 
     Raises:
@@ -222,7 +245,7 @@ class RayHost(host_lib.Host):
       self._events.append((name, cli.FAILED))
     self._release(group)
 
-  def _place(self, group):
+  def _place(self, group: _Group) -> None:
     from ray.util import placement_group
 
     group.wait = console.Wait(self._wait_secs)
@@ -230,7 +253,7 @@ class RayHost(host_lib.Host):
     group.placement = placement_group(bundles, strategy='PACK')
     self._await(group, group.placement.ready(), self._make_actors)
 
-  def _make_actors(self, group, placed):
+  def _make_actors(self, group: _Group, placed) -> None:
     import ray
     from ray.util import scheduling_strategies
 
@@ -253,7 +276,9 @@ class RayHost(host_lib.Host):
       ).remote()
       self._ask(group, request, 'find_address', self._take_address)
 
-  def _take_address(self, group, request, address):
+  def _take_address(
+    self, group: _Group, request: _Request, address: str
+  ) -> None:
     request.address = address
     if not all(each.address for each in group.left.values()):
       return
@@ -271,7 +296,9 @@ class RayHost(host_lib.Host):
       words = argv, each.env, self._folder, grace_secs
       self._ask(group, each, 'start', self._take_start, *words)
 
-  def _take_start(self, group, request, obstacle):
+  def _take_start(
+    self, group: _Group, request: _Request, obstacle: str | None
+  ) -> None:
     group.unstarted.discard(request.name)
     if obstacle:
       reason = f'cannot run on {request.node}: {obstacle}'
@@ -280,10 +307,15 @@ class RayHost(host_lib.Host):
       self.begun.append((request.name, None))
       self._follow(group, request)
 
-  def _follow(self, group, request):
+  def _follow(self, group: _Group, request: _Request) -> None:
     self._ask(group, request, 'follow', self._take_output, request.offset)
 
-  def _take_output(self, group, request, answer):
+  def _take_output(
+    self,
+    group: _Group,
+    request: _Request,
+    answer: tuple[bytes | int | None, ...],
+  ) -> None:
     data, request.offset, code = answer
     request.heard_time = time.monotonic()
     with (
@@ -298,7 +330,14 @@ class RayHost(host_lib.Host):
     where = f'{failures.describe_end(code)} on {request.node}'
     self._end(group, request, code, where if code else '')
 
-  def _ask(self, group, request, method, take, *arguments):
+  def _ask(
+    self,
+    group: _Group,
+    request: _Request,
+    method: str,
+    take: Callable[..., Any],
+    *arguments,
+  ) -> None:
     """Calls a method of a task's actor; `take` gets what it returns.
 
     Args:
@@ -308,7 +347,7 @@ class RayHost(host_lib.Host):
       *arguments: of the method.
     """
 
-    def take_answer(group, answer):
+    def take_answer(group: _Group, answer) -> None:
       if group.left.get(request.name) is not request:
         return  # It has ended: its actor was killed.
       if isinstance(answer, Exception):
@@ -319,10 +358,10 @@ class RayHost(host_lib.Host):
     ref = getattr(request.actor, method).remote(*arguments)
     self._await(group, ref, take_answer)
 
-  def _await(self, group, ref, take):
+  def _await(self, group: _Group, ref, take: Callable[..., Any]) -> None:
     self._pending[ref] = group, functools.partial(take, group)
 
-  def _note_error(self, group, request, error):
+  def _note_error(self, group: _Group, request: _Request, error) -> None:
     import ray
 
     now = time.monotonic()
@@ -333,7 +372,9 @@ class RayHost(host_lib.Host):
     where = f' on {request.node}' if request.node else ''
     self._end(group, request, cli.LOST, f'lost{where}: {explain(error)}')
 
-  def _end(self, group, request, code, reason=''):
+  def _end(
+    self, group: _Group, request: _Request, code: int, reason: str = ''
+  ) -> None:
     import ray
 
     del group.left[request.name]
@@ -347,12 +388,12 @@ class RayHost(host_lib.Host):
     elif not group.left:
       self._release(group)
 
-  def _cancel(self, group):
+  def _cancel(self, group: _Group) -> None:
     """Gives up a group that has not begun, or what is left of one."""
     self._events += [(name, -signal.SIGTERM) for name in group.left]
     self._release(group)
 
-  def _release(self, group):
+  def _release(self, group: _Group) -> None:
     """Ends the actors of a group, and gives its places back."""
     import ray
     from ray.util import remove_placement_group
@@ -370,7 +411,7 @@ class RayHost(host_lib.Host):
     group.forget()
 
 
-def explain(error):
+def explain(error) -> str:
   """Returns why an actor has failed, in one line (str), from a RayError."""
   if cause := getattr(error, 'cause', None):  # Raised by the actor's code.
     return f'{type(cause).__name__}: {cause}'
@@ -381,7 +422,7 @@ def explain(error):
   return (found[1] if found else said)[:300].rstrip('.')
 
 
-def _locate(word, group):
+def _locate(word: str, group: _Group) -> str:
   """Returns a word of a command with the tasks' real addresses."""
   if not word.startswith(('--ps_hosts=', '--worker_hosts=')):
     return word

@@ -12,6 +12,8 @@ So a task ends in order, and all that it has started with it, however its actor
 ends: with the launcher, by `ray stop`, by SIGKILL.
 """
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import json
@@ -43,19 +45,21 @@ class TaskActor:
   Ray makes the actor; its class has to be importable on the node.
   """
 
-  def __init__(self):
+  def __init__(self) -> None:
     # Held until the actor ends, so that the task finds its port free.
     (self._held,) = ports.hold_ports(1)
     self._output = tempfile.TemporaryFile()  # noqa: SIM115
 
-  async def find_address(self):
+  async def find_address(self) -> str:
     """Returns where the task will serve (str), host:port."""
     import ray
 
     host, port = ray.util.get_node_ip_address(), self._held.getsockname()[1]
     return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
 
-  async def start(self, argv, env, folder, grace_secs):
+  async def start(
+    self, argv: list[str], env: dict[str, str], folder: str, grace_secs: float
+  ) -> str | None:
     """Starts the task; returns why it cannot (str), or None.
 
     Args:
@@ -80,11 +84,11 @@ class TaskActor:
     self._beats = asyncio.create_task(self._beat())
     return None
 
-  async def signal(self, signum):
+  async def signal(self, signum) -> None:
     """Sends a signal to the task, unless it has ended."""
     self._say(str(int(signum)))
 
-  async def follow(self, offset):
+  async def follow(self, offset: int):
     """Waits up to 5 s for the task to write more, or to end.
 
     Args:
@@ -105,18 +109,18 @@ class TaskActor:
       await asyncio.sleep(_TICK_SECS)
     return b'', offset, None
 
-  async def _beat(self):
+  async def _beat(self) -> None:
     while self._agent.poll() is None:
       self._say('')
       await asyncio.sleep(_BEAT_SECS)
 
-  def _say(self, line):
+  def _say(self, line: str) -> None:
     with contextlib.suppress(BrokenPipeError):
       self._agent.stdin.write(f'{line}\n'.encode())
       self._agent.stdin.flush()
 
 
-def _make_env():
+def _make_env() -> dict[str, str]:
   """Returns the node's variables (dict), as far as they are for a task."""
   import ray
 

@@ -4,6 +4,8 @@ It says where the task will serve, waits until all tasks have done so, runs the
 task, and ends it when its launcher says so, falls silent, or has left.
 """
 
+from __future__ import annotations
+
 import os
 import select
 import signal
@@ -21,7 +23,7 @@ from distmnist.launching.scheduler import job_meeting
 TICK_SECS = 0.5
 
 
-def run():
+def run() -> None:
   """Runs the task that our argv asks for; ends as it does."""
   folder, name = sys.argv[1:]
   request = job_meeting.read_request(folder)
@@ -36,7 +38,7 @@ def run():
 class _Agent:
   """Runs the task of this job on behalf of the launcher."""
 
-  def __init__(self, folder, name, request):
+  def __init__(self, folder, name, request) -> None:
     self._name = name
     self._request = request
     self._meeting = job_meeting.Meeting(folder, name)
@@ -58,7 +60,7 @@ class _Agent:
     held.close()
     return code
 
-  def _say(self, text):
+  def _say(self, text) -> None:
     self._out.write(f'{text}\n'.encode())
 
   def _wait_for_all(self):
@@ -133,7 +135,7 @@ class _Agent:
     self._stopped_by = self._stopped_by or bool(found)
     return found
 
-  def _beat(self):
+  def _beat(self) -> None:
     now = time.monotonic()
     if now >= self._next_beat:
       self._next_beat = now + job_meeting.BEAT_SECS

@@ -4,6 +4,8 @@ On the node job_agent.py runs the task. The two communicate only through the
 folder of job_meeting.py.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import select
@@ -11,6 +13,8 @@ import shlex
 import signal
 import subprocess
 import time
+from collections.abc import Callable
+from typing import Any
 
 from distmnist.common import cli, signals
 from distmnist.common.names import ATTEMPT, JOB_AGENT
@@ -29,7 +33,9 @@ class JobHost(host_lib.Host):
 
   name = 'launcher'
 
-  def __init__(self, folder, templates, python, grace_secs):
+  def __init__(
+    self, folder: str, templates: dict[str, str], python: str, grace_secs: int
+  ) -> None:
     """
     Args:
       folder: str, an absolute path that the nodes share; each attempt at all
@@ -48,7 +54,7 @@ class JobHost(host_lib.Host):
     self._ended = []
     self._look_time = 0.0
 
-  def __enter__(self):
+  def __enter__(self) -> JobHost:
     child_process.allow_many_files()  # One a task.
     with contextlib.ExitStack() as stack:
       self._wake = stack.enter_context(signals.waking(self.signals))
@@ -56,7 +62,7 @@ class JobHost(host_lib.Host):
       self._at_exit = stack.pop_all()
     return self
 
-  def __exit__(self, *error):
+  def __exit__(self, *error) -> None:
     with self._at_exit:
       self.signal(list(self._jobs), signal.SIGTERM)
       deadline = time.monotonic() + self._grace_secs
@@ -64,7 +70,15 @@ class JobHost(host_lib.Host):
         self.poll(TICK_SECS)
       self.kill()
 
-  def start(self, name, argv, env, log, is_isolated=False, title=''):
+  def start(
+    self,
+    name: str,
+    argv,
+    env,
+    log: str,
+    is_isolated: bool = False,
+    title: str = '',
+  ) -> None:
     """Submits a task: its job makes `argv` and `env` from its request.
 
     It needs the addresses of the others, which only the jobs know.
@@ -83,16 +97,16 @@ class JobHost(host_lib.Host):
       return
     self._jobs[name] = job
 
-  def signal(self, names, signum):
+  def signal(self, names, signum) -> None:
     for name in [name for name in names if name in self._jobs]:
       self._jobs[name].tell(signum)
       if signum == signal.SIGKILL:
         self._end(name, -signum)
 
-  def kill(self):
+  def kill(self) -> None:
     self.signal(list(self._jobs), signal.SIGKILL)
 
-  def poll(self, timeout_secs=None):
+  def poll(self, timeout_secs: int | None = None) -> list[tuple[str, int]]:
     due_secs = max(0.0, self._look_time - time.monotonic())
     secs = due_secs if timeout_secs is None else min(timeout_secs, due_secs)
     if select.select([self._wake], [], [], 0 if self._ended else secs)[0]:
@@ -109,7 +123,7 @@ class JobHost(host_lib.Host):
     ended, self._ended = self._ended, []
     return ended
 
-  def _end(self, name, code):
+  def _end(self, name: str, code: int) -> None:
     job = self._jobs.pop(name)
     job.close()
     if job.reason:
@@ -126,7 +140,7 @@ class _Job:
     has_begun: bool, whether that was told.
   """
 
-  def __init__(self, folder, name, attempt, log):
+  def __init__(self, folder: str, name: str, attempt: str, log: str) -> None:
     # When one task has failed, all meet again in a new folder.
     self._folder = folder
     self._name = name
@@ -141,7 +155,7 @@ class _Job:
     self.reason = ''
     self.has_place = self.has_begun = False
 
-  def submit(self, template, python):
+  def submit(self, template: str, python: str) -> None:
     """Runs the command that submits it.
 
     Raises:
@@ -164,13 +178,13 @@ class _Job:
         preexec_fn=child_process.die_with_parent,
       )
 
-  def tell(self, signum):
+  def tell(self, signum) -> None:
     """Has the task get a signal."""
     self._told.append(int(signum))
     # The count tells two equal signals apart.
     self._meeting.say('signal', f'{self._told[-1]} {len(self._told)}')
 
-  def find_code(self):
+  def find_code(self) -> int | None:
     """Returns its code (int), -n after signal n; None while it runs or waits.
 
     Shows meanwhile what it writes.
@@ -194,7 +208,7 @@ class _Job:
       return self._fail(cli.LOST, reason)
     return None
 
-  def close(self):
+  def close(self) -> None:
     """Ends what was started here for it."""
     self._show_output(log_view.Log.finish)
     if self._process.poll() is None and not self.has_place:
@@ -202,7 +216,7 @@ class _Job:
       with contextlib.suppress(PermissionError):  # It runs as another user.
         os.killpg(self._process.pid, signal.SIGTERM)
 
-  def _look_for_place(self):
+  def _look_for_place(self) -> None:
     if not self.has_place and self._meeting.hear('place'):
       self.has_place = True
       self._pulse = job_meeting.Pulse(self._meeting.path('job'))
@@ -216,22 +230,22 @@ class _Job:
     self._end_time = self._end_time or now + job_meeting.BEAT_SECS
     return now >= self._end_time
 
-  def _fail(self, code, reason):
+  def _fail(self, code: int, reason: str) -> int:
     self.reason = reason
     self._write([reason])
     return code
 
-  def _show_output(self, read):
+  def _show_output(self, read: Callable[..., Any]) -> None:
     """Adds what the task has written to its log; what cannot be read is not."""
     with contextlib.suppress(OSError):
       self._write(read(self._output))
 
-  def _write(self, lines):
+  def _write(self, lines: list[str]) -> None:
     """Adds lines to the task's log; those that do not fit are lost."""
     if lines:
       task_logs.append_if_possible(self._path, lines)
 
-  def _show_scheduler(self):
+  def _show_scheduler(self) -> None:
     """Shows what the scheduler writes until the task begins: why it may not."""
     path = self._meeting.path('scheduler')
     with contextlib.suppress(OSError), open(path, errors='replace') as file:
@@ -239,7 +253,7 @@ class _Job:
       self._write([f'scheduler: {line}' for line in said[self._num_said :]])
       self._num_said = len(said)
 
-  def _last_words(self, code):
+  def _last_words(self, code: int) -> str:
     said = []
     with (
       contextlib.suppress(OSError),

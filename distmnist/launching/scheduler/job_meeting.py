@@ -17,6 +17,8 @@ job_host.py keeps its own files there: NAME.sh, NAME.submit, NAME.scheduler.
 Once the folder is gone, the run is over.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -33,7 +35,7 @@ REQUEST = 'request.json'
 class Meeting:
   """What one task and its launcher tell each other, and the other tasks."""
 
-  def __init__(self, folder, name):
+  def __init__(self, folder: str, name: str) -> None:
     """
     Args:
       folder: str, an existing folder for one attempt of all tasks.
@@ -43,18 +45,18 @@ class Meeting:
     self._name = name.replace(' ', '_')
 
   @property
-  def is_open(self):
+  def is_open(self) -> bool:
     return os.path.isdir(self._folder)
 
   @property
-  def launcher_path(self):
+  def launcher_path(self) -> str:
     """The file (str) that changes as long as the launcher lives."""
     return os.path.join(self._folder, 'launcher')
 
-  def path(self, what, name=None):
+  def path(self, what: str, name=None) -> str:
     return os.path.join(self._folder, f'{name or self._name}.{what}')
 
-  def say(self, what, text):
+  def say(self, what: str, text: str) -> None:
     """Writes a file; that the folder is gone is not an error."""
     with (
       contextlib.suppress(OSError),
@@ -62,11 +64,11 @@ class Meeting:
     ):
       file.write(text)
 
-  def hear(self, what, name=None):
+  def hear(self, what: str, name: str | None = None) -> str:
     """Returns the content of a file (str), '' as long as there is none."""
     return _read(self.path(what, name))
 
-  def read_places(self, names):
+  def read_places(self, names: list[str]) -> dict[str, str]:
     """Returns {name: host:port} of those `names` that have said theirs."""
     places = {
       name: self.hear('place', name.replace(' ', '_')) for name in names
@@ -74,7 +76,7 @@ class Meeting:
     return {name: place for name, place in places.items() if place}
 
 
-def _read(path):
+def _read(path: str) -> str:
   try:
     with open(path, encoding='utf-8') as file:
       return file.read()
@@ -82,7 +84,7 @@ def _read(path):
     return ''
 
 
-def read_request(folder):
+def read_request(folder: str) -> dict[str, int] | None:
   """Returns the request (dict) of a run; None if the run is over."""
   try:
     with open(os.path.join(os.path.dirname(folder), REQUEST)) as file:
@@ -94,7 +96,7 @@ def read_request(folder):
 class Pulse:
   """Whether the other side is alive: a file of its changes as long as it is."""
 
-  def __init__(self, path):
+  def __init__(self, path: str) -> None:
     """
     Args:
       path: str, of that file.
@@ -103,7 +105,7 @@ class Pulse:
     self._next_look = 0.0
     self._heard, self._heard_time = None, time.monotonic()
 
-  def is_lost(self):
+  def is_lost(self) -> bool:
     """Whether nothing was heard from the other side for LOST_SECS."""
     now = time.monotonic()
     if now >= self._next_look:

@@ -7,6 +7,8 @@ that contains it, `{name}` the task's name and `{log}` a file for what the
 scheduler itself writes.
 """
 
+from __future__ import annotations
+
 import shlex
 import string
 
@@ -15,7 +17,7 @@ from distmnist.common import cli
 FIELDS = ('command', 'script', 'name', 'log')
 
 
-def check(flag, template):
+def check(flag: str, template: str) -> None:
   """Refuses a template with which no task would run.
 
   Args:
@@ -53,7 +55,7 @@ def check(flag, template):
 _EXAMPLE = "--template='qsub -N {name} -o {log} {script}'"
 
 
-def fill(template, command, script, name, log):
+def fill(template: str, command: str, script: str, name: str, log: str) -> str:
   """Returns the command (str) for a shell; all arguments are str, unquoted."""
   return template.format(
     command=shlex.quote(command),

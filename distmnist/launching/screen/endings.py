@@ -3,6 +3,8 @@
 The root cause comes last on the screen, and nothing after it.
 """
 
+from __future__ import annotations
+
 import logging
 import re
 import signal
@@ -17,7 +19,7 @@ _log = logging.getLogger(__name__)
 _DATA_TITLE = 'the task that gets the data'
 
 
-def say_killed(tasks, signum, is_cut_short):
+def say_killed(tasks, signum, is_cut_short: bool) -> None:
   """Names the tasks that were killed.
 
   Args:
@@ -32,7 +34,7 @@ def say_killed(tasks, signum, is_cut_short):
     _log.info(f'{task.name} ({task.address}) {why}')
 
 
-def report_failure(group, logs_dir):
+def report_failure(group, logs_dir: str) -> int:
   """Names the root cause of `group.failure`; returns the exit code.
 
   Args:
@@ -44,7 +46,7 @@ def report_failure(group, logs_dir):
   return exit_code
 
 
-def show_failure(group, logs_dir):
+def show_failure(group, logs_dir: str) -> tuple[str, int]:
   """Shows the last lines of the task that is the root cause.
 
   Args:
@@ -74,7 +76,7 @@ def show_failure(group, logs_dir):
   return text, failure.exit_code
 
 
-def report_signal(group, signum, logs_dir, name=None):
+def report_signal(group, signum: int, logs_dir: str, name=None) -> int:
   """Says what has stopped the run; returns the exit code.
 
   Args:
@@ -93,14 +95,14 @@ def report_signal(group, signum, logs_dir, name=None):
   return code
 
 
-def say_stopped(name, logs_dir):
+def say_stopped(name: str, logs_dir: str) -> None:
   """Says what has stopped the run, and where its logs will stay."""
   is_kept = not task_logs.is_temporary(logs_dir)
   where = f', logs in {logs_dir}' if is_kept else ''
   _log.info(f'stopped by {name}{where}')
 
 
-def end_logs(code, logs_dir):
+def end_logs(code: int, logs_dir: str) -> None:
   """Removes a temporary folder of logs, unless something was not saved.
 
   Args:
@@ -113,7 +115,7 @@ def end_logs(code, logs_dir):
     _log.info(f'logs in {logs_dir}')
 
 
-def report_saved(group, signum):
+def report_saved(group, signum) -> int:
   """Says if steps may be lost; see `report_signal`, which does more."""
   chief = group.records.get(CHIEF)
   if not chief or not chief.has_lost_steps:
@@ -128,7 +130,9 @@ def report_saved(group, signum):
   return cli.NOT_SAVED
 
 
-def describe_late(task, leave_secs, waited_for, logs_dir):
+def describe_late(
+  task, leave_secs: float, waited_for: str, logs_dir: str
+) -> str:
   """Returns what to say of a task that had to be stopped, a str.
 
   Args:
@@ -144,7 +148,7 @@ def describe_late(task, leave_secs, waited_for, logs_dir):
   )
 
 
-def _print(lines):
+def _print(lines: list[str]) -> None:
   with terminal.may_close():
     for line in lines:
       print(line, file=sys.stderr, flush=True)

@@ -4,16 +4,20 @@ A task writes only to its file, which we read as it grows: neither a slow screen
 nor a dying launcher can stop the task or lose a line.
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from distmnist.common import files
 from distmnist.common.names import LAUNCH
 from distmnist.launching.screen import terminal
 
 
-def print_line(text):
+def print_line(text: str) -> None:
   """Prints a line of the launcher's own."""
   # To stderr: stdout carries only the chief's lines.
   with terminal.may_close():
@@ -23,7 +27,7 @@ def print_line(text):
 class Log:
   """A log that is read while it grows."""
 
-  def __init__(self, path):
+  def __init__(self, path) -> None:
     self._path = path
     self._rest = b''
     self._file = self._open()
@@ -32,7 +36,7 @@ class Log:
     # Append mode creates it if it does not exist yet.
     return open(self._path, 'a+b', opener=files.no_follow)
 
-  def read_lines(self, max_bytes=-1):
+  def read_lines(self, max_bytes: int = -1) -> list[str]:
     """Returns the lines (list of str) completed since the last call.
 
     Args:
@@ -52,7 +56,7 @@ class Log:
       lines, self._rest = [*lines, self._rest], b''
     return [line.decode(errors='replace') for line in lines]
 
-  def _is_removed(self):
+  def _is_removed(self) -> bool:
     """Whether the file is gone and there is another one of its name.
 
     One that was renamed, by a later run, is followed.
@@ -60,7 +64,7 @@ class Log:
     is_gone = not os.fstat(self._file.fileno()).st_nlink
     return is_gone and os.path.exists(self._path)
 
-  def finish(self):
+  def finish(self) -> list[str]:
     """Returns what is left, including an unfinished last line."""
     lines = self.read_lines()
     if self._rest:
@@ -72,7 +76,7 @@ class Log:
 class Screen:
   """Shows logs as they grow; on a terminal `step` lines share one line."""
 
-  def __init__(self, logs, out=None):
+  def __init__(self, logs, out=None) -> None:
     """Opens the logs, which may not exist yet; skips lines already in them.
 
     Args:
@@ -83,30 +87,30 @@ class Screen:
     self._out = out or sys.stdout
     self._is_line_open = False
 
-  def update(self):
+  def update(self) -> None:
     """Shows the lines that were completed since the last call."""
     self._show(Log.read_lines)
 
-  def finish(self):
+  def finish(self) -> None:
     """Shows what is left, including an unfinished last line."""
     self._show(Log.finish)
     with terminal.may_close():
       self.close_line()
       self._out.flush()
 
-  def print_line(self, text):
+  def print_line(self, text: str) -> None:
     """Prints a line of the launcher's own."""
     with terminal.may_close():
       self.close_line()
     print_line(text)
 
-  def close_line(self):
+  def close_line(self) -> None:
     """Makes what comes next, from any source, begin on its own line."""
     if self._is_line_open:
       self._out.write('\n')
       self._is_line_open = False
 
-  def _show(self, read):
+  def _show(self, read: Callable[..., Any]) -> None:
     lines = [
       prefix + line for prefix, log in self._logs.items() for line in read(log)
     ]
@@ -117,7 +121,7 @@ class Screen:
         self._show_line(line)
       self._out.flush()
 
-  def _show_line(self, line):
+  def _show_line(self, line: str) -> None:
     if self._out.isatty() and line.startswith('step '):
       # A line that wraps could not be redrawn.
       width = shutil.get_terminal_size().columns - 1

@@ -4,6 +4,8 @@ The table of the tasks stands below the lines and is redrawn all the time.
 `rich`, which comes with Keras, draws it, and is loaded only for that.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import sys
@@ -33,7 +35,9 @@ _DRAW_SECS = 0.5
 _LINES_LEFT = 8
 
 
-def make(logs_dir, tasks, show_logs, record=None):
+def make(
+  logs_dir, tasks, show_logs: str, record=None
+) -> TableScreen | log_view.Screen:
   """Returns the Screen of `tasks`, on which our own lines are shown as well.
 
   Args:
@@ -61,7 +65,7 @@ def make(logs_dir, tasks, show_logs, record=None):
   return screen
 
 
-def _make_refusals(flag, value):
+def _make_refusals(flag: str, value: str):
   """Returns the rows of a flag that shows, at `value`, more than the chief."""
   return (
     Refusal(
@@ -97,7 +101,7 @@ REFUSALS = (
 )
 
 
-def _wants_table(wanted):
+def _wants_table(wanted: str) -> bool:
   """Whether a table is drawn; `wanted` is the value of --live_table."""
   if wanted == 'auto':
     return sys.stdout.isatty() and os.environ.get('TERM') != 'dumb'
@@ -107,7 +111,7 @@ def _wants_table(wanted):
 class TableScreen(log_view.Screen):
   """A Screen with a table below it; `step` lines are in the table."""
 
-  def __init__(self, logs, logdir, console=None):
+  def __init__(self, logs, logdir: str, console=None) -> None:
     """
     Args:
       logs: see log_view.Screen.
@@ -131,18 +135,18 @@ class TableScreen(log_view.Screen):
     )
     self._live.start()
 
-  def update(self):
+  def update(self) -> None:
     super().update()
     if time.monotonic() >= self._next_draw:
       self._draw()
 
-  def finish(self):
+  def finish(self) -> None:
     super().finish()
     self._draw()
     with terminal.may_close():
       self._live.stop()
 
-  def print_line(self, text):
+  def print_line(self, text: str) -> None:
     if sys.stderr.isatty() or not self._live.is_started:
       # Through the table, which is redrawn below the line.
       log_view.print_line(text)
@@ -150,10 +154,10 @@ class TableScreen(log_view.Screen):
       with terminal.may_close():
         print(f'{LAUNCH}: {text}', file=sys.stderr, flush=True)
 
-  def close_line(self):
+  def close_line(self) -> None:
     pass  # No line is ever open.
 
-  def _draw(self):
+  def _draw(self) -> None:
     """Draws the table; one that cannot be drawn ends no run."""
     try:
       self._draw_table()
@@ -166,7 +170,7 @@ class TableScreen(log_view.Screen):
         self.print_line(f'the table cannot be drawn: {reason}')
     self._next_draw = time.monotonic() + _DRAW_SECS
 
-  def _draw_table(self):
+  def _draw_table(self) -> None:
     with contextlib.suppress(OSError):
       self._run.look()
     num_rows = max(4, self._console.height - _LINES_LEFT)
@@ -177,7 +181,7 @@ class TableScreen(log_view.Screen):
     with terminal.may_close():
       self._live.update(table, refresh=True)
 
-  def _show_line(self, line):
+  def _show_line(self, line: str) -> None:
     name = '' if '' in self._logs else line.partition('] ')[2]
     if not (name or line).startswith('step '):
       self._console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,5 +1,7 @@
 """The logs of a launcher's tasks: one file per task, a new one for each run."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import re
@@ -15,7 +17,9 @@ _temporary = set()  # the folders that no --logs_dir asked for
 _PREFIX = 'distmnist_logs_'
 
 
-def make_logs_dir(logs_dir, logdir, record=None):
+def make_logs_dir(
+  logs_dir: str | None, logdir: str | None, record=None
+) -> str | None:
   """Makes the folder for the logs and returns it (str).
 
   Args:
@@ -53,11 +57,11 @@ def make_logs_dir(logs_dir, logdir, record=None):
   return path
 
 
-def log_path(logs_dir, task):
+def log_path(logs_dir, task) -> str:
   return os.path.join(logs_dir, task.name.replace(' ', '_') + '.log')
 
 
-def remove_if_temporary(logs_dir):
+def remove_if_temporary(logs_dir: str) -> None:
   """Removes a folder if `make_logs_dir` made it as a temporary one."""
   if logs_dir in _temporary:
     _temporary.remove(logs_dir)
@@ -65,12 +69,12 @@ def remove_if_temporary(logs_dir):
     shutil.rmtree(logs_dir, ignore_errors=True)
 
 
-def is_temporary(logs_dir):
+def is_temporary(logs_dir: str) -> bool:
   """Whether `make_logs_dir` made a folder as a temporary one."""
   return logs_dir in _temporary
 
 
-def _remove_earlier_temporary():
+def _remove_earlier_temporary() -> None:
   """Removes what launchers of this user left that have failed or were killed.
 
   The logs of the last NUM_KEPT stay.
@@ -90,7 +94,7 @@ def _remove_earlier_temporary():
     shutil.rmtree(path, ignore_errors=True)
 
 
-def rotate(logs_dir, tasks):
+def rotate(logs_dir: str, tasks) -> None:
   """Renames the logs of earlier runs, so that a run begins new ones.
 
   A launcher that still writes to one continues under its new name.
@@ -109,7 +113,7 @@ def rotate(logs_dir, tasks):
         os.replace(older, f'{path}.{number}')
 
 
-def begin_attempt(path, note):
+def begin_attempt(path: str, note: str) -> int:
   """Makes a log ready for a task; returns where its lines begin, in bytes.
 
   Args:
@@ -129,7 +133,7 @@ def begin_attempt(path, note):
     return os.path.getsize(path)
 
 
-def append(path, lines):
+def append(path: str, lines: list[str]) -> int:
   """Adds `lines`, a list of str, to a log; returns its new size in bytes.
 
   Raises:
@@ -146,13 +150,15 @@ def append(path, lines):
     return log.seek(0, os.SEEK_END)
 
 
-def append_if_possible(path, lines):
+def append_if_possible(path: str, lines: list[str]) -> None:
   """Adds `lines`, a list of str, to a log; loses those that do not fit."""
   with contextlib.suppress(OSError):
     append(path, lines)
 
 
-def read_last_lines(path, start=0, num_lines=10):
+def read_last_lines(
+  path, start: int = 0, num_lines: int = 10
+) -> list[str] | None:
   """Returns the last lines (list of str) of a log from byte `start` on.
 
   Raises:
@@ -165,7 +171,7 @@ def read_last_lines(path, start=0, num_lines=10):
   return [line for line in lines if line.strip()][-num_lines:]
 
 
-def find_reason(lines):
+def find_reason(lines: list[str]) -> str | None:
   """Returns the reason (str) in the last of a program's lines, or None."""
   said = cli.ERROR_LINE.fullmatch(lines[-1]) if lines else None
   return said and said[2]
@@ -174,7 +180,7 @@ def find_reason(lines):
 class AttemptLogs:
   """The logs of tasks that may restart: each has one log for all attempts."""
 
-  def __init__(self, logs_dir):
+  def __init__(self, logs_dir: str) -> None:
     """
     Args:
       logs_dir: str, an existing folder.
@@ -182,7 +188,7 @@ class AttemptLogs:
     self._logs_dir = logs_dir
     self._starts = {}  # where each last attempt begins, in bytes
 
-  def begin(self, task, note=''):
+  def begin(self, task, note: str = '') -> str:
     """Makes the log of a jobs.Task ready; returns its path (str).
 
     Args:
@@ -196,7 +202,7 @@ class AttemptLogs:
     self._starts[task.name] = begin_attempt(path, note)
     return path
 
-  def last_lines(self, task, num_lines=10):
+  def last_lines(self, task, num_lines: int = 10) -> list[str]:
     """Returns the last lines (list of str) of a task's last attempt.
 
     There are none if somebody has removed its log.
@@ -207,6 +213,6 @@ class AttemptLogs:
     except FileNotFoundError:
       return []
 
-  def remove(self, task):
+  def remove(self, task) -> None:
     with contextlib.suppress(FileNotFoundError):
       os.remove(log_path(self._logs_dir, task))

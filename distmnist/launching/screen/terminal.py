@@ -4,18 +4,21 @@ The logs have all of them. A pipe that nobody reads is another matter: whoever
 closes that wants no more of the program (common/cli.py).
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import os
 import select
 import stat
 import sys
+from collections.abc import Iterator
 
 from distmnist.common import files, output
 
 
 @contextlib.contextmanager
-def may_close():
+def may_close() -> Iterator[None]:
   """Bears the end of a terminal that stdout or stderr goes to, or a full disk.
 
   The first write to a terminal that is gone fails with EIO; later ones go
@@ -29,7 +32,7 @@ def may_close():
       raise
 
 
-def _leave():
+def _leave() -> bool:
   """Points the streams whose terminal is gone to nowhere; returns whether any.
 
   What they still hold goes there too.
@@ -39,7 +42,7 @@ def _leave():
   return bool(gone)
 
 
-def _is_gone(descriptor):
+def _is_gone(descriptor: int) -> bool:
   # isatty() no longer says that it was a terminal.
   if not stat.S_ISCHR(os.fstat(descriptor).st_mode):
     return False

@@ -4,6 +4,8 @@ It runs on the first node, says on stdout what the launcher shows of slurm.log
 (see distmnist.launchers.slurm), and ends with the exit code of the run.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import json
@@ -64,7 +66,7 @@ def main(argv):
 class _Job:
   """The job, from the start of its script to its exit code."""
 
-  def __init__(self, request, words, environ):
+  def __init__(self, request, words, environ) -> None:
     self._request = request
     self._logs_dir = request.logs_dir
     self._environ = environ
@@ -94,11 +96,11 @@ class _Job:
       self._say_ended(code)
     return code
 
-  def _say(self, line):
+  def _say(self, line) -> None:
     with terminal.may_close():
       print(f'job {self._id}: {line}', flush=True)
 
-  def _say_ended(self, code):
+  def _say_ended(self, code) -> None:
     """Tells the launcher, which hears of it from Slurm some seconds later."""
     path = os.path.join(self._logs_dir, f'job_{self._id}.ended')
     with (
@@ -148,7 +150,7 @@ class _Job:
     run_tasks.say_late(late, limits, self._logs_dir)
     return 0, False
 
-  def _begin_logs(self, num_requeued):
+  def _begin_logs(self, num_requeued) -> None:
     """Marks in each log where this job's lines begin, if it is not new."""
     for task in self._tasks:
       path = task_logs.log_path(self._logs_dir, task)
@@ -175,7 +177,7 @@ class _Job:
     return found[-1] if found else ''
 
 
-def make_tasks(request, words):
+def make_tasks(request: Request, words: list[str]) -> list[jobs.Task]:
   """Returns the list of jobs.Task, in the order of their numbers in the step.
 
   Slurm says where each runs, and its variables which one it is.
@@ -201,7 +203,7 @@ def make_tasks(request, words):
   ]
 
 
-def _note_node(record, host):
+def _note_node(record, host) -> None:
   """Has messages about a task name the node where it runs."""
   node = host.nodes[record.task.name]
   record.task = dataclasses.replace(record.task, host=node)

@@ -1,5 +1,7 @@
 """A Slurm job, from its submission to its end."""
 
+from __future__ import annotations
+
 import logging
 import os
 import re
@@ -8,6 +10,8 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 from distmnist.common import cli, signals
 
@@ -51,7 +55,7 @@ class Submission:
     signals: list of int, what this process received.
   """
 
-  def __init__(self, script, is_waited_for):
+  def __init__(self, script: str, is_waited_for: bool) -> None:
     wait = ['--wait'] if is_waited_for else []
     self._command = ['sbatch', '--parsable', *wait, str(script)]
     self._is_waited_for = is_waited_for
@@ -60,7 +64,7 @@ class Submission:
     self._next_ask = 0.0
     self._num_looks = 0
 
-  def __enter__(self):
+  def __enter__(self) -> Submission:
     self._collecting = signals.collecting(self.signals)
     self._collecting.__enter__()
     self._words = tempfile.TemporaryFile()
@@ -74,7 +78,7 @@ class Submission:
     )
     return self
 
-  def __exit__(self, error, *_):
+  def __exit__(self, error, *_) -> None:
     if error and self._is_waited_for and self._job_id:
       # Nobody would see what becomes of it.
       _log.info(f'job {self._job_id} is cancelled')
@@ -86,7 +90,7 @@ class Submission:
     self._words.close()
     self._collecting.__exit__(None, None, None)
 
-  def read_job_id(self):
+  def read_job_id(self) -> str:
     """Returns the number (str) of the job.
 
     Raises:
@@ -109,7 +113,7 @@ class Submission:
     self._job_id = line.decode().strip().partition(';')[0]
     return self._job_id
 
-  def wait(self, job_id, ended, on_tick):
+  def wait(self, job_id: str, ended, on_tick: Callable[..., Any]) -> int:
     """Waits for the end of the job; returns its exit code.
 
     The first signal cancels it: Slurm sends the tasks SIGTERM, and kills what
@@ -139,7 +143,7 @@ class Submission:
         return told
       threading.Event().wait(TICK_SECS)
 
-  def _find_end(self, job_id):
+  def _find_end(self, job_id: str) -> int | None:
     """Returns the job's exit code according to Slurm, None before its end."""
     code = self._sbatch.poll()
     # sbatch also ends with 0 while the script of a cancelled job still writes,
@@ -164,7 +168,7 @@ class Submission:
     )
 
 
-def make_env(environ):
+def make_env(environ) -> dict[str, str]:
   """Returns the variables (dict) of `environ` that a new job may have."""
   if 'SLURM_JOB_ID' not in environ:
     return dict(environ)
@@ -175,7 +179,7 @@ def make_env(environ):
   }
 
 
-def _read_end(path, job_id):
+def _read_end(path, job_id: str) -> int | None:
   """Returns the exit code that the script wrote, None before it has."""
   try:
     words = path.read_text()
@@ -186,7 +190,7 @@ def _read_end(path, job_id):
   return int(words.split()[1])
 
 
-def _ask_state(job_id):
+def _ask_state(job_id: str) -> str | None:
   """Returns the state of a job, such as 'COMPLETING'.
 
   '' stands for a job that Slurm has forgotten, None for no answer.
@@ -214,7 +218,7 @@ def _run(*words):
   )
 
 
-def _cancel(job_id):
+def _cancel(job_id: str) -> None:
   try:
     done = _run('scancel', job_id)
   except subprocess.TimeoutExpired:
@@ -227,7 +231,7 @@ def _cancel(job_id):
     _log.info(f'job {job_id}: {" ".join(done.stderr.split())}')
 
 
-def find_ending(job_id, code, said):
+def find_ending(job_id: str, code: int, said: list[str]) -> str:
   """Returns how a job ended (str) if its script names no failed task.
 
   Args:

@@ -1,5 +1,7 @@
 """The script of a Slurm job: the options of sbatch, and what it becomes."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import re
@@ -19,14 +21,14 @@ _STOPS = [signal.Signals(n).name.removeprefix('SIG') for n in signals.STOPS]
 
 
 def make(
-  job,
-  logs_dir,
-  python,
+  job: jobs.Job,
+  logs_dir: str,
+  python: str,
   components=((),),
   setup=None,
-  kill_wait_secs=KILL_WAIT_SECS,
-  may_requeue=False,
-):
+  kill_wait_secs: int = KILL_WAIT_SECS,
+  may_requeue: bool = False,
+) -> str | None:
   """Returns the script for sbatch (str).
 
   Args:
@@ -74,7 +76,9 @@ def make(
   return '\n'.join([*lines, ''])
 
 
-def make_options(logs_dir, counts, components, may_requeue):
+def make_options(
+  logs_dir: str, counts: list[int], components, may_requeue: bool
+) -> str | None:
   """Returns the lines (str) for the parts of a job.
 
   Args:
@@ -107,7 +111,7 @@ def make_options(logs_dir, counts, components, may_requeue):
   )
 
 
-def _check_signal(option):
+def _check_signal(option: str) -> None:
   """Checks an option of the kind --signal=[{R|B}:]NAME_OR_NUMBER[@SECS]."""
   match = re.fullmatch(r'--signal=(?:([RB]+):)?(\w+)(?:@\d+)?', option)
   if not match:
@@ -122,7 +126,7 @@ def _check_signal(option):
     )
 
 
-def _as_pattern(path):
+def _as_pattern(path: str) -> str:
   """Returns Slurm's pattern of a file name for exactly this path."""
   # A backslash anywhere turns the meaning of % off.
   if '\\' in path:
@@ -130,7 +134,7 @@ def _as_pattern(path):
   return path.replace('%', '%%')
 
 
-def _quote(option):
+def _quote(option: str) -> str | None:
   if '\n' in option:
     raise cli.UsageError(
       f'{option!r} cannot be given to sbatch, which reads one option a line:'

@@ -13,6 +13,8 @@ stdout, and srun brings that here line by line:
   MARK RANK ended CODE       it has ended; 128 + n after signal n
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
@@ -94,13 +96,13 @@ class SrunHost(host_lib.Host):
 
   def __init__(
     self,
-    folder,
-    num_tasks,
-    env,
-    stop_grace_secs=stop_grace.DEFAULT_SECS,
-    has_shared_gpus=False,
-    num_earlier=0,
-  ):
+    folder: str,
+    num_tasks: int,
+    env: dict[str, str],
+    stop_grace_secs: float = stop_grace.DEFAULT_SECS,
+    has_shared_gpus: bool = False,
+    num_earlier: int = 0,
+  ) -> None:
     """
     Args:
       folder: str, an existing folder that the nodes share.
@@ -128,7 +130,7 @@ class SrunHost(host_lib.Host):
     self._helpers = []  # scancel, until it has ended
     self.nodes = {}
 
-  def __enter__(self):
+  def __enter__(self) -> SrunHost:
     with contextlib.ExitStack() as stack:
       self._wake = stack.enter_context(signals.waking(self._received))
       self._selector = stack.enter_context(selectors.DefaultSelector())
@@ -137,7 +139,7 @@ class SrunHost(host_lib.Host):
     self.is_ready = True
     return self
 
-  def __exit__(self, *error):
+  def __exit__(self, *error) -> None:
     if self._step:
       self._step.end()
     for helper in self._helpers:
@@ -151,7 +153,15 @@ class SrunHost(host_lib.Host):
   def pid(self):
     return self._step.process.pid if self._step else os.getpid()
 
-  def start(self, name, argv, env, log, is_isolated=False, title=''):
+  def start(
+    self,
+    name: str,
+    argv: list[str],
+    env: dict[str, str],
+    log: str,
+    is_isolated: bool = False,
+    title: str = '',
+  ) -> None:
     env = dict(env)
     attempt = int(env.get(ATTEMPT, 1)) + self._num_earlier
     if attempt > 1:
@@ -165,7 +175,7 @@ class SrunHost(host_lib.Host):
       ]
     )
 
-  def signal(self, names, signum):
+  def signal(self, names: list[str] | tuple[str, ...], signum) -> None:
     step, requests = self._step, self._requests
     if not requests.keys().isdisjoint(names):
       self._ended += [(name, -signum) for name in requests]
@@ -177,11 +187,13 @@ class SrunHost(host_lib.Host):
     elif not step.is_told_by_slurm:
       self._tell(signum)
 
-  def kill(self):
+  def kill(self) -> None:
     if self._step:
       self._step.kill()
 
-  def poll(self, timeout_secs=None):
+  def poll(
+    self, timeout_secs: float | None = None
+  ) -> list[tuple[str, int]] | None:
     if self._requests and not self._step:
       try:
         self._start_step()
@@ -203,7 +215,7 @@ class SrunHost(host_lib.Host):
     ended, self._ended = self._ended, []
     return ended
 
-  def _find_secs(self, timeout_secs):
+  def _find_secs(self, timeout_secs: float) -> float:
     if self._ended:
       return 0.0
     needs_look = self._step and self._step.needs_look
@@ -211,7 +223,7 @@ class SrunHost(host_lib.Host):
       return _LOOK_SECS
     return timeout_secs
 
-  def _start_step(self):
+  def _start_step(self) -> None:
     """Starts all tasks that are requested.
 
     Raises:
@@ -231,14 +243,14 @@ class SrunHost(host_lib.Host):
     )
     self._requests = {}
 
-  def _refuse(self, reason):
+  def _refuse(self, reason: str) -> None:
     """Reports tasks that were requested as not started, for now."""
     self.reasons |= dict.fromkeys(self._requests, reason)
     for name in self._requests:
       self._report(name, cli.NOT_STARTED, is_told=True)
     self._requests = {}
 
-  def _note(self, lines):
+  def _note(self, lines: list[tuple[int | str, ...]]) -> None:
     """Takes what the shells of the tasks say, [(name, what, number, node)]."""
     for name, what, number, node in lines:
       if self._step.is_abandoned:
@@ -255,7 +267,7 @@ class SrunHost(host_lib.Host):
     if self._step and not self._step.left:
       self._step.kill_in(_KILL_SECS)
 
-  def _note_end(self, name, code):
+  def _note_end(self, name: str, code: int) -> None:
     is_told = self._step.is_told or self._received
     may_move = self._num_moves < _MAX_MOVES and not is_told
     if code == cli.PORT_TAKEN and may_move:
@@ -263,7 +275,7 @@ class SrunHost(host_lib.Host):
     else:
       self._report(name, code, is_told)
 
-  def _report(self, name, code, is_told):
+  def _report(self, name: str, code: int, is_told: bool | list[int]) -> None:
     if code and name.startswith('evaluator'):
       # It cannot start again alone: it is done, and so starts with all others.
       if not is_told:
@@ -274,7 +286,7 @@ class SrunHost(host_lib.Host):
       code = 0
     self._ended.append((name, code))
 
-  def _move(self, name):
+  def _move(self, name: str) -> None:
     """Has all tasks leave, to start again on other ports."""
     self._num_moves += 1
     self._step.is_abandoned = True
@@ -283,7 +295,7 @@ class SrunHost(host_lib.Host):
     self._tell(signal.SIGTERM)
     self._step.kill_in(stop_grace.for_worker(self._stop_grace_secs))
 
-  def _tell(self, signum):
+  def _tell(self, signum) -> None:
     """Has Slurm signal all steps of the job, and not wait for that."""
     self._step.is_told = True
     name = signal.Signals(signum).name.removeprefix('SIG')
@@ -303,7 +315,7 @@ class SrunHost(host_lib.Host):
     except OSError as error:
       _log.info(f'{shlex.join(command)}: {error.strerror}')
 
-  def _finish_step(self):
+  def _finish_step(self) -> None:
     """Reports what the shells of tasks could not: they were killed, too."""
     step, self._step = self._step, None
     if step.is_abandoned:
@@ -341,7 +353,13 @@ class _Step:
     is_abandoned: bool, whether it is to be forgotten, as its tasks start again.
   """
 
-  def __init__(self, command, env, requests, selector):
+  def __init__(
+    self,
+    command: list[str],
+    env: dict[str, str],
+    requests: dict[str, str],
+    selector,
+  ) -> None:
     """Starts it.
 
     Raises:
@@ -374,11 +392,11 @@ class _Step:
     self._is_heard = True
 
   @property
-  def needs_look(self):
+  def needs_look(self) -> bool:
     """Whether something is to happen that no event announces."""
     return not self._is_heard or self._kill_time is not None
 
-  def read(self):
+  def read(self) -> list[tuple[str, str, int, str]]:
     """Returns the new [(name, what, number, node)]; prints other lines."""
     found = []
     if not self._is_heard:
@@ -390,11 +408,11 @@ class _Step:
       self._stop_reading()
     return found
 
-  def _stop_reading(self):
+  def _stop_reading(self) -> None:
     self._selector.unregister(self.process.stdout)
     self._is_heard = False
 
-  def _parse(self, line):
+  def _parse(self, line: bytes) -> tuple[str, str, int, str]:
     line = line.decode(errors='replace')
     match = _LINE.search(line)
     if not match:
@@ -407,22 +425,22 @@ class _Step:
       self.left.discard(name)
     return name, match[2], int(match[3]), match[4]
 
-  def has_ended(self):
+  def has_ended(self) -> bool:
     """Whether srun has; kills what is due."""
     if self._kill_time is not None and time.monotonic() >= self._kill_time:
       self.kill()
     return self.process.poll() is not None
 
-  def close(self):
+  def close(self) -> None:
     if self._is_heard:
       self._stop_reading()
     self.process.stdout.close()
 
-  def kill_in(self, secs):
+  def kill_in(self, secs: float) -> None:
     if self._kill_time is None:
       self._kill_time = time.monotonic() + secs
 
-  def kill(self, signum=signal.SIGKILL):
+  def kill(self, signum=signal.SIGKILL) -> None:
     """Has Slurm kill all tasks; srun itself is killed if that fails.
 
     `signum` is what they were to get: those that have not begun end by that.
@@ -434,7 +452,7 @@ class _Step:
     elif time.monotonic() >= self._kill_time:
       self.process.kill()
 
-  def end(self):
+  def end(self) -> None:
     """Kills the tasks that are left and waits for the end of srun."""
     if self.left:
       self.kill()
@@ -446,7 +464,7 @@ class _Step:
     self.close()
 
 
-def choose_first_port(job_id, num_tasks, num_moves=0):
+def choose_first_port(job_id: int, num_tasks: int, num_moves: int = 0) -> int:
   """Returns the first port (int) of a job's tasks on each node.
 
   Jobs that share a node serve on ports of their own, below those that the
@@ -461,7 +479,9 @@ def choose_first_port(job_id, num_tasks, num_moves=0):
   return 10000 + (job_id + num_moves * 37) % (22400 // width) * width
 
 
-def make_command(num_tasks, env, words):
+def make_command(
+  num_tasks: int, env: dict[str, str], words: list[str]
+) -> list[str]:
   """Returns the command (list of str) that starts a step.
 
   Args:
@@ -480,13 +500,13 @@ def make_command(num_tasks, env, words):
   return ['srun', *parts[0], *words, ':', *parts[1], *words]
 
 
-def _find_cpus(env, group):
+def _find_cpus(env: dict[str, str], group: str) -> list[str]:
   """Returns the option (list of str) that srun does not inherit from sbatch."""
   cpus = env.get(f'SLURM_CPUS_PER_TASK{group}')
   return [f'--cpus-per-task={cpus}'] if cpus else []
 
 
-def make_script(starts, has_shared_gpus):
+def make_script(starts, has_shared_gpus: bool) -> str:
   """Returns what the shell of each task runs (str), for /bin/sh.
 
   Args:

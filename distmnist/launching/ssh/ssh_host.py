@@ -8,6 +8,8 @@ The agents end their tasks when stdin ends: so they outlive neither this host
 nor its process, however that ends.
 """
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import json
@@ -41,7 +43,7 @@ _AGAIN_SECS = 0.2, 2.0
 _LOOK_SECS = 0.05
 
 
-def ssh_command(login, command, options=()):
+def ssh_command(login: str, command: str, options: list[str] = ()) -> list[str]:
   """Returns the list of str that runs `command` (str, for the shell there).
 
   Args:
@@ -69,7 +71,14 @@ class SshHost(host_lib.Host):
 
   name = 'launcher'
 
-  def __init__(self, places, command, options, python, grace_secs):
+  def __init__(
+    self,
+    places: dict[str, tuple[str | None, ...]],
+    command: str,
+    options,
+    python: str,
+    grace_secs: float,
+  ) -> None:
     """
     Args:
       places: dict, name of a task -> (login, port): ssh's [user@]host, and
@@ -90,7 +99,7 @@ class SshHost(host_lib.Host):
     self._tasks = {}  # name -> _Task, until its end
     self._ended = []
 
-  def __enter__(self):
+  def __enter__(self) -> SshHost:
     child_process.allow_many_files()  # Two a task.
     with contextlib.ExitStack() as stack:
       self._wake = stack.enter_context(signals.waking(self.signals))
@@ -101,7 +110,7 @@ class SshHost(host_lib.Host):
       self._at_exit = stack.pop_all()
     return self
 
-  def __exit__(self, *error):
+  def __exit__(self, *error) -> None:
     self._beats.__exit__(*error)
     for task in self._tasks.values():
       task.hang_up()
@@ -110,7 +119,15 @@ class SshHost(host_lib.Host):
       task.end(max(0.0, deadline - time.monotonic()))
     self._at_exit.close()
 
-  def start(self, name, argv, env, log, is_isolated=False, title=''):
+  def start(
+    self,
+    name: str,
+    argv: list[str],
+    env,
+    log: str,
+    is_isolated: bool = False,
+    title: str = '',
+  ) -> None:
     login, port = self._places[name]
     told = {LAUNCH_ID: os.environ[LAUNCH_ID]} if LAUNCH_ID in os.environ else {}
     request = {
@@ -123,15 +140,15 @@ class SshHost(host_lib.Host):
     self._tasks[name] = _Task(login, words, request, log, self._beats)
     self._connect_next()
 
-  def signal(self, names, signum):
+  def signal(self, names: list[str], signum: int) -> None:
     for name in [name for name in names if name in self._tasks]:
       if self._tasks[name].tell(signum):
         self._note_end(name, -signum)
 
-  def kill(self):
+  def kill(self) -> None:
     self.signal(list(self._tasks), signal.SIGKILL)
 
-  def poll(self, timeout_secs=None):
+  def poll(self, timeout_secs: float | None = None) -> list[tuple[str, int]]:
     self._connect_next()
     for key, events in self._selector.select(self._find_secs(timeout_secs)):
       if key.fileobj is self._wake:
@@ -149,7 +166,7 @@ class SshHost(host_lib.Host):
     ended, self._ended = self._ended, []
     return ended
 
-  def _find_secs(self, timeout_secs):
+  def _find_secs(self, timeout_secs: float) -> float:
     """Returns the seconds until something is due, at most `timeout_secs`."""
     if self._ended:
       return 0.0
@@ -158,7 +175,7 @@ class SshHost(host_lib.Host):
     secs = min(due, default=math.inf)
     return None if secs == math.inf else secs
 
-  def _connect_next(self):
+  def _connect_next(self) -> None:
     """Starts the ssh of tasks that wait, as many a host as may connect."""
     connecting = collections.Counter(
       task.host for task in self._tasks.values() if task.is_connecting
@@ -173,7 +190,7 @@ class SshHost(host_lib.Host):
         self.reasons[name] = f'no ssh was started: {error.strerror}'
         self._note_end(name, cli.NOT_STARTED)
 
-  def _finish(self, name, task):
+  def _finish(self, name: str, task: _Task) -> None:
     if task.is_turned_away:
       task.write(f'ssh to {task.login}: {task.words}: trying again')
       task.try_again()
@@ -188,7 +205,7 @@ class SshHost(host_lib.Host):
       self.reasons[name] = words
     self._note_end(name, task.find_code())
 
-  def _note_end(self, name, code):
+  def _note_end(self, name: str, code: int) -> None:
     del self._tasks[name]
     self._ended.append((name, code))
 
@@ -203,7 +220,9 @@ class _Task:
     has_begun: bool, whether that was told.
   """
 
-  def __init__(self, login, command, request, log, beats):
+  def __init__(
+    self, login: str, command: list[str], request, log: str, beats: beats.Beats
+  ) -> None:
     self.login = login
     self.host = login.rpartition('@')[2]
     self._command = command
@@ -219,20 +238,20 @@ class _Task:
     self.is_ready = self.has_begun = False
 
   @property
-  def is_killed(self):
+  def is_killed(self) -> bool | None:
     """Whether its ssh was killed because we were told to."""
     return self._killed_by and self._process.returncode == -signal.SIGKILL
 
   @property
-  def is_connecting(self):
+  def is_connecting(self) -> bool:
     return self._process is not None and not self.is_ready
 
   @property
-  def is_due(self):
+  def is_due(self) -> bool:
     return self._process is None and time.monotonic() >= self._start_time
 
   @property
-  def due_secs(self):
+  def due_secs(self) -> float:
     """Seconds until it has something to do that no event announces."""
     if self._process is None:
       # With those that connect already it waits for one of their events.
@@ -243,7 +262,7 @@ class _Task:
       return math.inf
     return max(0.0, self._ready_deadline - time.monotonic())
 
-  def connect(self, selector):
+  def connect(self, selector) -> None:
     """Starts ssh.
 
     Raises:
@@ -271,21 +290,21 @@ class _Task:
     selector.register(self._process.stderr, selectors.EVENT_READ, self)
     selector.register(self._process.stdin, selectors.EVENT_WRITE, self)
 
-  def handle(self, events):
+  def handle(self, events: int) -> None:
     """Reads or writes what there is, as the selector says."""
     if events & selectors.EVENT_WRITE:
       self._flush()
     if events & selectors.EVENT_READ:
       self._read()
 
-  def check_ready(self):
+  def check_ready(self) -> None:
     """Ends an ssh whose other end does not come to run."""
     if self.is_connecting and time.monotonic() > self._ready_deadline:
       self._said = [f'nothing runs there after {READY_SECS:g} s']
       self._is_too_late = True
       self._process.kill()
 
-  def tell(self, signum):
+  def tell(self, signum: int) -> bool:
     """Has the task get a signal; returns whether it ends without one."""
     if self._process is None:
       return True
@@ -297,7 +316,7 @@ class _Task:
       self._process.kill()
     return False
 
-  def has_ended(self):
+  def has_ended(self) -> bool:
     """Whether its ssh has ended; closes its pipes then."""
     if self._process is None or self._process.poll() is None:
       return False
@@ -309,7 +328,7 @@ class _Task:
     self._process.stderr.close()
     return True
 
-  def hang_up(self):
+  def hang_up(self) -> None:
     """Ends what ssh reads, and so the task."""
     if self._process is not None and not self._process.stdin.closed:
       self._stop_writing()
@@ -317,7 +336,7 @@ class _Task:
       with contextlib.suppress(BrokenPipeError):
         self._process.stdin.close()
 
-  def end(self, secs):
+  def end(self, secs) -> None:
     """Waits for the end of ssh, at most `secs` seconds; then kills it."""
     if self._process is None:
       return
@@ -329,7 +348,7 @@ class _Task:
     self._process.stderr.close()
 
   @property
-  def is_turned_away(self):
+  def is_turned_away(self) -> bool:
     """Whether sshd had no room, and there is time to try again."""
     said = '\n'.join(self._said)
     return (
@@ -339,19 +358,19 @@ class _Task:
       and time.monotonic() < self._give_up_time
     )
 
-  def try_again(self):
+  def try_again(self) -> None:
     """Lets the next ssh start in a while."""
     self._process = None
     self._start_time = time.monotonic() + random.uniform(*_AGAIN_SECS)
 
   @property
-  def has_failed(self):
+  def has_failed(self) -> bool:
     """Whether the task was never reached, or the connection to it is lost."""
     code = self._process.returncode
     return not self.is_ready or not 0 <= code < agent.SSH_FAILED_CODE
 
   @property
-  def words(self):
+  def words(self) -> str:
     """What ssh, or the shell there, said last (str)."""
     code = self._process.returncode
     if self._said and (code >= 0 or self._is_too_late):
@@ -362,7 +381,7 @@ class _Task:
       return 'the connection was lost'
     return f'ended with exit code {code} before the task'
 
-  def find_code(self):
+  def find_code(self) -> int:
     """Returns the task's exit code (int), -n after signal n."""
     if self.is_killed:
       return -self._killed_by
@@ -373,11 +392,11 @@ class _Task:
       return cli.FAILED if is_mistake else cli.LOST
     return failures.from_shell(self._process.returncode)
 
-  def write(self, line):
+  def write(self, line: str) -> None:
     """Adds a line to the task's log; one that does not fit is lost."""
     task_logs.append_if_possible(self._log, [line])
 
-  def _send(self, data):
+  def _send(self, data) -> None:
     if not self._process.stdin.closed:
       if not self._unsent:
         self._selector.register(
@@ -386,7 +405,7 @@ class _Task:
       self._unsent += data
       self._flush()
 
-  def _flush(self):
+  def _flush(self) -> None:
     try:
       sent = os.write(self._process.stdin.fileno(), self._unsent)
       self._unsent = self._unsent[sent:]
@@ -400,11 +419,11 @@ class _Task:
         self._has_request = True
         self._beats.add_pipe(self._process.stdin.fileno())
 
-  def _stop_writing(self):
+  def _stop_writing(self) -> None:
     with contextlib.suppress(KeyError):
       self._selector.unregister(self._process.stdin)
 
-  def _read(self):
+  def _read(self) -> None:
     """Takes what ssh says."""
     if not self._is_heard:
       return
@@ -418,7 +437,7 @@ class _Task:
     self._is_heard = False
     self._selector.unregister(self._process.stderr)
 
-  def _take(self, line):
+  def _take(self, line: bytes) -> None:
     line = line.decode(errors='replace').strip()
     if line.endswith(agent.READY):  # After a prompt without an end, say.
       self.is_ready = True

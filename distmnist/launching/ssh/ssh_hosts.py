@@ -1,5 +1,7 @@
 """The hosts of --hosts, and which task runs on which of them. Pure."""
 
+from __future__ import annotations
+
 import dataclasses
 import re
 
@@ -22,11 +24,11 @@ class Place:
   port: int
 
   @property
-  def address(self):
+  def address(self) -> str:
     return f'{self.host}:{self.port}'
 
 
-def parse_hosts(text):
+def parse_hosts(text: str) -> list[Place] | None:
   """Returns the list of Place in `text`, the value of --hosts.
 
   Raises:
@@ -57,7 +59,7 @@ def parse_hosts(text):
   return places
 
 
-def move_ports(text, number):
+def move_ports(text: str, number: int) -> str:
   """Returns `text`, the value of --hosts, with each port `number` higher.
 
   Raises:
@@ -70,7 +72,7 @@ def move_ports(text, number):
   return ','.join(moved)
 
 
-def deal(hosts, num_tasks):
+def deal(hosts: list[Place], num_tasks: int) -> list[Place] | None:
   """Returns one Place per task, taking the hosts in turn.
 
   A port that is already taken on a host is replaced by the next one.
@@ -103,12 +105,12 @@ def deal(hosts, num_tasks):
   return places
 
 
-def is_loopback(host):
+def is_loopback(host: str) -> bool:
   """Whether `host`, a name or address, is a different machine on each host."""
   return bool(re.fullmatch(r'localhost|127\..*|\[::1\]', host.lower()))
 
 
-def describe_ports(places):
+def describe_ports(places: list[Place]) -> str:
   """Returns where the tasks serve (str): 'a (2222, 2223) and b (2222)'."""
   ports = {}
   for place in places:

@@ -1,5 +1,7 @@
 """A task that has failed: which one, how it ended, and in what words."""
 
+from __future__ import annotations
+
 import dataclasses
 import signal
 
@@ -19,21 +21,21 @@ class Failure:
   reason: str = ''
 
   @property
-  def cause(self):
+  def cause(self) -> str:
     return self.reason or describe_end(self.code)
 
   @property
-  def exit_code(self):
+  def exit_code(self) -> int:
     return 128 - self.code if self.code < 0 else self.code
 
-  def __str__(self):
+  def __str__(self) -> str:
     if self.reason:
       return f'{self.task.name} ({self.task.address}): {self.reason}'
     cause = self.cause if self.code < 0 else f'ended with {self.cause}'
     return f'{self.task.name} ({self.task.address}) {cause}'
 
 
-def from_shell(code):
+def from_shell(code: int) -> int:
   """Returns -n for an exit code 128 + n, as of a shell for signal n.
 
   Not for one of signals.STOPS: train itself ends with that code.
@@ -42,7 +44,7 @@ def from_shell(code):
   return 128 - code if is_signal else code
 
 
-def describe_end(code):
+def describe_end(code: int) -> str:
   """Returns 'exit code 3', or 'killed by SIGKILL' for -9 (str)."""
   if code < 0:
     try:

@@ -16,6 +16,8 @@ worker that is out of restarts is let go instead of ending the run, as long as
 `min_workers` are left.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import logging
 import math
@@ -57,7 +59,7 @@ class Limits:
 NO_LIMITS = Limits()
 
 
-def from_job(job):
+def from_job(job) -> Limits:
   """Returns the Limits that a jobs.Job asks for."""
   return Limits(job.max_restarts, job.restart_window_secs, job.min_workers)
 
@@ -65,13 +67,13 @@ def from_job(job):
 class Budget:
   """The restarts of one task, or of the fork server."""
 
-  def __init__(self, limits):
+  def __init__(self, limits: Limits) -> None:
     self._limits = limits
     self._times = []
     self._backoff_secs = FIRST_BACKOFF_SECS
     self.total = 0
 
-  def take(self, start_time, now):
+  def take(self, start_time: float, now: float) -> tuple[int, float] | None:
     """Returns (number within the window, seconds to wait); None if spent."""
     window_secs = self._limits.window_secs or math.inf
     self._times = [t for t in self._times if now - t < window_secs]
@@ -95,7 +97,7 @@ class RestartPolicy:
     records: TaskRecords.
   """
 
-  def __init__(self, limits):
+  def __init__(self, limits: Limits) -> None:
     """
     Args:
       limits: Limits.
@@ -113,12 +115,19 @@ class RestartPolicy:
       record.budget = self._server
     return record
 
-  def note_start(self, record, now):
+  def note_start(self, record, now: float) -> None:
     record.attempt += 1
     record.start_time = now
     record.is_running, record.restart_time = True, None
 
-  def note_end(self, record, code, now, is_told=False, may_restart=True):
+  def note_end(
+    self,
+    record,
+    code: int | None,
+    now: float,
+    is_told: bool = False,
+    may_restart: bool = True,
+  ):
     """Decides what a task's end means for the run.
 
     Args:
@@ -146,7 +155,9 @@ class RestartPolicy:
       return self._plan_restart(record, failure, now, may_restart)
     return []
 
-  def note_server_death(self, cause, start_time, now):
+  def note_server_death(
+    self, cause: str, start_time: float, now: float
+  ) -> bool:
     """Decides what happens once the fork server and its tasks are gone.
 
     `cause` (str) says how it ended, `start_time` (float) when it started.
@@ -174,12 +185,12 @@ class RestartPolicy:
     return True
 
   @property
-  def _is_complete(self):
+  def _is_complete(self) -> bool:
     chief = self.records.get(CHIEF)
     bears_losses = self._limits.max_restarts or self._limits.min_workers
     return bool(bears_losses and chief and chief.code == 0)
 
-  def _note_complete(self, record, failure):
+  def _note_complete(self, record, failure) -> None:
     if record.task.name == CHIEF:
       for waiting in self.records.waiting:
         name = waiting.task.name
@@ -188,7 +199,7 @@ class RestartPolicy:
     elif failure.code:
       _log.info(f'{failure}: not restarted, as the training is complete')
 
-  def _plan_restart(self, record, failure, now, may_restart):
+  def _plan_restart(self, record, failure, now: float, may_restart: bool):
     if not may_restart and self._limits.max_restarts:
       return []
     taken = record.budget.take(record.start_time, now)
@@ -210,7 +221,7 @@ class RestartPolicy:
       other.restart_at(now + secs, note)
     return to_end
 
-  def _lose(self, record, failure):
+  def _lose(self, record, failure) -> None:
     """Handles a task lost for good: the run goes on without it, or fails."""
     num_left = len(self.records.left_workers)
     is_chief = record.task.name == CHIEF
@@ -228,7 +239,7 @@ class RestartPolicy:
       f' worker{plural} (--min_workers={self._limits.min_workers})'
     )
 
-  def _fail(self, record, failure):
+  def _fail(self, record, failure) -> None:
     """Fails the run, unless it can go on without the task."""
     if record.task.job_name == 'evaluator':
       _log.info(f'{failure}: the run goes on without it; see its log')
@@ -236,5 +247,5 @@ class RestartPolicy:
       self.failure = failure
 
 
-def _number(number, limits):
+def _number(number: int, limits: Limits) -> str:
   return f'restart {number} of {limits.max_restarts}'

@@ -5,6 +5,8 @@ them fails, the run goes on; if the launcher ends, even by kill -9, they end
 too.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import logging
@@ -13,6 +15,8 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
@@ -50,10 +54,10 @@ _FOLLOW = (
 )
 
 
-def _make_refusals(flag):
+def _make_refusals(flag: str):
   """Returns the rows of a flag that asks for a companion."""
 
-  def is_asked():
+  def is_asked() -> bool:
     return FLAGS[flag].value != FLAGS[flag].default
 
   return (
@@ -96,7 +100,7 @@ REFUSALS = (
 )
 
 
-def from_flags():
+def from_flags() -> list[Callable[..., Any]]:
   """Returns the list of sidecars that run_record.RunRecord takes."""
   found = []
   if _TENSORBOARD.value:
@@ -136,7 +140,7 @@ def _run_metrics_port(port, logdir, logs_dir):
 
 
 @contextlib.contextmanager
-def running(name, argv, logs_dir, kept_fds=()):
+def running(name: str, argv: list[str], logs_dir: str, kept_fds=()):
   """Runs Python with `argv` (list of str) in this context; logs to NAME.log.
 
   If it fails, that is said at once. At the end the process gets SIGTERM, and
@@ -155,7 +159,7 @@ def running(name, argv, logs_dir, kept_fds=()):
     )
   is_over = threading.Event()
 
-  def tell():
+  def tell() -> None:
     if process.wait() and not is_over.is_set():
       _log.info(f'{name} has failed: {_find_cause(process, log)}; log: {log}')
 
@@ -176,13 +180,13 @@ def running(name, argv, logs_dir, kept_fds=()):
     watcher.join()
 
 
-def _has_ended(process, secs):
+def _has_ended(process, secs: float) -> bool | None:
   with contextlib.suppress(subprocess.TimeoutExpired):
     process.wait(secs)
   return process.poll() is not None
 
 
-def _find_cause(process, log):
+def _find_cause(process, log: str) -> str:
   """Returns why a process has failed (str): what it says, or its code."""
   reason = task_logs.find_reason(task_logs.read_last_lines(log, num_lines=1))
   return reason or failures.describe_end(process.returncode)

@@ -8,11 +8,15 @@ an old pid. Each attempt at a task has the same address and appends to the same
 log. restart_policy.py decides what restarts.
 """
 
+from __future__ import annotations
+
 import enum
 import functools
 import logging
 import signal
 import time
+from collections.abc import Callable
+from typing import Any
 
 from distmnist.common import cli, command_line, stop_grace
 from distmnist.launching import host as host_lib
@@ -44,13 +48,13 @@ class TaskGroup:
   def __init__(
     self,
     host,
-    logs_dir,
-    limits=restart_policy.NO_LIMITS,
-    on_tick=lambda: None,
-    on_start=lambda name, pid, attempt: None,
-    stop_grace_secs=stop_grace.DEFAULT_SECS,
+    logs_dir: str,
+    limits: restart_policy.Limits = restart_policy.NO_LIMITS,
+    on_tick: Callable[..., Any] = lambda: None,
+    on_start: Callable[..., Any] = lambda name, pid, attempt: None,
+    stop_grace_secs: float = stop_grace.DEFAULT_SECS,
     record=None,
-  ):
+  ) -> None:
     """
     Args:
       host: host_lib.Host, which the group opens and closes.
@@ -77,11 +81,11 @@ class TaskGroup:
     self.records = self._policy.records
     self.signals = host.signals
 
-  def __enter__(self):
+  def __enter__(self) -> TaskGroup:
     self._host.__enter__()
     return self
 
-  def __exit__(self, *error):
+  def __exit__(self, *error) -> None:
     self._host.__exit__(*error)
 
   @property
@@ -92,7 +96,7 @@ class TaskGroup:
     """
     return self._policy.failure
 
-  def start(self, task):
+  def start(self, task) -> None:
     """Requests the first attempt at a jobs.Task.
 
     Raises:
@@ -100,7 +104,7 @@ class TaskGroup:
     """
     self._start(self._policy.add(task))
 
-  def wait(self, tasks, timeout_secs=float('inf')):
+  def wait(self, tasks, timeout_secs: float = float('inf')):
     """Waits for `tasks` to end; returns those that still run.
 
     A task that is to restart counts as running. Some may be left: it ends early
@@ -129,18 +133,18 @@ class TaskGroup:
       self._host.kill()
     return self._end_in_order(signum)
 
-  def discard(self, task):
+  def discard(self, task) -> None:
     """Forgets a task that has ended, and removes its log."""
     del self.records[task.name]
     self._logs.remove(task)
 
-  def last_lines(self, task, num_lines=10):
+  def last_lines(self, task, num_lines: int = 10) -> list[str]:
     """Returns the last lines (list of str) of a task's last attempt."""
     return self._logs.last_lines(task, num_lines)
 
   # ---- The loop ----
 
-  def _wait(self, find_left, timeout_secs):
+  def _wait(self, find_left: Callable[..., Any], timeout_secs: float):
     """Waits until `find_left()` is empty; returns its value; see `wait`."""
     deadline = time.monotonic() + timeout_secs
     while (left := find_left()) and not self._is_disturbed():
@@ -151,11 +155,11 @@ class TaskGroup:
         break
     return left
 
-  def _is_disturbed(self):
+  def _is_disturbed(self) -> bool:
     failed = self.failure is not None and self._state is _State.RUNNING
     return failed or len(self.signals) > self._num_noticed
 
-  def _turn(self, secs):
+  def _turn(self, secs: float) -> None:
     """Waits for something to happen, at most `secs`; does what follows."""
     to_end = self._poll(secs)
     is_running = self._state is _State.RUNNING
@@ -174,7 +178,7 @@ class TaskGroup:
       self._record.update(self.records)
     self._on_tick()
 
-  def _poll(self, secs):
+  def _poll(self, secs: float):
     """Notes what has begun and ended; returns the Tasks to end with that."""
     secs = min(secs, self.records.compute_wait_secs(time.monotonic()))
     to_end, self._to_end = self._to_end, []
@@ -189,13 +193,13 @@ class TaskGroup:
       self._note_host_death(error)
     return to_end
 
-  def _note_begun(self):
+  def _note_begun(self) -> None:
     while self._host.begun:
       name, pid = self._host.begun.pop(0)
       if name in self.records:
         self._on_start(name, pid, self.records[name].attempt)
 
-  def _note_end(self, record, code, reason):
+  def _note_end(self, record, code: int | None, reason: str):
     record.reason = reason
     return self._policy.note_end(
       record,
@@ -205,7 +209,7 @@ class TaskGroup:
       may_restart=not self.signals,
     )
 
-  def _note_host_death(self, error):
+  def _note_host_death(self, error) -> None:
     """Restarts the host, and its tasks with it, where that is allowed.
 
     Raises:
@@ -228,7 +232,7 @@ class TaskGroup:
       self._host_time = time.monotonic()
       self._on_start(self._host.name, self._host.pid, 2)
 
-  def _restart_host(self):
+  def _restart_host(self) -> None:
     """Makes the host ready again, which the system may refuse for a while.
 
     Raises:
@@ -246,7 +250,7 @@ class TaskGroup:
 
   # ---- One task, or all ----
 
-  def _start(self, record):
+  def _start(self, record) -> None:
     task = record.task
     self._policy.note_start(record, time.monotonic())
     try:
@@ -288,7 +292,7 @@ class TaskGroup:
         self._turn(TICK_SECS)
     return killed
 
-  def _find_running(self, is_ps):
+  def _find_running(self, is_ps: bool):
     """Returns the running tasks to end: the ps if `is_ps`, else all others."""
     return [
       record.task
@@ -296,19 +300,19 @@ class TaskGroup:
       if (record.task.job_name == 'ps') == is_ps and self._must_end(record)
     ]
 
-  def _must_end(self, record):
+  def _must_end(self, record) -> bool:
     # Where it can, an evaluator stays while the others start again.
     is_for_good = self._state is _State.STOPPING
     return (
       is_for_good or self._host.ends_as_one or record.restart_time is not None
     )
 
-  def _tell(self, tasks, signum):
+  def _tell(self, tasks, signum) -> None:
     """Sends a signal, once: a second one means to leave at once."""
     attempts = {task.name: self.records[task.name].attempt for task in tasks}
     untold = [t for t in tasks if self._told.get(t.name) != attempts[t.name]]
     self._told |= attempts
     self._signal(untold, signum)
 
-  def _signal(self, tasks, signum):
+  def _signal(self, tasks, signum) -> None:
     self._host.signal([task.name for task in tasks], signum)

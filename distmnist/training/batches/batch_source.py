@@ -5,6 +5,8 @@ numbers each; the images themselves are on the worker (data/input_pipeline.py),
 or are read there during the previous run (data/streamed.py).
 """
 
+from __future__ import annotations
+
 import collections
 
 import numpy as np
@@ -29,7 +31,15 @@ class BatchSource:
     tickets: tickets.LockStep or tickets.Leased.
   """
 
-  def __init__(self, dealing, examples, seed, worker, fed, history):
+  def __init__(
+    self,
+    dealing: batch_table.Dealing,
+    examples,
+    seed: int,
+    worker: int,
+    fed,
+    history,
+  ) -> None:
     """
     Args:
       dealing: batch_table.Dealing.
@@ -64,7 +74,7 @@ class BatchSource:
       self.tickets = tickets.Leased(dealing)
 
   @property
-  def left(self):
+  def left(self) -> int:
     """int, how many batches the next runs may have in total."""
     return self.tickets.left
 
@@ -73,7 +83,7 @@ class BatchSource:
     """float, about how many batches are left to this worker in all."""
     return self.tickets.until_end
 
-  def begin(self, global_step, table, lease=None):
+  def begin(self, global_step: int, table: np.ndarray, lease=None) -> None:
     """Begins a session, or a lease.
 
     Args:
@@ -92,7 +102,7 @@ class BatchSource:
     places = self._rest.find_places(lease.first * size, lease.end * size)
     self._tell_taken(places[::size], step=global_step, gone=lease.gone)
 
-  def count_images(self, global_step):
+  def count_images(self, global_step: int) -> int:
     """Returns how many images (int) all workers have read up to a step.
 
     Steps before this life of the center may have had other numbers of images.
@@ -103,7 +113,7 @@ class BatchSource:
       + steps * self.dealing.images_per_step
     )
 
-  def make_feed(self, num_batches):
+  def make_feed(self, num_batches: int):
     """Takes batches; returns the feed_dict of a run of `num_batches` steps."""
     rows = self._find_rows(self.tickets.take(num_batches))
     self._fed_rows = rows
@@ -123,7 +133,7 @@ class BatchSource:
     """
     return self._fed_rows[place]
 
-  def _announce_coming(self, num_batches):
+  def _announce_coming(self, num_batches: int) -> None:
     """Starts reading for the next runs, each of `num_batches` batches."""
     num_coming = self._streamed.num_threads * num_batches
     coming = self.tickets.peek(num_coming)
@@ -133,7 +143,9 @@ class BatchSource:
         self._streamed.announce(rows)
         self._announced.append(coming[i])
 
-  def _find_rows(self, tickets_of_run, num_coming=0):
+  def _find_rows(
+    self, tickets_of_run: list[int], num_coming: int = 0
+  ) -> np.ndarray:
     """Returns what a run is fed, int64 [num_batches, 1 + batch_size].
 
     Args:
@@ -147,7 +159,7 @@ class BatchSource:
       self._look_up([*tickets_of_run, *coming])
     return self._rows[[self._index[ticket] for ticket in tickets_of_run]]
 
-  def _look_up(self, wanted):
+  def _look_up(self, wanted: list[int]) -> None:
     """Looks up and keeps the rows of these tickets (list), and no others."""
     self._index = {ticket: i for i, ticket in enumerate(dict.fromkeys(wanted))}
     places = np.stack([self._find_places(ticket) for ticket in self._index])
@@ -155,26 +167,26 @@ class BatchSource:
     self._rows[:, 0] = places[:, 0] + self._first_draw
     self._rows[:, 1:] = self._order.find_images(places)
 
-  def make_blank_feed(self, num_batches):
+  def make_blank_feed(self, num_batches: int) -> dict[str, np.ndarray]:
     """Returns the feed_dict of a run without any effect."""
     shape = [num_batches, 1 + self.dealing.batch_size]
     return {self._fed: np.zeros(shape, np.int64)}
 
-  def note(self, global_steps):
+  def note(self, global_steps: list[int]) -> None:
     """Notes the global_step (list of int) after each step of the run."""
     self._tell('ran', self._places, step=global_steps[-1])
     if thrown := self.tickets.note(global_steps):
       self._tell('undone', [self._find_places(t)[0] for t in thrown])
 
-  def _find_places(self, ticket):
+  def _find_places(self, ticket: int) -> np.ndarray:
     size = self.dealing.batch_size
     return self._rest.find_places(ticket * size, (ticket + 1) * size)
 
-  def _tell_taken(self, places, **fields):
+  def _tell_taken(self, places: list[int], **fields) -> None:
     per_push = self.dealing.batches_per_push
     self._tell('took', places, per_push=per_push, **fields)
 
-  def _tell(self, event, places, **fields):
+  def _tell(self, event: str, places: list[int], **fields) -> None:
     """Records which batches of the whole training an event concerns."""
     size = self.dealing.batch_size
     told = [int(place) // size for place in places]

@@ -24,6 +24,8 @@ what is in leases.py.
 Pure NumPy; the variable itself is dispatcher.py's.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
@@ -70,7 +72,7 @@ class Dealing(NamedTuple):
   train_steps: int | None = None
   epoch_steps: int | None = None
 
-  def begun_at(self, first_step):
+  def begun_at(self, first_step: int) -> Dealing:
     """Returns the Dealing of a run that began at a global step.
 
     --epochs are counted from there, and --train_steps is a global step.
@@ -91,12 +93,12 @@ class Dealing(NamedTuple):
     return None if self.last_step == NO_LAST_STEP else self.last_step
 
   @property
-  def num_rows(self):
+  def num_rows(self) -> int:
     """int, the rows of either half of the table."""
     return _ROWS * -(-(self.num_workers + RANGES) // _ROWS)
 
   @property
-  def is_exact(self):
+  def is_exact(self) -> bool:
     """Whether a push is one global step or none.
 
     Otherwise an update uses R of the workers' pushes and drops the others, so
@@ -105,21 +107,21 @@ class Dealing(NamedTuple):
     return self.pushes_per_step == 1
 
   @property
-  def batches_per_update(self):
+  def batches_per_update(self) -> int:
     """int, the batches of all workers in a global step."""
     return self.batches_per_push * self.pushes_per_step
 
   @property
-  def images_per_step(self):
+  def images_per_step(self) -> int:
     """int, images in a global step."""
     return self.batch_size * self.batches_per_update
 
-  def count_pushes_left(self, global_step):
+  def count_pushes_left(self, global_step: int) -> int:
     """Returns how many pushes (int) the steps after this one take in."""
     return (self.last_step - global_step) * self.pushes_per_step
 
   @property
-  def batches_per_step(self):
+  def batches_per_step(self) -> int:
     """int, one stream's batches in a lock-step global step; 0 if leased."""
     if not self.is_lock_step:
       return 0
@@ -127,17 +129,22 @@ class Dealing(NamedTuple):
     return num * self.batches_per_push
 
 
-def leased_row(table):
+def leased_row(table: np.ndarray) -> int:
   """Returns the row (int) of the number of leased tickets."""
   return len(table) // 2
 
 
-def worker_row(table, worker):
+def worker_row(table: np.ndarray, worker: int) -> int:
   """Returns the row (int) of the tickets that a worker (int) holds."""
   return leased_row(table) + 1 + worker
 
 
-def make_table(dealing, base_step=0, rests=None, earlier=0):
+def make_table(
+  dealing: Dealing,
+  base_step: int = 0,
+  rests: list[data_order.Rest] | None = None,
+  earlier: int = 0,
+) -> np.ndarray:
   """Returns a table with nothing leased, int64 [2 * num_rows, 3].
 
   Args:
@@ -169,7 +176,7 @@ def make_table(dealing, base_step=0, rests=None, earlier=0):
   return table
 
 
-def read_rest(table, worker=0):
+def read_rest(table: np.ndarray, worker: int = 0) -> data_order.Rest:
   """Returns the data_order.Rest that tickets refer to.
 
   Args:
@@ -182,13 +189,13 @@ def read_rest(table, worker=0):
   return data_order.Rest(int(table[0, 1]), kept[kept[:, 0] < kept[:, 1], :2])
 
 
-def count_held(table):
+def count_held(table: np.ndarray) -> int:
   """Returns how many tickets (int) workers hold and have not done."""
   leases = table[worker_row(table, 0) :]
   return int(np.maximum(0, leases[:, 1] - leases[:, 0]).sum())
 
 
-def count_steps(table, global_step):
+def count_steps(table: np.ndarray, global_step: int) -> int:
   """Returns the global step up to which the table has batches as done.
 
   A push is first counted and then noted, and a checkpoint may fall in between:
@@ -210,12 +217,12 @@ def count_steps(table, global_step):
   return min(global_step, base_step + done // batches_per_push)
 
 
-def find_first_step(table):
+def find_first_step(table: np.ndarray) -> int:
   """Returns the global step (int) at which the run of a table began."""
   return int(table[FIRST_STEP])
 
 
-def begin_run(dealing, global_step):
+def begin_run(dealing: Dealing, global_step: int) -> np.ndarray:
   """Returns the table of a run that begins with the weights of another.
 
   It reads the examples from the beginning.
@@ -229,7 +236,9 @@ def begin_run(dealing, global_step):
   return table
 
 
-def fold(table, global_step, dealing, batches_per_update):
+def fold(
+  table: np.ndarray, global_step: int, dealing: Dealing, batches_per_update: int
+) -> np.ndarray:
   """Returns the table of a life that starts with what the previous one left.
 
   Args:
@@ -244,7 +253,9 @@ def fold(table, global_step, dealing, batches_per_update):
   return folded
 
 
-def _fold(table, global_step, dealing, batches_per_update):
+def _fold(
+  table: np.ndarray, global_step: int, dealing: Dealing, batches_per_update: int
+) -> np.ndarray:
   base_step, _, batch_size = table[0].tolist()
   batches_per_step, was_own, _ = table[1].tolist()
   num_streams = dealing.num_workers if dealing.has_own_streams else 1
@@ -286,7 +297,9 @@ def _fold(table, global_step, dealing, batches_per_update):
   return make_table(dealing, global_step, rests, earlier)
 
 
-def has_mixed_steps(table, global_step, dealing):
+def has_mixed_steps(
+  table: np.ndarray, global_step: int, dealing: Dealing
+) -> bool:
   """Whether global steps of lives up to `dealing` had different sizes (bool).
 
   If so, the number of global steps does not tell how many images were read.
@@ -296,7 +309,9 @@ def has_mixed_steps(table, global_step, dealing):
   return bool(describe_sizes(table, global_step, dealing.images_per_step))
 
 
-def count_images_read(table, global_step, dealing):
+def count_images_read(
+  table: np.ndarray, global_step: int, dealing: Dealing
+) -> int:
   """Returns how many images (int) were read for a checkpoint's steps.
 
   Args: as `fold` takes them.
@@ -306,7 +321,9 @@ def count_images_read(table, global_step, dealing):
   return sum(read_rest(folded, worker).count_read() for worker in streams)
 
 
-def describe_sizes(table, global_step, images_per_step):
+def describe_sizes(
+  table: np.ndarray, global_step: int, images_per_step: int
+) -> int:
   """Returns that int for a life that begins.
 
   Args:

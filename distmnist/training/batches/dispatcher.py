@@ -4,6 +4,8 @@ See batch_table.py for its contents, and leases.py for which worker may take
 what next. The term dispatcher comes from tf.data service.
 """
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record
@@ -22,7 +24,9 @@ class Table:
     is_marked: bool, whether pushes are noted or need not be.
   """
 
-  def __init__(self, global_step, dealing, worker):
+  def __init__(
+    self, global_step: tf.Variable, dealing: batch_table.Dealing, worker: int
+  ) -> None:
     """
     Args:
       global_step: int64 scalar variable; the table is on its device.
@@ -61,17 +65,17 @@ class Table:
     if not dealing.is_lock_step:
       self._build_swap()
 
-  def _build_swap(self):
+  def _build_swap(self) -> None:
     lock = ps_lock.Lock(self._device, 'stream_lock')
     self._rows = tf.placeholder(tf.int64, [2])
     self._old_values = tf.placeholder(tf.int64, [2, 3])
     self._new_values = tf.placeholder(tf.int64, [2, 3])
 
-    def swap():
+    def swap() -> tf.Tensor:
       found = self.variable.gather_nd(self._rows[:, tf.newaxis])
       is_same = tf.reduce_all(tf.equal(found, self._old_values))
 
-      def write():
+      def write() -> tf.Tensor:
         done = self.variable.scatter_nd_update(
           self._rows[:, tf.newaxis], self._new_values
         )
@@ -83,7 +87,7 @@ class Table:
     with tf.device(self._device):
       self._swap = lock.execute(swap)
 
-  def build_mark(self, ops):
+  def build_mark(self, ops: list[tf.Operation]) -> tf.Operation:
     """Returns the op that notes, after `ops`, that a push's batches are done.
 
     It runs entirely on the global_step's device.
@@ -100,16 +104,16 @@ class Table:
         updates=tf.constant([self._dealing.batches_per_push], tf.int64),
       )
 
-  def look(self, session):
+  def look(self, session: tf.Session):
     """Returns (global_step, table); the table is read before the step."""
     step, table = session.run(self._look)
     return int(step), table
 
-  def look_at_step(self, session):
+  def look_at_step(self, session: tf.Session) -> int:
     """Returns the global_step, an int."""
     return int(session.run(self._global_step))
 
-  def take(self, session, table, lease):
+  def take(self, session: tf.Session, table, lease) -> bool:
     """Takes a lease that was chosen from `table`.
 
     Returns:
@@ -126,7 +130,7 @@ class Table:
       )
     )
 
-  def hook(self, restart=None):
+  def hook(self, restart=None) -> _LifeHook:
     """Returns the CenterHook by which a new center has its table begin anew.
 
     Args:
@@ -135,7 +139,9 @@ class Table:
     """
     return _LifeHook(self, restart)
 
-  def begin_life(self, session, is_of_other_run=False):
+  def begin_life(
+    self, session: tf.Session, is_of_other_run: bool = False
+  ) -> None:
     """Adapts a restored table to this life; all other workers wait.
 
     Args:
@@ -154,7 +160,7 @@ class Table:
     if (new != table).any():
       session.run(self._renew, {self._new: new})
 
-  def find_end(self, session):
+  def find_end(self, session: tf.Session) -> int:
     """Returns the last step (int) of the run, which may begin at any step."""
     first_step = int(session.run(self._first_step))
     self.dealing = self._dealing.begun_at(first_step)
@@ -162,10 +168,10 @@ class Table:
 
 
 class _LifeHook(strategy.CenterHook):
-  def __init__(self, table, restart):
+  def __init__(self, table: Table, restart) -> None:
     self._table = table
     self._restart = restart
 
-  def on_new_center(self, session):
+  def on_new_center(self, session: tf.Session) -> None:
     is_of_other_run = bool(self._restart and self._restart.is_of_other_run)
     self._table.begin_life(session, is_of_other_run)

@@ -15,6 +15,8 @@ a worker that is gone go to another one.
 Pure NumPy; the table itself is dispatcher.py's.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
@@ -45,7 +47,9 @@ class Lease(NamedTuple):
   gone: int | None = None
 
 
-def choose_entry(table, global_step, worker, dealing):
+def choose_entry(
+  table: np.ndarray, global_step: int, worker: int, dealing: batch_table.Dealing
+) -> Lease:
   """Returns the Lease, perhaps empty, that a worker starts with.
 
   It still holds what it did not finish in an earlier life.
@@ -63,7 +67,9 @@ def choose_entry(table, global_step, worker, dealing):
   return lease._replace(values=values)
 
 
-def choose_lease(table, global_step, worker, dealing):
+def choose_lease(
+  table: np.ndarray, global_step: int, worker: int, dealing: batch_table.Dealing
+) -> Lease | None:
   """Returns the next Lease of a worker that finished its last one, or None.
 
   Args:
@@ -93,7 +99,9 @@ def choose_lease(table, global_step, worker, dealing):
   )
 
 
-def is_surplus(table, global_step, dealing):
+def is_surplus(
+  table: np.ndarray, global_step: int, dealing: batch_table.Dealing
+) -> bool:
   """Whether what workers hold would suffice if no push were dropped (bool)."""
   if dealing.is_exact:
     return False
@@ -102,7 +110,9 @@ def is_surplus(table, global_step, dealing):
   return held >= pushes * dealing.batches_per_push
 
 
-def _count_units(table, global_step, dealing):
+def _count_units(
+  table: np.ndarray, global_step: int, dealing: batch_table.Dealing
+) -> int:
   """Returns how many pushes the next lease covers."""
   unit = dealing.batches_per_push
   needed = dealing.count_pushes_left(global_step)
@@ -120,7 +130,9 @@ def _count_units(table, global_step, dealing):
   return min(num_units, needed)
 
 
-def choose_from_gone(table, worker, gone, dealing):
+def choose_from_gone(
+  table: np.ndarray, worker: int, gone, dealing: batch_table.Dealing
+) -> Lease | None:
   """Returns the Lease of what a lost worker did not finish, or None.
 
   Args:
@@ -147,7 +159,7 @@ def choose_from_gone(table, worker, gone, dealing):
   return None
 
 
-def is_owner(table, worker, first, end):
+def is_owner(table: np.ndarray, worker: int, first: int, end: int) -> bool:
   """Whether a worker, and not another, still holds the tickets first..end.
 
   The table only knows what was pushed: if a push has several batches, some may

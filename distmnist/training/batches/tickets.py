@@ -4,13 +4,15 @@ In lock-step they follow from the global_step and the worker; otherwise they
 come from a lease (leases.py).
 """
 
+from __future__ import annotations
+
 import collections
 
 
 class LockStep:
   """The tickets of a worker, as they follow from the global_step."""
 
-  def __init__(self, dealing, worker):
+  def __init__(self, dealing, worker: int) -> None:
     """
     Args:
       dealing: batch_table.Dealing.
@@ -22,7 +24,7 @@ class LockStep:
     if dealing.has_own_streams:
       self._stride, self._offset = 1, 0
 
-  def begin(self, global_step, base_step, dealing=None):
+  def begin(self, global_step: int, base_step: int, dealing=None) -> None:
     """Begins a session, at the first local step of a global step.
 
     Args:
@@ -36,20 +38,20 @@ class LockStep:
     self._pushed_next = []
 
   @property
-  def left(self):
+  def left(self) -> int:
     """int, how many batches are left up to the last global step."""
     num_steps = self._dealing.last_step - self._step
     return num_steps * self._unit - len(self._pushed_next)
 
   until_end = left  # It ends there.
 
-  def peek(self, num_batches):
+  def peek(self, num_batches: int) -> list[int]:
     """Returns the tickets (list) that `take` would return."""
     again = list(self._again)[:num_batches]
     new = range(self._next, self._next + num_batches - len(again))
     return self._find_tickets([*again, *new])
 
-  def take(self, num_batches):
+  def take(self, num_batches: int) -> list[int]:
     """Returns the list of tickets of the next batches."""
     self._taken = []
     for _ in range(num_batches):
@@ -60,7 +62,7 @@ class LockStep:
         self._next += 1
     return self._find_tickets(self._taken)
 
-  def note(self, global_steps):
+  def note(self, global_steps: list[int]) -> list[int]:
     """Notes the global_step after each step of the run.
 
     A round that starts over discards what was pushed to it, so its batches are
@@ -82,34 +84,34 @@ class LockStep:
       self._pushed_next = []
     return self._find_tickets(thrown)
 
-  def _find_tickets(self, numbers):
+  def _find_tickets(self, numbers: list[int]) -> list[int]:
     return [number * self._stride + self._offset for number in numbers]
 
 
 class Leased:
   """The tickets of a lease, one after the other."""
 
-  def __init__(self, dealing):
+  def __init__(self, dealing) -> None:
     self._dealing = dealing
     self._next = self._end = self._step = 0
 
-  def begin(self, global_step, lease, dealing=None):
+  def begin(self, global_step: int, lease, dealing=None) -> None:
     """Begins a leases.Lease; for `dealing` see LockStep."""
     self._dealing = dealing or self._dealing
     self._step = global_step
     self._next, self._end = lease.first, lease.end
 
   @property
-  def in_hand(self):
+  def in_hand(self) -> tuple[int, int]:
     """(first, end) of the tickets that are not yet taken to run."""
     return self._next, self._end
 
-  def forget(self):
+  def forget(self) -> None:
     """Gives up what is left of the lease."""
     self._end = self._next
 
   @property
-  def left(self):
+  def left(self) -> int:
     """int, how many batches may run before another look at the table."""
     left, dealing = self._end - self._next, self._dealing
     if dealing.is_exact:
@@ -127,17 +129,17 @@ class Leased:
     pushes = dealing.count_pushes_left(self._step)
     return pushes * dealing.batches_per_push / dealing.num_workers
 
-  def peek(self, num_batches):
+  def peek(self, num_batches: int) -> list[int]:
     """Returns the tickets (list) of this lease that `take` would return."""
     return list(range(self._next, min(self._next + num_batches, self._end)))
 
-  def take(self, num_batches):
+  def take(self, num_batches: int) -> list[int]:
     """Returns the list of tickets of the next batches."""
     first = self._next
     self._next += num_batches
     return list(range(first, self._next))
 
-  def note(self, global_steps):
+  def note(self, global_steps: list[int]):
     """Notes the global_step after each step of the run; see LockStep."""
     self._step = global_steps[-1]
     return []

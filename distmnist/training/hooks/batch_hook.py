@@ -1,7 +1,11 @@
 """A worker takes lease after lease, and waits while none is available."""
 
+from __future__ import annotations
+
 import contextlib
 import time
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -19,8 +23,15 @@ class BatchHook(tf.train.SessionRunHook):
   """Takes leases, and waits when nothing is left to take."""
 
   def __init__(
-    self, source, table, steps, strategy, lost_workers, is_stop_for_all, task
-  ):
+    self,
+    source,
+    table,
+    steps,
+    strategy,
+    lost_workers,
+    is_stop_for_all: Callable[..., Any],
+    task,
+  ) -> None:
     """
     Args:
       source: batch_source.BatchSource.
@@ -41,7 +52,7 @@ class BatchHook(tf.train.SessionRunHook):
     self._stop = task.stop
     self._last_run = time.monotonic()
 
-  def after_create_session(self, session, coord):
+  def after_create_session(self, session: tf.Session | None, coord) -> None:
     source, dealing = self._source, self._table.dealing
     source.dealing = dealing
     step, table = self._table.look(session)
@@ -58,7 +69,7 @@ class BatchHook(tf.train.SessionRunHook):
     if not source.left and not self._take_more(session):
       coord.request_stop()
 
-  def after_run(self, run_context, run_values):
+  def after_run(self, run_context, run_values) -> None:
     if run_context.stop_requested or self._source.dealing.is_lock_step:
       return
     now = time.monotonic()
@@ -72,7 +83,7 @@ class BatchHook(tf.train.SessionRunHook):
       run_context.request_stop()
     self._last_run = time.monotonic()
 
-  def _has_lost_lease(self, run_context):
+  def _has_lost_lease(self, run_context) -> bool:
     """Whether another worker took this one's lease while it was held up."""
     _, table = self._table.look(run_context.session)
     tickets = self._source.tickets
@@ -81,7 +92,7 @@ class BatchHook(tf.train.SessionRunHook):
     tickets.forget()
     return True
 
-  def _take_more(self, session):
+  def _take_more(self, session) -> bool:
     """Returns whether there is another lease; waits until that is known."""
     source, dealing = self._source, self._source.dealing
     wait_secs, num_looks, is_waiting = _FIRST_LOOK_SECS, 0, False

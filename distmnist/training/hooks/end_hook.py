@@ -28,12 +28,15 @@ Without a ps all make the last step together, or stop together before it
 the chief saves it: if one is lost until then, they meet again, as in any step.
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import sys
 import threading
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -75,7 +78,7 @@ class Waits(NamedTuple):
   gather: bool = False
 
 
-def find_waits(cluster, strategy):
+def find_waits(cluster, strategy) -> Waits:
   """Returns the Waits of a cluster.Cluster under a strategy.Strategy."""
   if not cluster.num_ps:
     return Waits(False, False, None, cluster.num_workers > 1)
@@ -100,11 +103,11 @@ class EndHook(tf.train.SessionRunHook):
     task,
     others,
     strategy,
-    find_last_step,
+    find_last_step: Callable[..., Any],
     saves=None,
-    read_last=None,
-    is_own_loop=False,
-  ):
+    read_last: Callable[..., Any] | None = None,
+    is_own_loop: bool = False,
+  ) -> None:
     """
     Args:
       task: task.Task, already serving; a worker asked to stop does not stay.
@@ -130,10 +133,10 @@ class EndHook(tf.train.SessionRunHook):
     self._session = None
     self.workers = []
 
-  def begin(self):
+  def begin(self) -> None:
     self._global_step = tf.train.get_global_step()
 
-  def after_create_session(self, session, coord):
+  def after_create_session(self, session: tf.Session | None, coord) -> None:
     # A recovery hands step functions the session of before.
     self._session = session
     if self._watch and not self._watch.ident:
@@ -145,7 +148,7 @@ class EndHook(tf.train.SessionRunHook):
     if may_be_over and self._is_training_over(session):
       self._let_all_go(session)
 
-  def after_run(self, run_context, run_values):
+  def after_run(self, run_context, run_values) -> None:
     session = run_context.session
     if self._waits.gather and run_context.stop_requested:
       self._gather_at_last_step(session)
@@ -164,7 +167,7 @@ class EndHook(tf.train.SessionRunHook):
         session.run(self._global_step)  # It fails if a ps is lost.
         self._task.stop.wait(_STAY_LOOK_SECS)
 
-  def end(self, session):
+  def end(self, session: tf.Session | None) -> None:
     self._is_over.set()
     if not self._saves:
       return
@@ -174,7 +177,7 @@ class EndHook(tf.train.SessionRunHook):
     if self._read_last:
       self._read_last(session)
 
-  def outlast(self, session):
+  def outlast(self, session) -> None:
     """Keeps a chief whose input has ended until the others have ended, too.
 
     Does nothing on other workers, or where the others do not go on. It has no
@@ -214,7 +217,7 @@ class EndHook(tf.train.SessionRunHook):
     self._has_waited = True
     self._wait_for_others(get_on)
 
-  def end_for_all(self, step, last_step):
+  def end_for_all(self, step, last_step) -> None:
     """Ends the training as the chief's own loop has ended before the last step.
 
     Does nothing on other workers, or where the others do not go on.
@@ -229,7 +232,7 @@ class EndHook(tf.train.SessionRunHook):
       # Nobody needs to stay: the chief saves at its end.
       self._others.say_saved()
 
-  def _is_training_over(self, session):
+  def _is_training_over(self, session: tf.Session):
     """Whether the training has ended, and not only the loop of this worker."""
     if self._task.stop.is_requested:
       return False
@@ -237,7 +240,7 @@ class EndHook(tf.train.SessionRunHook):
     is_alone = self._task.cluster.num_workers == 1
     return is_last or is_alone or self._others.is_stop_for_all()
 
-  def _gather_at_last_step(self, session):
+  def _gather_at_last_step(self, session) -> None:
     """Has all wait until it is saved; does nothing before that step.
 
     All make that step, so that all come here, whatever else was asked of them.
@@ -251,7 +254,7 @@ class EndHook(tf.train.SessionRunHook):
       self._saves.save_last(session)
     self._strategy.gather(session)
 
-  def _let_all_go(self, session):
+  def _let_all_go(self, session: tf.Session) -> None:
     self._saves.save_last(session)
     self._others.say_saved()
 
@@ -279,7 +282,7 @@ class EndHook(tf.train.SessionRunHook):
     stalls.busy('the end')
     return found
 
-  def _look_who_left(self):
+  def _look_who_left(self) -> None:
     while not self._is_over.wait(_LEFT_LOOK_SECS):
       if self._task.stalls.step_secs() < _LONG_STEP_SECS:
         continue

@@ -1,5 +1,7 @@
 """How many rows the tables have created, and whether any are left."""
 
+from __future__ import annotations
+
 import logging
 import time
 
@@ -24,7 +26,7 @@ class Growth:
       rows, 'rows_reused' counts how often they did.
   """
 
-  def __init__(self, summary_dir):
+  def __init__(self, summary_dir: str | None) -> None:
     """
     Args:
       summary_dir: str, the folder for events, or None.
@@ -35,7 +37,7 @@ class Growth:
     self._said = set()
     self.tables = {}
 
-  def build(self):
+  def build(self) -> None:
     """Builds what is read of the tables, and opens the file of events."""
     self._kinds, self._counts = key_shard.get_counts()
     self._global_step = tf.train.get_global_step()
@@ -43,23 +45,23 @@ class Growth:
     if self._summary_dir and self._counts:
       self._writer = summaries.Writer(self._summary_dir)
 
-  def begin_session(self):
+  def begin_session(self) -> None:
     if self._writer:
       self._writer.begin_session()  # The worker's summaries say from where.
 
-  def look_if_due(self, session):
+  def look_if_due(self, session: tf.Session | None) -> None:
     """Looks at the tables some seconds after the last look."""
     now = time.monotonic()
     if self._counts and now >= self._next_look:
       self._next_look = now + _LOOK_SECS
       self._look(session)
 
-  def look(self, session):
+  def look(self, session: tf.Session | None) -> None:
     """Looks at the tables, if there are any."""
     if self._counts:
       self._look(session)
 
-  def _look(self, session):
+  def _look(self, session: tf.Session) -> None:
     found, step = session.run([self._counts, self._global_step])
     for name, counts in found.items():
       kind, total = self._kinds[name], sum(part.sum(0) for part in counts)
@@ -90,7 +92,7 @@ class Growth:
       }
       self._writer.write_scalars(shown, int(step))
 
-  def _add_up(self, name, what, counted):
+  def _add_up(self, name: str, what: str, counted: int) -> int:
     """Returns the total (int) of what the ps have `counted`, restarts included.
 
     They start counting again when the center is restored.

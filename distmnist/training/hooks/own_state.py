@@ -6,6 +6,8 @@ that have a name on the worker's server outlive it: local variables, and what
 cannot be kept: a read that is cut off leaves it at its end.
 """
 
+from __future__ import annotations
+
 import logging
 
 import tensorflow.compat.v1 as tf
@@ -28,7 +30,7 @@ _ONE_SHOT = 'OneShotIterator'
 _STARTS = 'MakeIterator'
 
 
-def keep_tables_and_queues(graph):
+def keep_tables_and_queues(graph) -> None:
   """Gives mutable tables and queues of this worker a name on its server.
 
   Not a queue with a QueueRunner, which closes it with its session.
@@ -54,7 +56,7 @@ class OwnState:
   What an initializer was fed with is kept: with a placeholder it is data.
   """
 
-  def __init__(self, graph):
+  def __init__(self, graph) -> None:
     """
     Args:
       graph: tf.Graph, all of the script's.
@@ -68,7 +70,7 @@ class OwnState:
     self._begun = {}  # Initializer: the feed that it ran with last.
     self._is_first = True
 
-  def begin_session(self, session):
+  def begin_session(self, session) -> None:
     """Begins them in a session that follows another."""
     if self._is_first:
       self._is_first = False
@@ -83,7 +85,7 @@ class OwnState:
         '(docs/own_loop.md says what is kept)'
       )
 
-  def note_run(self, given):
+  def note_run(self, given) -> None:
     """Notes the iterators that a run begins, by its tf.train.SessionRunArgs."""
     for fetched in tf.nest.flatten(given.fetches, expand_composites=True):
       element = self._graph.as_graph_element(fetched)

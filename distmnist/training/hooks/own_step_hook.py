@@ -4,6 +4,11 @@ A lost ps breaks the session of every worker, and a new one follows. What the
 script keeps on its own worker then goes on as own_state.py says.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.transport import wire
@@ -28,7 +33,7 @@ class OwnBatches:
     batches_per_update: int,
     batches_per_push: int,
     last_step: int | None,
-  ):
+  ) -> None:
     self.dealing = self
     self.images_per_step = batches_per_update
     self.batches_per_push = batches_per_push
@@ -50,11 +55,11 @@ class OwnStepHook(tf.train.SessionRunHook):
   def __init__(
     self,
     tensors,
-    global_step,
+    global_step: tf.Variable,
     own_state=None,
-    summary=None,
-    is_summary_due=lambda: False,
-  ):
+    summary: tf.Tensor | None = None,
+    is_summary_due: Callable[..., Any] = lambda: False,
+  ) -> None:
     """
     Args:
       tensors: {name: scalar tensor} of a step; `global_step` is the train_op,
@@ -78,7 +83,7 @@ class OwnStepHook(tf.train.SessionRunHook):
     self.session, self.last, self.done = None, {}, []
     self.own_summary = None
 
-  def after_create_session(self, session, coord):
+  def after_create_session(self, session, coord) -> None:
     self.session = session
     if self._own_state:
       self._own_state.begin_session(session)
@@ -99,7 +104,7 @@ class OwnStepHook(tf.train.SessionRunHook):
       fetches['summary'] = self._summary
     return tf.train.SessionRunArgs(fetches)
 
-  def after_run(self, run_context, run_values):
+  def after_run(self, run_context, run_values) -> None:
     found, self.done = run_values.results, []
     self.own_summary = found.get('summary')
     if 'read' in found:
@@ -110,14 +115,16 @@ class OwnStepHook(tf.train.SessionRunHook):
     self.last['global_step'] = step['global_step']
     self.done = [step]
 
-  def _trains(self, op):
+  def _trains(self, op: tf.Operation) -> bool:
     """Whether running `op` (tf.Operation) makes a step."""
     if op not in self._known:
       self._known[op] = self._train_op.op in find_run(op)
     return self._known[op]
 
 
-def keep_runnable(tensors, step):
+def keep_runnable(
+  tensors: list[tf.Tensor], step: list[tf.Tensor]
+) -> list[tf.Tensor]:
   """Returns those of a list of tensors that can be fetched with a step.
 
   The others need something fed, or read, that a step does not: what is for an
@@ -131,7 +138,7 @@ def keep_runnable(tensors, step):
   return [x for x in tensors if _find_sources(x.op) <= known]
 
 
-def _find_sources(op):
+def _find_sources(op: tf.Operation) -> set[tf.Operation]:
   """Returns the ops behind `op` that are fed, or that take from an input."""
   return {
     found
@@ -142,7 +149,7 @@ def _find_sources(op):
   }
 
 
-def find_run(op):
+def find_run(op: tf.Operation) -> set[tf.Operation]:
   """Returns the set of tf.Operation that running `op` runs, with itself."""
   seen, left = {op}, [op]
   while left:

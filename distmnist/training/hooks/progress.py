@@ -1,5 +1,7 @@
 """Counts the steps of a worker and prints its progress."""
 
+from __future__ import annotations
+
 import functools
 import time
 
@@ -22,13 +24,13 @@ class Progress:
     self,
     stats,
     steps,
-    constants,
+    constants: dict[str, int],
     source,
     console,
     summaries,
-    unit='images',
+    unit: str = 'images',
     metrics=None,
-  ):
+  ) -> None:
     """
     Args:
       stats: report.WorkerStats, filled in here.
@@ -63,15 +65,15 @@ class Progress:
     self.final_loss = None
     self.last_values = {}
 
-  def begin(self):
+  def begin(self) -> None:
     self._summaries.begin()
 
-  def begin_session(self):
+  def begin_session(self) -> None:
     # stop_hook.StopHook comes before, and has noted the session.
     if self._stats.sessions:
       self._summaries.begin_session(self._stats.sessions[-1][0])
 
-  def count_run(self, session):
+  def count_run(self, session) -> bool:
     """Counts the steps of a run; prints and writes what is due.
 
     Returns:
@@ -107,7 +109,7 @@ class Progress:
       self._print(now, self.final_step)
     return is_due
 
-  def _count(self, values):
+  def _count(self, values: dict[str, float]) -> None:
     """Counts a step whose `values` are {name: number}."""
     stats = self._stats
     self.final_loss = values['loss']
@@ -126,11 +128,11 @@ class Progress:
       stats.staleness[staleness] += 1
     stats.rows.update(row_counts.choose(values))
 
-  def _read_sockets(self):
+  def _read_sockets(self) -> None:
     moved = self._sockets.read() or (0, 0)
     self._stats.bytes_sent, self._stats.bytes_received = moved
 
-  def end(self):
+  def end(self) -> None:
     """Prints the last step, and ends the summaries."""
     if self.final_step is not None:
       self._read_sockets()
@@ -167,7 +169,7 @@ class Progress:
     images = max(0, self._source.count_images(first))
     return 1 + images // self._source.images_per_epoch
 
-  def _print(self, now, step):
+  def _print(self, now: float, step: int) -> None:
     dealing = self._source.dealing
     then, then_step, then_local = self._mark
     if step != then_step:  # A round may take longer than from line to line.

@@ -1,11 +1,14 @@
 """When the chief saves: at the start, at intervals, on request, at the end."""
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -36,7 +39,7 @@ _RETRY_SECS = 2.0
 _MAX_FAILURES = 6
 
 
-def make(task, folder, steps, center, others):
+def make(task, folder, steps, center, others) -> SaveHook:
   """Returns a chief's SaveHook.
 
   Args:
@@ -83,17 +86,17 @@ class SaveHook(tf.train.SessionRunHook):
   def __init__(
     self,
     steps,
-    global_step,
+    global_step: tf.Variable,
     center,
-    writer,
-    save_secs,
-    save_steps,
+    writer: saving.CheckpointWriter | None,
+    save_secs: float,
+    save_steps: int | None,
     others,
-    may_end_partial=lambda: False,
+    may_end_partial: Callable[..., Any] = lambda: False,
     beside=contextlib.nullcontext,
-    history=None,
-    unsaved=None,
-  ):
+    history: history_lib.History | None = None,
+    unsaved: str | None = None,
+  ) -> None:
     """
     Args:
       steps: fused_steps.Steps, with the `global_step` after each.
@@ -128,7 +131,7 @@ class SaveHook(tf.train.SessionRunHook):
     self._saved_step = self._step = None
     self._thread = _SaveThread()
 
-  def find_unsaved(self):
+  def find_unsaved(self) -> str | None:
     """Returns what would be lost if this process ended now (str), or None.
 
     Reads no file: the disk may be what is holding up a save.
@@ -145,21 +148,21 @@ class SaveHook(tf.train.SessionRunHook):
     path = self._writer.path_of_step(saved_step)
     return f'step {step} is not saved: the newest checkpoint is {path}'
 
-  def after_create_session(self, session, coord):
+  def after_create_session(self, session: tf.Session, coord) -> None:
     self._time = -math.inf
     # If it is amid an update, the first step completes that.
     if not (self._writer and self._is_amid_update(session)):
       self._try_to_save(lambda: self._save(session), saving.PassingSaveError)
 
-  def _is_amid_update(self, session):
+  def _is_amid_update(self, session: tf.Session) -> bool:
     step = int(session.run(self._global_step))
     is_known = not step or self._writer.is_saved(step)
     return not (is_known or self._center.is_whole(session))
 
-  def after_run(self, run_context, run_values):
+  def after_run(self, run_context, run_values) -> None:
     self.look(run_context.session, self._steps.last['global_step'])
 
-  def look(self, session, step):
+  def look(self, session: tf.Session, step: int) -> None:
     """Saves if it is time to, or if a ps that must stop waits for it.
 
     Args:
@@ -184,7 +187,7 @@ class SaveHook(tf.train.SessionRunHook):
     if self._center.saver.goes_beside and is_due and not is_wanted:
       save = self._prepare(session)
 
-      def save_beside():
+      def save_beside() -> None:
         with self._beside('a save beside the steps'):
           save()
 
@@ -194,7 +197,7 @@ class SaveHook(tf.train.SessionRunHook):
       if is_wanted and is_saved:
         self._others.confirm_save(self._saved_step)
 
-  def save_last(self, session):
+  def save_last(self, session: tf.Session) -> None:
     """Saves the current step if it is unsaved; before the others may leave.
 
     No `end` of a hook: end_hook.py and stop_hook.py say when.
@@ -208,13 +211,13 @@ class SaveHook(tf.train.SessionRunHook):
       return
     self._save(session, self._may_end_partial())
 
-  def save_early(self, session):
+  def save_early(self, session) -> None:
     """Saves before what may fail or take long, if the center is whole."""
     self.end_beside()
     if self._writer and self._center.is_whole(session):
       self._save(session, self._may_end_partial())
 
-  def end_beside(self):
+  def end_beside(self) -> None:
     """Waits for any save beside the steps, and ignores its errors.
 
     Also called before a center is restored, so that no checkpoint newer than
@@ -224,7 +227,9 @@ class SaveHook(tf.train.SessionRunHook):
       with contextlib.suppress(saving.SaveError, tf.errors.OpError):
         self._thread.finish()
 
-  def _try_to_save(self, save, may_fail=saving.SaveError):
+  def _try_to_save(
+    self, save: Callable[..., Any], may_fail=saving.SaveError
+  ) -> bool | None:
     """Calls `save`; returns whether it succeeded.
 
     Raises:
@@ -245,15 +250,17 @@ class SaveHook(tf.train.SessionRunHook):
     self._num_failures = 0
     return True
 
-  def _save(self, session, may_be_partial=True):
+  def _save(self, session: tf.Session, may_be_partial: bool = True) -> None:
     self._prepare(session, may_be_partial)()
     self._step = self._saved_step
 
-  def _prepare(self, session, may_be_partial=True):
+  def _prepare(
+    self, session: tf.Session, may_be_partial: bool = True
+  ) -> Callable[..., Any]:
     """Returns a callable that saves the current step."""
     step = int(session.run(self._global_step)) if self._writer else None
 
-    def save():
+    def save() -> None:
       if self._writer:
         if not self._writer.is_saved(step, may_be_partial):
           self._history.write('saving', step=step)
@@ -268,7 +275,7 @@ class SaveHook(tf.train.SessionRunHook):
 class _SaveThread:
   """A save beside the steps, one at a time; `finish` raises its errors."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     self._thread: threading.Thread | None = None
     self._error: BaseException | None = None
 

@@ -5,8 +5,12 @@ asynchronous workers, have the most staleness. Downpour (Dean et al. 2012)
 therefore starts with one replica; TF-Slim calls this `startup_delay_steps`.
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -27,7 +31,7 @@ _STARTUP_DELAY_STEPS = flags.DEFINE_integer(
 _LOOK_SECS = 0.1
 
 
-def find_start(cluster, last_step):
+def find_start(cluster, last_step: int) -> int | None:
   """Returns the global step (int) at which this worker starts.
 
   Args:
@@ -76,7 +80,14 @@ class StartupHook(tf.train.SessionRunHook):
   only when the wait is over.
   """
 
-  def __init__(self, start_step, global_step, stop, stalls, is_stop_for_all):
+  def __init__(
+    self,
+    start_step: int,
+    global_step: str,
+    stop,
+    stalls,
+    is_stop_for_all: Callable[..., Any],
+  ) -> None:
     """
     Args:
       start_step: int.
@@ -91,7 +102,7 @@ class StartupHook(tf.train.SessionRunHook):
     self._stalls = stalls
     self._is_stop_for_all = is_stop_for_all
 
-  def after_create_session(self, session, coord):
+  def after_create_session(self, session, coord) -> None:
     seen = None
     while not (self._stop.is_requested or self._is_stop_for_all()):
       step = session.run(self._global_step)

@@ -4,10 +4,14 @@ What was made by each step is read from what fused_steps.Steps has fetched in
 the run of the training step itself: a step stays one session.run.
 """
 
+from __future__ import annotations
+
 import logging
 import math
 import operator
 import time
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -35,16 +39,16 @@ class StopHook(tf.train.SessionRunHook):
   def __init__(
     self,
     steps,
-    global_step,
-    last_step,
+    global_step: tf.Variable | None,
+    last_step: Callable[..., Any] | int,
     stop,
-    is_stop_for_all,
+    is_stop_for_all: Callable[..., Any],
     request_stop=operator.methodcaller('request_stop'),
-    explain_nan=None,
-    save=lambda session: None,
-    history=None,
-    metrics=None,
-  ):
+    explain_nan: Callable[..., Any] | None = None,
+    save: Callable[..., Any] = lambda session: None,
+    history: history_lib.History | None = None,
+    metrics: own_metrics.OwnMetrics | None = None,
+  ) -> None:
     """
     Args:
       steps: fused_steps.Steps, with the `global_step` after each.
@@ -79,7 +83,7 @@ class StopHook(tf.train.SessionRunHook):
     self._has_run = self.is_told = False
     self.sessions = []
 
-  def after_create_session(self, session, coord):
+  def after_create_session(self, session, coord) -> None:
     step = int(session.run(self._global_step))
     self._last_step = self._find_last_step(session)
     self._history.write('session', step=step)
@@ -99,7 +103,7 @@ class StopHook(tf.train.SessionRunHook):
       # step might wait for them.
       self._request_stop(coord)
 
-  def after_run(self, run_context, run_values):
+  def after_run(self, run_context, run_values) -> None:
     self._has_run = True
     step = self._steps.last['global_step']
     # A worker that waited while the center was set back is released with the
@@ -116,16 +120,16 @@ class StopHook(tf.train.SessionRunHook):
     if self._explain_nan:
       self._check_costs()
 
-  def _check_costs(self):
+  def _check_costs(self) -> None:
     """Raises cli.RunError, with advice, if the loss of a step is not finite."""
     for place, step in enumerate(self._steps.done):
       loss = step['loss']
       if not math.isfinite(loss):
         raise cli.RunError(self._explain_nan(loss, step['global_step'], place))
 
-  def end(self, session):
+  def end(self, session: tf.Session) -> None:
     self._save(session)
 
-  def _look(self):
+  def _look(self) -> bool:
     self.is_told = self.is_told or self._is_stop_for_all()
     return self.is_told

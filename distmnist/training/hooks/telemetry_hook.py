@@ -1,5 +1,10 @@
 """What a worker counts, prints and writes of its steps, in order."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 
@@ -10,7 +15,15 @@ class TelemetryHook(tf.train.SessionRunHook):
   and each printed line: what a killed worker has shown is in its metrics.
   """
 
-  def __init__(self, stats, progress, nonfinite, metrics, tracer, check_folder):
+  def __init__(
+    self,
+    stats,
+    progress,
+    nonfinite,
+    metrics,
+    tracer,
+    check_folder: Callable[..., Any],
+  ) -> None:
     """
     Args:
       stats: report.WorkerStats, in which the others count.
@@ -26,11 +39,11 @@ class TelemetryHook(tf.train.SessionRunHook):
     self._check_folder = check_folder
     self._is_checked = self._has_run = False
 
-  def begin(self):
+  def begin(self) -> None:
     self._progress.begin()
     self._nonfinite.build()
 
-  def after_create_session(self, session, coord):
+  def after_create_session(self, session: tf.Session, coord) -> None:
     self._progress.begin_session()
     if not self._is_checked:
       self._is_checked = True
@@ -39,7 +52,7 @@ class TelemetryHook(tf.train.SessionRunHook):
   def before_run(self, run_context):
     return self._tracer.choose_args() if self._tracer else None
 
-  def after_run(self, run_context, run_values):
+  def after_run(self, run_context, run_values) -> None:
     is_shown = self._progress.count_run(run_context.session)
     self._nonfinite.look_if_due(run_context.session)
     if not self._has_run and self._progress.final_step is not None:
@@ -50,7 +63,7 @@ class TelemetryHook(tf.train.SessionRunHook):
     if self._tracer:
       self._tracer.write(run_values)
 
-  def end(self, session):
+  def end(self, session: tf.Session) -> None:
     self._progress.end()
     self._nonfinite.look(session)
     self._stats.has_ended = True

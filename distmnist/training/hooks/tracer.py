@@ -1,5 +1,7 @@
 """Chrome timelines of chosen steps."""
 
+from __future__ import annotations
+
 import json
 import logging
 import os
@@ -21,7 +23,7 @@ _TRACE_STEPS = flags.DEFINE_list(
 )
 
 
-def steps_from_flags(logdir):
+def steps_from_flags(logdir: str | None) -> list[int]:
   """Returns --trace_steps as a list of int.
 
   Args:
@@ -46,7 +48,7 @@ class Tracer:
   times are by the clock of ps 0, which is read after the step; see clocks.py.
   """
 
-  def __init__(self, local_steps, steps, folder, task):
+  def __init__(self, local_steps: list[int], steps, folder: str, task) -> None:
     """
     Args:
       local_steps: list of int, which steps of this worker, from 1.
@@ -70,7 +72,7 @@ class Tracer:
       [], options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
     )
 
-  def write(self, run_values):
+  def write(self, run_values) -> None:
     """Writes the timeline of a run that was traced."""
     self._num_steps += len(self._steps.done)
     if not self._is_traced:
@@ -93,7 +95,7 @@ class Tracer:
       return
     _log.info(f'local step {self._num_steps}: trace in {path}')
 
-  def end(self):
+  def end(self) -> None:
     """Says which of the steps this worker has not made."""
     if missed := [n for n in self._wanted if n > self._num_steps]:
       steps = ', '.join(map(str, missed))

@@ -1,6 +1,10 @@
 """When the chief evaluates, cuts the rate, and ends the training early."""
 
+from __future__ import annotations
+
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -31,17 +35,17 @@ class Validation:
   def __init__(
     self,
     steps,
-    evaluate,
-    every_steps,
-    patience,
+    evaluate: Callable[..., Any],
+    every_steps: int,
+    patience: int,
     best,
-    summary_dir,
-    end_run,
-    save=lambda session: None,
-    history=None,
-    metrics=None,
+    summary_dir: str | None,
+    end_run: Callable[..., Any],
+    save: Callable[..., Any] = lambda session: None,
+    history: history_lib.History | None = None,
+    metrics: own_metrics.OwnMetrics | None = None,
     plateau=None,
-  ):
+  ) -> None:
     """
     Args:
       steps: fused_steps.Steps, with the `global_step` after each.
@@ -78,7 +82,7 @@ class Validation:
     self._is_new_center = False
     self.best, self.last, self.stop_step = best, None, None
 
-  def begin(self):
+  def begin(self) -> None:
     self._global_step = tf.train.get_global_step()
     self._writer = None
     if self._summary_dir:
@@ -87,12 +91,12 @@ class Validation:
       self._cut = self._plateau.build_cut()
       self._is_untold = self._plateau.build_is_untold()
 
-  def on_new_center(self, session):
+  def on_new_center(self, session: tf.Session) -> None:
     self._is_new_center = True
     if self._is_over:
       self._end_run(None)  # No other worker has seen this center yet.
 
-  def after_create_session(self, session, coord):
+  def after_create_session(self, session: tf.Session, coord) -> None:
     # A live center may have workers in a step, who wait for one of ours.
     self._has_stopped = self._is_new_center and self._is_over
     self._is_new_center = False
@@ -111,10 +115,10 @@ class Validation:
       coord.request_stop()
 
   @property
-  def _is_over(self):
+  def _is_over(self) -> bool:
     return bool(self._patience and self.best.num_worse >= self._patience)
 
-  def after_run(self, run_context, run_values):
+  def after_run(self, run_context, run_values) -> None:
     step = self._steps.last['global_step']
     if step >= self._next_step:
       self._next_step = self._find_next_step(step)
@@ -131,10 +135,10 @@ class Validation:
     elif self._plateau and not self._has_stopped:
       self._cut_if_due(run_context.session, step)
 
-  def _find_next_step(self, step):
+  def _find_next_step(self, step: int) -> int:
     return step + self._every_steps - step % self._every_steps
 
-  def _cut_if_due(self, session, step):
+  def _cut_if_due(self, session: tf.Session, step: int) -> None:
     """Makes a cut that follows from evaluations up to `step`, one at a time.
 
     Those beyond it, from before the training was set back, are made again.
@@ -153,11 +157,11 @@ class Validation:
       f'{reason}'
     )
 
-  def _say_why(self, step):
+  def _say_why(self, step: int) -> None:
     self.stop_step = step
     _log.info(f'early stopping at step {step}: {self._describe_worse()}')
 
-  def _describe_worse(self):
+  def _describe_worse(self) -> str:
     than = 'none of which gave a number'
     if self.best.step is not None:
       value = format_metric(self.best.value)
@@ -165,7 +169,7 @@ class Validation:
     many = 's' if self.best.num_worse > 1 else ''
     return f'{self.best.num_worse} evaluation{many} {than}'
 
-  def _evaluate(self, session):
+  def _evaluate(self, session: tf.Session) -> None:
     self._history.write('validating')
     values, metrics = self._evaluate_now(session)
     value, found = metrics[self.best.metric], format_metrics(metrics)

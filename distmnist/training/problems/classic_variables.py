@@ -6,6 +6,8 @@ had, so a variable made by either lies on a ps, in shards, with the same first
 value whatever the number of ps.
 """
 
+from __future__ import annotations
+
 import collections
 import contextlib
 from collections.abc import Callable, Iterator
@@ -46,7 +48,7 @@ def shared(make_error: Callable[[str], Exception]) -> Iterator[None]:
 class _Maker:
   """Makes the variables of one call of a model, and keeps count of names."""
 
-  def __init__(self, make_error: Callable[[str], Exception]):
+  def __init__(self, make_error: Callable[[str], Exception]) -> None:
     self.scope: tf.VariableScope = None
     self._make_error = make_error
     self._root = tf.get_default_graph().get_name_scope()

@@ -1,10 +1,13 @@
 """Keras's message for an error in a layer, as one line that names the layer."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import re
 import sys
 import warnings
+from collections.abc import Iterator
 
 _CALL = re.compile(r'Exception encountered when calling ([\w.]+\(\))\.')
 # How Keras and TensorFlow refuse a variable made while a layer runs.
@@ -27,7 +30,7 @@ MAKES_VARIABLE = (
 )
 
 
-def shorten(text):
+def shorten(text: str) -> str:
   """Returns what happened in the innermost layer, such as 'Dense.call(): ...'.
 
   Args:
@@ -71,7 +74,7 @@ def refuse_variable(make, **kwargs):
 
 
 @contextlib.contextmanager
-def refusing_assignment(variables):
+def refusing_assignment(variables) -> Iterator[None]:
   """Makes an assignment to a weight, while a layer is called, a ValueError.
 
   Args:
@@ -79,7 +82,7 @@ def refusing_assignment(variables):
       a layer assigns to one would be lost: `stateless_call` does not return it.
   """
 
-  def refuse(path, *args, **kwargs):
+  def refuse(path: str, *args, **kwargs):
     del args, kwargs
     raise ValueError(
       f'{path}: the layer assigns to a weight that is trained, which only the '
@@ -100,7 +103,7 @@ def refusing_assignment(variables):
 
 
 @contextlib.contextmanager
-def quiet():
+def quiet() -> Iterator[None]:
   """Suppresses the warnings that Keras gives before it raises an error."""
   with warnings.catch_warnings():
     warnings.filterwarnings('ignore', '.*looks like it has unbuilt state')

@@ -1,5 +1,7 @@
 """A loss in the words of Keras: the mean over a batch that `model.fit` has."""
 
+from __future__ import annotations
+
 import inspect
 import math
 import warnings
@@ -67,7 +69,9 @@ def compute(
   return mean, tf.stop_gradient(tf.reduce_mean(math.prod(counted)))
 
 
-def pair(y, outputs):
+def pair(
+  y: tf.Tensor, outputs: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor] | None:
   """Returns (y, outputs), tensors: y as [n, 1] if the outputs are, or as [n].
 
   Otherwise a loss would compare each label with the output of every example.
@@ -87,7 +91,9 @@ def pair(y, outputs):
   return y, outputs
 
 
-def choose(y, outputs, binary, sparse, categorical):
+def choose(
+  y: tf.Tensor, outputs: tf.Tensor, binary: str, sparse: str, categorical: str
+) -> str:
   """Returns which of three Keras means by 'accuracy' for these shapes."""
   if outputs.shape[-1] == 1 or outputs.shape.ndims == 1:
     return binary
@@ -96,7 +102,7 @@ def choose(y, outputs, binary, sparse, categorical):
   return sparse
 
 
-def _take_only(nest, what):
+def _take_only(nest, what: str):
   leaves = tf.nest.flatten(nest)
   if len(leaves) != 1:
     raise ValueError(
@@ -107,7 +113,7 @@ def _take_only(nest, what):
   return leaves[0]
 
 
-def _fix_rank(loss, ndims):
+def _fix_rank(loss, ndims: int):
   """Returns the loss with values of this rank, of the same mean.
 
   So Keras multiplies them by weights [n, 1, ...] of that rank, each example by
@@ -115,7 +121,7 @@ def _fix_rank(loss, ndims):
   """
   compute_values = loss.call
 
-  def call(y, outputs):
+  def call(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     values = tf.convert_to_tensor(compute_values(y, outputs))
     found = values.shape.ndims
     if found > ndims:
@@ -136,7 +142,7 @@ def _keep_values(loss):
   """
   compute_values, kept = loss.call, []
 
-  def call(y, outputs):
+  def call(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor | None:
     kept.append(compute_values(y, outputs))
     return kept[-1]
 
@@ -152,7 +158,7 @@ def _copy(loss):
   return found
 
 
-def _make(given, y, outputs):
+def _make(given, y: tf.Tensor, outputs: tf.Tensor):
   """Returns callable(y, outputs) -> float scalar."""
   from keras import losses  # noqa: PLC0415  Only for Keras models.
 

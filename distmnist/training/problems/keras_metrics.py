@@ -1,5 +1,7 @@
 """Metrics of Keras in a graph, whose variables are sums over the batches."""
 
+from __future__ import annotations
+
 import contextlib
 import inspect
 
@@ -11,7 +13,7 @@ from distmnist.data import metric_total
 from distmnist.training.problems import keras_losses
 
 
-def make(given, y, outputs):
+def make(given, y: tf.Tensor, outputs: tf.Tensor):
   """Returns (name, keras.metrics.Metric) for a name, object or function.
 
   To be called eagerly.
@@ -43,7 +45,7 @@ def make(given, y, outputs):
   return given if isinstance(given, str) else metric.name, metric
 
 
-def _check_adds_up(metric, y, outputs):
+def _check_adds_up(metric, y: tf.Tensor, outputs: tf.Tensor) -> None:
   """Raises ValueError if what a batch adds depends on those before it.
 
   It is tried on one example, labels of 0 and outputs of 1.
@@ -67,7 +69,9 @@ def _check_adds_up(metric, y, outputs):
       )
 
 
-def count(metric, y, outputs, weights=None):
+def count(
+  metric, y: tf.Tensor, outputs: tf.Tensor, weights=None
+) -> metric_total.Total:
   """Returns the metric_total.Total of a batch.
 
   Args:
@@ -91,7 +95,7 @@ def count(metric, y, outputs, weights=None):
   )
 
 
-def finish(metric, sums):
+def finish(metric, sums) -> float:
   """Returns a metric over all batches, a float.
 
   Args:

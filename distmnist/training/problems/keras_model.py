@@ -13,6 +13,8 @@ is read again gets the same dropout. With one worker they are the seeds that
 `model.fit` has in that step.
 """
 
+from __future__ import annotations
+
 import functools
 import inspect
 import os
@@ -48,7 +50,7 @@ class KerasModel:
       are not wanted as such; known once the model is built.
   """
 
-  def __init__(self, model):
+  def __init__(self, model) -> None:
     """
     Args:
       model: keras.Model, made eagerly.
@@ -59,12 +61,12 @@ class KerasModel:
     self._tables = {}
     self.large_variables = []
 
-  def name_trained(self):
+  def name_trained(self) -> list[str]:
     """Returns the names of the trained weights, a list, of a built model."""
     # Those of the others come after them.
     return names_lib.of_weights(v.path for v in self._model.trainable_variables)
 
-  def build(self, x, is_training):
+  def build(self, x: tf.Tensor, is_training: bool) -> tf.Tensor:
     """Returns the outputs for x, nests of tensors [n, ...].
 
     In training, the regularizers' losses are in REGULARIZATION_LOSSES.
@@ -108,7 +110,7 @@ class KerasModel:
         tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, loss)
     return outputs
 
-  def save(self, values, path):
+  def save(self, values, path) -> None:
     """Writes the model as a Keras file, whole or not at all.
 
     Args:
@@ -132,7 +134,7 @@ class KerasModel:
     files.sync(unfinished)
     os.replace(unfinished, path)
 
-  def _build_layers(self, x):
+  def _build_layers(self, x: tf.Tensor) -> None:
     """Makes the layers create their variables, and names the variables."""
     import keras  # noqa: PLC0415  Only for Keras models.
 
@@ -171,12 +173,12 @@ class KerasModel:
     model, weights = self._model, {id(v) for v in self._model.weights}
     return [v for v in model.non_trainable_variables if id(v) in weights]
 
-  def _make_mode(self, is_training):
+  def _make_mode(self, is_training: bool) -> dict[str, bool]:
     """Returns the argument `training` (dict) if the model's `call` takes it."""
     known = inspect.signature(self._model.call).parameters
     return {'training': is_training} if 'training' in known else {}
 
-  def _get_variable(self, weight):
+  def _get_variable(self, weight: _Weight) -> tf.Variable:
     """Returns the graph's variable for a weight, with its initial value."""
     variable = weight.variable
     with tf.variable_scope(tf.get_variable_scope()) as scope:
@@ -193,7 +195,7 @@ class KerasModel:
         trainable=weight.is_trained,
       )
 
-  def _make_seed(self, variable, batch_size):
+  def _make_seed(self, variable, batch_size: int) -> tf.Tensor:
     """Returns the value of a seed of the model in a step, [2].
 
     Args:
@@ -208,7 +210,9 @@ class KerasModel:
     return tf.stack([tf.constant(first[0]), first[1] + moved])
 
 
-def _count_draws(model, state, x, mode):
+def _count_draws(
+  model, state, x: tf.Tensor, mode: dict[str, bool]
+) -> dict[int, int]:
   """Returns {id: int}: by how much a step moves each seed of a model.
 
   Args:

@@ -8,7 +8,11 @@ name ('mse'), an object from keras.losses or keras.metrics, or a function of
 in `metrics`, as in Keras.
 """
 
+from __future__ import annotations
+
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -26,7 +30,7 @@ from distmnist.training.problems import (
 _adapted = {}  # {module: its KerasModule}. A process makes a model once.
 
 
-def adapt(named, module, seed):
+def adapt(named: str, module, seed: int) -> KerasModule | None:
   """Returns the KerasModule of a module; its model is made at the first call.
 
   Must not be called while a graph is being built.
@@ -71,7 +75,7 @@ class KerasModule:
   All other attributes are the module's own.
   """
 
-  def __init__(self, module, model):
+  def __init__(self, module, model) -> None:
     """
     Args:
       module: the user's.
@@ -82,11 +86,11 @@ class KerasModule:
     self._compiled = tf_internals.get_compile_arguments(model)
     self._metrics = None
 
-  def __getattr__(self, name):
+  def __getattr__(self, name: str):
     return getattr(self._module, name)
 
   @property
-  def groups(self):
+  def groups(self) -> Callable[..., Any] | None:
     """What the module has, or a function of no arguments in its place.
 
     That of fit knows the variables by their places; see fitted.find_groups.
@@ -95,7 +99,7 @@ class KerasModule:
       return lambda: self._module.find_groups(self._model.name_trained())
     return getattr(self._module, 'groups', None)
 
-  def build(self, x, is_training):
+  def build(self, x: tf.Tensor, is_training: bool) -> tf.Tensor:
     return self._model.build(x, is_training)
 
   @property
@@ -103,10 +107,10 @@ class KerasModule:
     """list of str, see keras_model.KerasModel."""
     return self._model.large_variables
 
-  def save(self, values, path):
+  def save(self, values, path) -> None:
     self._model.save(values, path)
 
-  def has_own_loss(self, y, outputs):
+  def has_own_loss(self, y: tf.Tensor, outputs: tf.Tensor) -> bool:
     """Whether the file itself computes the loss, from y and outputs as given.
 
     Such a function knows of no weights.
@@ -116,7 +120,9 @@ class KerasModule:
       self._is_own(given) or _takes_nests(given, y, outputs)
     )
 
-  def loss(self, y, outputs, weights=None):
+  def loss(
+    self, y: tf.Tensor, outputs: tf.Tensor, weights=None
+  ) -> tuple[tf.Tensor, None]:
     """Returns what keras_losses.compute or the file's own function gives.
 
     Args:
@@ -140,12 +146,12 @@ class KerasModule:
       )
     return keras_losses.compute(given, y, outputs, loss_weight, weights)
 
-  def _is_own(self, given):
+  def _is_own(self, given) -> bool:
     """Whether it is a function that the user's file defines."""
     name = self._module.__name__
     return inspect.isfunction(given) and given.__module__ == name
 
-  def metrics(self, y, outputs, weights=None):
+  def metrics(self, y: tf.Tensor, outputs: tf.Tensor, weights=None):
     """Returns {name: [n] or metric_total.Total}.
 
     Args:
@@ -174,7 +180,7 @@ class KerasModule:
       for name, (metric, is_weighted) in self._metrics.items()
     }
 
-  def _find_metrics(self):
+  def _find_metrics(self) -> list[tuple[str, bool]]:
     """Returns the list of (what is to be measured, whether weights count).
 
     Raises:
@@ -209,7 +215,7 @@ class KerasModule:
     return values
 
 
-def _takes_nests(given, y, outputs):
+def _takes_nests(given, y: tf.Tensor, outputs: tf.Tensor) -> bool:
   """Whether it is a function, not of Keras, for several outputs or labels.
 
   Of one output it may be written for Keras, which makes the shapes fit.
@@ -219,7 +225,9 @@ def _takes_nests(given, y, outputs):
   return any(len(tf.nest.flatten(nest)) > 1 for nest in (y, outputs))
 
 
-def _list(given):
+def _list(
+  given: dict[str, list[str]] | list[list[str] | str] | None,
+) -> list[str]:
   """Returns Keras's `metrics` as a list: one needs none, and None is empty.
 
   Those of a model's only output may be in a dict, or in a list of lists.

@@ -6,8 +6,12 @@ same rows come from a table (tables/sparse_table.py), with no change to
 the model.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -34,7 +38,7 @@ _SPARSE_TABLES = flags.DEFINE_enum(
 _LARGE = 1_000_000
 
 
-def settle(conflict):
+def settle(conflict: str) -> None:
   """Makes --sparse_tables=auto mean none if other flags rule out tables.
 
   Args:
@@ -44,12 +48,12 @@ def settle(conflict):
     FLAGS.sparse_tables = 'none'
 
 
-def are_wanted():
+def are_wanted() -> bool:
   """Whether --sparse_tables is not none."""
   return _SPARSE_TABLES.value != 'none'
 
 
-def find(model, x, **mode):
+def find(model, x: tf.Tensor, **mode):
   """Returns {id of a weight: its layer} for the weights that can be tables.
 
   Those of less than a million numbers are left out unless --sparse_tables=all.
@@ -67,7 +71,7 @@ def find(model, x, **mode):
   return _leave_out_others(layers, model, x, mode) if layers else {}
 
 
-def _can_be_table(layer):
+def _can_be_table(layer) -> bool:
   import keras  # noqa: PLC0415  Only for Keras models.
 
   kind = keras.layers.Embedding
@@ -114,7 +118,7 @@ def _leave_out_others(layers, model, x, mode):
 
 
 @contextlib.contextmanager
-def looking_up(layers, look_up):
+def looking_up(layers, look_up: Callable[..., Any]) -> Iterator[None]:
   """Makes layers return look_up(layer, ids) instead of their own rows.
 
   Args:

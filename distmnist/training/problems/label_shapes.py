@@ -6,6 +6,8 @@ net the mean of the labels. Keras's own losses make the shapes equal; a
 function of the user's does not.
 """
 
+from __future__ import annotations
+
 import os
 
 import tensorflow.compat.v1 as tf
@@ -13,7 +15,13 @@ import tensorflow.compat.v1 as tf
 from distmnist.training.problems import problem_errors
 
 
-def check(problem, y, outputs, batch_size, built):
+def check(
+  problem,
+  y: dict[str, tf.Tensor] | tf.Tensor,
+  outputs: tf.Tensor,
+  batch_size: int,
+  built: int,
+) -> None:
   """Checks the ops that loss() and metrics() have added to the default graph.
 
   Args:
@@ -43,7 +51,9 @@ def check(problem, y, outputs, batch_size, built):
         known.update(each.ref() for each in op.outputs)
 
 
-def _explain(problem, op, label, output):
+def _explain(
+  problem, op: tf.Operation, label: tf.Tensor, output: tf.Tensor
+) -> str:
   path = os.path.realpath(problem.module.__file__)
   place = problem_errors.locate(op, path) or 'in loss() or metrics()'
   shapes = {1: '[n]', 2: '[n, 1]'}
@@ -54,12 +64,12 @@ def _explain(problem, op, label, output):
   )
 
 
-def _refs(nest):
+def _refs(nest: dict[str, tf.Tensor] | tf.Tensor):
   leaves = tf.nest.flatten(nest, expand_composites=True)
   return {leaf.ref() for leaf in leaves if tf.is_tensor(leaf)}
 
 
-def _get_shapes(tensors):
+def _get_shapes(tensors: list[tf.Tensor]):
   """Returns the shapes, lists of int; None for one that is not known."""
   return [
     x.shape.as_list() if x.shape.ndims is not None else None for x in tensors

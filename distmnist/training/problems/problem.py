@@ -44,9 +44,12 @@ eagerly; the others build the graph. distmnist's own problem is
 problems/images.py.
 """
 
+from __future__ import annotations
+
 import contextlib
 import re
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -79,7 +82,7 @@ flags.register_validator(
 )
 
 
-def from_flags(seed=0):
+def from_flags(seed: int = 0) -> Problem | None:
   """Returns the Problem that --problem names, by default the images.
 
   Args:
@@ -109,7 +112,7 @@ def from_flags(seed=0):
 
 
 @contextlib.contextmanager
-def open_graph(device=None):
+def open_graph(device=None) -> Iterator[tf.Graph]:
   """Opens a graph for a problem's functions, apart from a training's.
 
   It begins with the global step, as that of a training does
@@ -156,7 +159,7 @@ class Problem:
     groups: tuple of groups.Group, how some of its variables are moved.
   """
 
-  def __init__(self, module, named='', best=None):
+  def __init__(self, module, named: str = '', best=None) -> None:
     """
     Args:
       module: the module.
@@ -186,42 +189,46 @@ class Problem:
     self.metric = self.judged_by[1:]
     self.sign = 1 if self.judged_by[0] == '+' else -1
 
-  def describe(self):
+  def describe(self) -> str:
     """Returns what is learned and by which model, a str."""
     return self._named or self.module.describe()
 
-  def flags_of_meaning(self):
+  def flags_of_meaning(self) -> list[str]:
     """Returns the names of the flags that a resumed run must keep."""
     if not self.is_custom:
       return self.module.flags_of_meaning()
     own = flags.FLAGS.flags_by_module_dict().get(self.module.__name__, [])
     return ['problem', *(flag.name for flag in own)]
 
-  def check_flags(self):
+  def check_flags(self) -> None:
     """Checks what can be checked without data; raises cli.UsageError."""
     if not self.is_custom:
       self.module.check_flags()
 
-  def prepare(self):
+  def prepare(self) -> None:
     """Makes sure that the data exist; may download them."""
     self.call_optional('prepare')
 
-  def load(self, name):
+  def load(self, name: str):
     """Returns what the module's `load` returns for the split `name`."""
     return self.call('load', name)
 
-  def preprocess(self, x, y, is_training):
+  def preprocess(self, x, y, is_training: bool):
     """Returns (x, y) as the model takes them; nests of tensors [n, ...]."""
     return self.call_optional('preprocess', x, y, is_training, default=(x, y))
 
-  def build(self, x, is_training):
+  def build(
+    self, x, is_training: bool
+  ) -> dict[str, tf.Tensor | tuple[tf.Tensor, tf.Tensor]] | tf.Tensor | None:
     """Returns the outputs of the model, a nest of tensors."""
     if not self.is_custom or self.has_keras_model:
       return self.call('build', x, is_training)
     with classic_variables.shared(self.error):
       return self.call('build', x, is_training)
 
-  def loss(self, y, outputs, weights=None) -> BatchLoss:
+  def loss(
+    self, y: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor | None = None
+  ) -> BatchLoss:
     """Returns the loss of a batch.
 
     Args:
@@ -250,7 +257,9 @@ class Problem:
       found *= weights
     return BatchLoss(tf.reduce_mean(found), found)
 
-  def metrics(self, y, outputs, weights=None):
+  def metrics(
+    self, y: tf.Tensor, outputs: tf.Tensor, weights=None
+  ) -> dict[str, metric_total.Total | tf.Tensor] | None:
     """Returns {name: float32 [n] or metric_total.Total}.
 
     Args:
@@ -272,7 +281,9 @@ class Problem:
       name: metric_total.check(self.error, name, x) for name, x in found.items()
     }
 
-  def learning_rate(self, step, epoch):
+  def learning_rate(
+    self, step: tf.Tensor, epoch: tf.Tensor
+  ) -> tf.Tensor | None:
     """Returns the problem's own learning rate, or None if it has none.
 
     Args:
@@ -304,7 +315,7 @@ class Problem:
       )
     return tf.cast(found, tf.float32)
 
-  def finish(self, means):
+  def finish(self, means: dict[str, float]) -> dict[str, float] | None:
     """Returns {name: float} from {name: mean}, with what is computed from them.
 
     If a metric is a Total, its entry is a list of sums instead of a mean. What
@@ -322,7 +333,7 @@ class Problem:
         'name -> number'
       ) from error
 
-  def check_best(self, metrics):
+  def check_best(self, metrics: dict[str, float] | list[str]):
     """Raises cli.UsageError unless what judges is among names of metrics."""
     if self.metric in metrics:
       return
@@ -333,7 +344,7 @@ class Problem:
       )
     raise self.error(f'best names the metric {self.metric!r}: {expected}')
 
-  def save_model(self, values, path):
+  def save_model(self, values, path) -> None:
     """Writes the model, which must be a Keras model, as a Keras file.
 
     Args:
@@ -342,27 +353,29 @@ class Problem:
     """
     self.module.save(values, path)
 
-  def read_source(self):
+  def read_source(self) -> bytes:
     """Returns the bytes of the module's file."""
     return problem_module.read_source(self.module)
 
-  def call_optional(self, name, *args, default=None):
+  def call_optional(self, name: str, *args, default=None):
     """Returns a function's result, or `default` if the module lacks it."""
     if not hasattr(self.module, name):
       return default
     return self.call(name, *args)
 
-  def call(self, name, *args):
+  def call(self, name: str, *args):
     if self.is_custom:
       return user_calls.call(self._named, self.module, name, *args)
     return getattr(self.module, name)(*args)
 
-  def error(self, text):
+  def error(self, text: str) -> cli.UsageError:
     """Returns a cli.UsageError that names the problem."""
     return cli.UsageError(f'--problem={self._named}: {text}')
 
 
-def _check_loss(error, found):
+def _check_loss(
+  error: Callable[..., Any], found: str | tf.Tensor | None
+) -> tf.Tensor | None:
   """Returns loss()'s result as float32; raises error(str) if it is wrong."""
   if found is None:
     raise error('loss() gave None: does it end with a return?')
@@ -380,7 +393,11 @@ def _check_loss(error, found):
   return tf.cast(found, tf.float32)
 
 
-def _divide(error, found, of_examples):
+def _divide(
+  error: Callable[..., Any],
+  found: tuple[tf.Tensor, ...],
+  of_examples: tf.Tensor | None,
+) -> BatchLoss:
   """Returns the BatchLoss of a loss() that gives weights of its own.
 
   Args:
@@ -409,7 +426,12 @@ def _divide(error, found, of_examples):
   return BatchLoss(mean, None, tf.stop_gradient(tf.reduce_mean(weights)))
 
 
-def build_sums(problem, y, outputs, weights=None):
+def build_sums(
+  problem: Problem,
+  y: dict[str, tf.Tensor] | tf.Tensor,
+  outputs: tf.Tensor,
+  weights=None,
+) -> dict[str, metric_total.Mean]:
   """Returns {name: metric_total.Mean}, the metrics of these examples.
 
   For a metric_total.Total it is the list of its states. The loss is added

@@ -1,5 +1,10 @@
 """Whether the functions of a user's problem fit each other and its data."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -28,7 +33,9 @@ _RATE_FLAGS = (
 )
 
 
-def check_graph(problem, split, batch_size, strategy=None):
+def check_graph(
+  problem: problem_lib.Problem, split, batch_size: int, strategy=None
+) -> None:
   """Builds a training step's graph, so that mistakes show at once.
 
   Args:
@@ -76,7 +83,9 @@ def check_graph(problem, split, batch_size, strategy=None):
       )
 
 
-def _build_batch(problem, split, batch_size, is_training):
+def _build_batch(
+  problem: problem_lib.Problem, split, batch_size: int | None, is_training: bool
+):
   """Returns a batch (split.Split) that is fed, as the model takes it."""
   batch = split.pack(
     [
@@ -93,7 +102,7 @@ def _build_batch(problem, split, batch_size, is_training):
   return batch
 
 
-def _find_variables():
+def _find_variables() -> list[tf.Variable]:
   """Returns the variables that the problem has made in the default graph."""
   global_step = tf.train.get_global_step()
   return [v for v in tf.global_variables() if v is not global_step]
@@ -104,7 +113,7 @@ def _find_shapes():
   return {v.op.name: v.shape.as_list() for v in _find_variables()}
 
 
-def _check_evaluation(problem, split, trained):
+def _check_evaluation(problem: problem_lib.Problem, split, trained) -> None:
   """Checks that an evaluation finds its variables among the trained ones.
 
   Args:
@@ -124,7 +133,9 @@ def _check_evaluation(problem, split, trained):
         )
 
 
-def check_rate(problem, last_step, epochs_per_update):
+def check_rate(
+  problem: problem_lib.Problem, last_step: int, epochs_per_update: float
+) -> None:
   """Tries a problem's own learning rate at steps of the training.
 
   Args:
@@ -157,7 +168,9 @@ def check_rate(problem, last_step, epochs_per_update):
         _check_number(problem, t, lambda feed=feed: session.run(rate, feed))
 
 
-def _check_number(problem, step, compute):
+def _check_number(
+  problem: problem_lib.Problem, step: int, compute: Callable[..., Any]
+) -> None:
   try:
     found = compute()
   except tf.errors.OpError as error:
@@ -172,7 +185,7 @@ def _check_number(problem, step, compute):
     )
 
 
-def _check_best(problem, names):
+def _check_best(problem: problem_lib.Problem, names: set[str]) -> None:
   try:
     known = problem.finish(dict.fromkeys(names, 0.5))
   except cli.UsageError:
@@ -180,7 +193,7 @@ def _check_best(problem, names):
   problem.check_best(known)
 
 
-def _check_any_is_trained(problem):
+def _check_any_is_trained(problem: problem_lib.Problem) -> None:
   if not tf.trainable_variables():
     raise problem.error(
       'the model has no trainable weight'

@@ -1,6 +1,10 @@
 """The examples of a problem, checked because a user's may be wrong."""
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -22,7 +26,9 @@ _FED_DIR = flags.DEFINE_string(
 )
 
 
-def load_training_splits(problem):
+def load_training_splits(
+  problem,
+) -> tuple[split_lib.Split | streamed.Streamed, split_lib.Split] | None:
   """Returns (train, validation), split.Splits; validation may be empty.
 
   Args:
@@ -37,7 +43,7 @@ def load_training_splits(problem):
   return train, validation
 
 
-def load_train_split(problem):
+def load_train_split(problem) -> split_lib.Split | streamed.Streamed | None:
   """Returns the split.Split to train on.
 
   Raises:
@@ -49,7 +55,11 @@ def load_train_split(problem):
   return train
 
 
-def load_judges(problem, train, validation):
+def load_judges(
+  problem,
+  train: split_lib.Split | streamed.Streamed,
+  validation: split_lib.Split,
+) -> dict[str, split_lib.Split] | None:
   """Returns {name: split.Split}, what a training is judged on at its end.
 
   That is the test and the validation data; the training data if there are
@@ -71,7 +81,7 @@ def load_judges(problem, train, validation):
   return found or {'train': _check_judges(problem, train)}
 
 
-def load_judge(problem):
+def load_judge(problem) -> tuple[str, split_lib.Split] | None:
   """Returns (name, split.Split), the first of what `load_judges` gives."""
   for name in 'test', 'validation':
     if (found := load_split(problem, name)) is not None:
@@ -79,7 +89,9 @@ def load_judge(problem):
   return 'train', _check_judges(problem, load_train_split(problem))
 
 
-def load_split(problem, name):
+def load_split(
+  problem, name: str
+) -> split_lib.Split | streamed.Streamed | None:
   """Returns the examples of 'test' or 'validation', or None if there are none.
 
   Raises:
@@ -96,7 +108,9 @@ def load_split(problem, name):
   return None
 
 
-def _check_judges(problem, train):
+def _check_judges(
+  problem, train: split_lib.Split | streamed.Streamed
+) -> split_lib.Split | None:
   # The largest split: nobody asked to read all of it once more.
   if isinstance(train, streamed.Streamed):
     raise problem.error(
@@ -106,7 +120,7 @@ def _check_judges(problem, train):
   return train
 
 
-def load(problem, name):
+def load(problem, name: str) -> split_lib.Split | streamed.Streamed | None:
   """Returns the examples of the split `name`, or None if there are none.
 
   Returns:
@@ -153,18 +167,22 @@ def _make_reader(problem):
   return dataset.Reader(num_examples, stream)
 
 
-def _read(problem, name, make_reader):
+def _read(
+  problem, name: str, make_reader: Callable[..., Any]
+) -> streamed.Streamed:
   """Returns the streamed.Streamed of a reader; errors name function `name`."""
   with _reporting(problem, name):
     return streamed.Streamed(make_reader(problem))
 
 
-def _reporting(problem, name):
+def _reporting(problem, name: str):
   """See user_calls.reporting."""
   return user_calls.reporting(problem.describe(), problem.module, name)
 
 
-def make_batch(problem, num_examples):
+def make_batch(
+  problem, num_examples: int
+) -> split_lib.Split | tuple[tf.Tensor, tf.Tensor]:
   """Returns the batch that `preprocess` makes of tensors of zeros.
 
   Reads no file for images; loads the training data of a user's problem.
@@ -185,7 +203,9 @@ def make_batch(problem, num_examples):
   return zeros.preprocess(problem.preprocess, is_training=True)
 
 
-def _check_alike(problem, train, other, name):
+def _check_alike(
+  problem, train: split_lib.Split, other: split_lib.Split, name: str
+) -> None:
   # One may have weights, and the other none.
   specs = [each.spec._replace(w=()) for each in (train, other)]
   try:

@@ -1,8 +1,11 @@
 """Finds the line that made an op of a user's problem that fails in a step."""
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 import os
+from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 
@@ -18,7 +21,7 @@ _CALL = os.path.realpath(user_calls.__file__), user_calls.call.__name__
 
 
 @contextlib.contextmanager
-def explained():
+def explained() -> Iterator[None]:
   """Turns an error of a reader, or of an op of the user's file, into one line.
 
   Raises:
@@ -53,12 +56,12 @@ def explained():
     ) from error
 
 
-def _is_check(op):
+def _is_check(op: tf.Operation) -> bool:
   """Whether an op is one of ours, whose message says what is wrong."""
   return op is not None and op.name.split('/')[-1] == embeddings.CHECK
 
 
-def locate(op, path):
+def locate(op, path: str) -> str:
   """Returns where an op of the problem was made, or None if it is not its op.
 
   Args:

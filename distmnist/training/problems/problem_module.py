@@ -1,5 +1,7 @@
 """Finds and imports the module that --problem names."""
 
+from __future__ import annotations
+
 import importlib
 import importlib.util
 import os
@@ -60,7 +62,7 @@ def load():
   return named, _loaded.get(named)
 
 
-def _import(named):
+def _import(named: str):
   """Returns the module; raises cli.UsageError."""
   try:
     with runtime.eagerly():
@@ -94,12 +96,12 @@ def _import(named):
   return module
 
 
-def read_source(module):
+def read_source(module) -> bytes:
   """Returns the bytes of a problem's file."""
   return module.__loader__.get_data(module.__file__)
 
 
-def _import_file(named):
+def _import_file(named: str):
   path = os.path.expanduser(named)
   source = sent_file.find(named)
   if source is None:
@@ -130,7 +132,7 @@ def _import_file(named):
   return module
 
 
-def _find_root(path):
+def _find_root(path: str) -> tuple[str, str]:
   """Returns (folder of the outermost package, dotted name in it) of a file.
 
   Without an __init__.py beside it, these are its own folder and name.
@@ -142,7 +144,7 @@ def _find_root(path):
   return root, name
 
 
-def _check_is_alone(named, module):
+def _check_is_alone(named: str, module) -> None:
   """Checks that no file in this folder has the module's name as well."""
   path = getattr(module, '__file__', None) or 'a folder of modules'
   beside = os.path.realpath(f'{named.replace(".", os.sep)}.py')
@@ -154,7 +156,7 @@ def _check_is_alone(named, module):
     )
 
 
-def shorten(value):
+def shorten(value) -> str:
   """Describes a value for an error message, in at most 60 characters or so."""
   if isinstance(value, np.ndarray):
     return f'an array of shape {list(value.shape)}'

@@ -1,5 +1,7 @@
 """The source of a user's problem, as the log directory of a run keeps it."""
 
+from __future__ import annotations
+
 import os
 
 from distmnist.common import cli, command_line, files, layout
@@ -9,7 +11,7 @@ from distmnist.storage import paths
 _FILE, _EARLIER_FILE = run_flags.PROBLEM_FILE, 'problem_before.py'
 
 
-def keep(problem, logdir):
+def keep(problem, logdir: str) -> None:
   """Writes the source into the log directory, and keeps one that it replaces.
 
   The images, and a script with a loop of its own (None), have none.
@@ -22,17 +24,19 @@ def keep(problem, logdir):
   _write(os.path.join(logdir, _FILE), source)
 
 
-def _has_source(problem):
+def _has_source(problem) -> bool:
   return problem is not None and problem.is_custom
 
 
-def _write(path, source):
+def _write(path: str, source: bytes) -> None:
   # As it is: it may be in another encoding than UTF-8.
   with files.replacing(path, 'wb') as file:
     file.write(source)
 
 
-def find_change(problem, logdir, is_resumed=False):
+def find_change(
+  problem, logdir: str | None, is_resumed: bool = False
+) -> str | None:
   """Returns a line (str) if the source has changed since the run began.
 
   None if it is the same or none was kept.
@@ -55,7 +59,7 @@ def find_change(problem, logdir, is_resumed=False):
   )
 
 
-def flags_of_meaning(problem, logdir):
+def flags_of_meaning(problem, logdir: str | None) -> list[str]:
   """Returns the names of the flags that must be as the run's in `logdir`.
 
   Not --problem, if it names the run's own file, or one with the same source, by
@@ -83,7 +87,7 @@ def _is_of_run(problem, logdir):
   return before == here or _read_kept(logdir) == problem.read_source()
 
 
-def _read_kept(logdir):
+def _read_kept(logdir: str) -> bytes | None:
   try:
     return paths.read_bytes(os.path.join(logdir, _FILE))
   except OSError:

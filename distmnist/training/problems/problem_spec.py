@@ -1,5 +1,7 @@
 """What a problem's SavedModel takes and returns: see problem.py."""
 
+from __future__ import annotations
+
 import re
 
 import tensorflow.compat.v1 as tf
@@ -35,7 +37,7 @@ def find(problem):
     ) from error
 
 
-def check(problem, loaded):
+def check(problem, loaded) -> None:
   """Checks that `spec`, if there is one, matches the data.
 
   Args:
@@ -65,7 +67,9 @@ def check(problem, loaded):
     )
 
 
-def build(problem, spec):
+def build(
+  problem, spec
+) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]] | None:
   """Builds the serving graph: no loss, no labels, any number of examples.
 
   Args:
@@ -124,13 +128,15 @@ def _call(problem):
   return spec
 
 
-def _describe(spec):
+def _describe(spec) -> str:
   return split_lib.describe_specs(
     {leaf.name or path or 'x': leaf for path, leaf in split_lib.walk(spec)}
   )
 
 
-def _name_outputs(problem, built):
+def _name_outputs(
+  problem, built: dict[str, tf.Tensor | tuple[tf.Tensor, ...]] | tf.Tensor
+) -> dict[str, tf.Tensor] | None:
   """Returns {name: tensor [n, ...]} for what the model has built."""
   leaves = {path or 'outputs': leaf for path, leaf in split_lib.walk(built)}
   outputs = problem.call_optional('serve', built, default=leaves)
@@ -159,7 +165,7 @@ def _name_outputs(problem, built):
   return outputs
 
 
-def _check_graph(problem):
+def _check_graph(problem) -> None:
   for op in tf.get_default_graph().get_operations():
     if op.type in _PYTHON_OPS:
       raise problem.error(

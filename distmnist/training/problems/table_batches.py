@@ -1,5 +1,7 @@
 """What a model's sparse tables move in a step, measured on its own data."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +37,7 @@ class Rows(NamedTuple):
   pushed: float
   hottest: dict
 
-  def format(self):
+  def format(self) -> str:
     """Returns two human-readable lines; one if the batches have no ids."""
     if not self.hottest:
       return 'rows a step: none, as the first batches have no ids'
@@ -46,7 +48,7 @@ class Rows(NamedTuple):
     ]
     return f'{self._format_rows()}\nhottest rows: {"; ".join(parts)}'
 
-  def _format_rows(self):
+  def _format_rows(self) -> str:
     return (
       f'rows a step: {self.num_ids:,.0f} ids, of which {self.num_keys:,.0f} '
       f'({self.num_keys / self.num_ids:.0%}) are different; pulls '
@@ -54,7 +56,9 @@ class Rows(NamedTuple):
     )
 
 
-def measure(cluster, problem, batch_size):
+def measure(
+  cluster: cluster_lib.Cluster, problem: problem_lib.Problem, batch_size: int
+) -> Rows:
   """Returns the Rows of a step; None if the model has no table.
 
   Args:
@@ -105,7 +109,7 @@ def measure(cluster, problem, batch_size):
   return Rows(*means.sum(0), pulled, pushed, hottest)
 
 
-def _find_hottest(table, keys):
+def _find_hottest(table: sparse_table.Table, keys: np.ndarray):
   """Returns (what the most frequent row is called, its share of the lookups).
 
   Args:

@@ -1,5 +1,7 @@
 """Whether the flags of a training work with its model's sparse tables."""
 
+from __future__ import annotations
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -15,7 +17,7 @@ from distmnist.transport import strategy as strategy_lib
 FLAGS = flags.FLAGS
 
 
-def check(strategy, groups=()):
+def check(strategy, groups: tuple[groups_lib.Group, ...] = ()) -> None:
   """Checks the tables of the default graph, in which the model is built.
 
   Args:
@@ -48,7 +50,7 @@ def check(strategy, groups=()):
   table_memory.check(strategy.cluster, groups)
 
 
-def settle(problem, strategy):
+def settle(problem, strategy) -> None:
   """Makes --sparse_tables of a Keras model fit the other flags.
 
   Args:
@@ -59,7 +61,7 @@ def settle(problem, strategy):
     keras_tables.settle(find_conflict(strategy) or find_change(problem.groups))
 
 
-def describe(problem, strategy):
+def describe(problem, strategy) -> list[str]:
   """Returns lines (list of str) on the large embeddings that are no tables.
 
   Args:
@@ -80,7 +82,7 @@ def describe(problem, strategy):
   ]
 
 
-def find_change(groups=()):
+def find_change(groups: tuple[groups_lib.Group, ...] = ()) -> str:
   """Returns the flag by which rows move that no batch has, a str, or ''.
 
   As rows of a sparse table they would stay, so that the result would differ
@@ -101,17 +103,17 @@ def find_change(groups=()):
   return ''
 
 
-def _show_rule(facts):
+def _show_rule(facts) -> str:
   flag = facts.strategy.refuses_tables_with
   with_flag = f' with {flag}' if flag and not tables_apart.is_wanted() else ''
   return f'--strategy={_name(type(facts.strategy))}{with_flag}'
 
 
-def _cannot_train(choice):
+def _cannot_train(choice: optimizers.Choice) -> bool:
   return choice.optimizer in sparse_updates.WITHOUT
 
 
-def _explain_optimizer(table):
+def _explain_optimizer(table: str) -> str:
   return (
     f' needs all rows of a table in each step, and cannot train {table}: '
     f'expected one of {", ".join(sorted(sparse_updates.NUM_SLOTS))}'
@@ -176,7 +178,7 @@ _LEAVES_NOTHING = Refusal(
 )
 
 
-def find_conflict(strategy, table='a sparse table'):
+def find_conflict(strategy, table: str = 'a sparse table') -> str:
   """Returns which flag conflicts with tables and what to do, a str, or ''.
 
   Args:
@@ -187,7 +189,7 @@ def find_conflict(strategy, table='a sparse table'):
   return refusals.find(rows, strategy=strategy, table=table)
 
 
-def find_rules():
+def find_rules() -> list[str]:
   """Returns the names of the rules that train sparse tables."""
   return sorted(
     _name(rule)
@@ -202,5 +204,5 @@ def _find_classes(base):
     yield from _find_classes(found)
 
 
-def _name(rule):
+def _name(rule) -> str:
   return rule.__module__.rpartition('.')[2]

@@ -1,9 +1,12 @@
 """Checks before the start whether sparse tables fit in the ps's memory."""
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import os
 import pathlib
+from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -29,7 +32,7 @@ _MOST_ROWS = 2**31 - 1
 _LIMIT_FILE = pathlib.Path('/sys/fs/cgroup/memory.max')
 
 
-def check(cluster, groups=()):
+def check(cluster, groups: tuple[groups_lib.Group, ...] = ()) -> None:
   """Checks the tables of the default graph.
 
   Args:
@@ -74,11 +77,13 @@ def check(cluster, groups=()):
     )
 
 
-def _find_group(shard, groups):
+def _find_group(
+  shard: tf.Variable, groups: tuple[groups_lib.Group, ...]
+) -> groups_lib.Group | None:
   return groups_lib.find(groups, groups_lib.find_name(shard))
 
 
-def _find_sizes(groups):
+def _find_sizes(groups: tuple[groups_lib.Group, ...]):
   """Returns {name of a table: bytes, once all of its rows exist}."""
   sizes = collections.Counter()
   for shard in tf.get_collection(sparse_table.TABLES):
@@ -95,13 +100,13 @@ def _find_sizes(groups):
   return sizes
 
 
-def _find_beside():
+def _find_beside() -> Iterator[tuple[tf.Variable, int]]:
   """Yields (keys, bytes) for what tables of keys need besides their rows."""
   for found in key_map.get_all(tf.get_default_graph()):
     yield found.keys, int(found.keys.shape[0]) * found.new_rows.bytes_beside
 
 
-def describe_growth(num_ps):
+def describe_growth(num_ps: int) -> str | None:
   """Returns a line (str) on the tables that create rows; None without any."""
   beside = list(_find_beside())
   if not beside:
@@ -116,7 +121,7 @@ def describe_growth(num_ps):
   )
 
 
-def _find_limit(cluster):
+def _find_limit(cluster) -> float | None:
   """Returns the bytes that each ps may use, or None if unknown.
 
   Without a ps it is what this process may use.
@@ -129,7 +134,7 @@ def _find_limit(cluster):
   return read_memory() / max(1, cluster.num_ps)
 
 
-def read_memory():
+def read_memory() -> int:
   """Returns the bytes of memory of this machine, or of this container."""
   found = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
   with contextlib.suppress(OSError, ValueError):  # 'max' is not a number.

@@ -1,9 +1,12 @@
 """Calls what a user has written; whatever it raises becomes one line."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import re
 import traceback
+from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 
@@ -15,7 +18,7 @@ from distmnist.training.problems import keras_errors
 _EAGER = 'load', 'prepare', 'make_model', 'finish', 'spec'
 
 
-def call(named, module, name, *args):
+def call(named: str, module, name: str, *args):
   """Calls a function of a problem's module; reports errors in one line.
 
   Args:
@@ -33,7 +36,7 @@ def call(named, module, name, *args):
 
 
 @contextlib.contextmanager
-def reporting(named, module, name):
+def reporting(named: str, module, name: str) -> Iterator[None]:
   """Turns whatever a user's function raises in the block into one line.
 
   Args: see `call`.
@@ -51,7 +54,9 @@ def reporting(named, module, name):
     raise explain(named, module, name, error) from error
 
 
-def explain(named, module, name, error):
+def explain(
+  named: str, module, name: str, error
+) -> cli.CodeError | cli.RunError:
   """Returns a cli.UsageError or cli.RunError for an error in a function."""
   place = locate(error, module.__file__)
   return _make_error(
@@ -59,7 +64,7 @@ def explain(named, module, name, error):
   )
 
 
-def _make_error(error, text):
+def _make_error(error, text: str) -> cli.CodeError | cli.RunError:
   if isinstance(error, MemoryError):
     return cli.RunError(text)
   cause = error  # Our readers name the file, and keep the system's error.
@@ -70,7 +75,7 @@ def _make_error(error, text):
   return cli.choose_error(cause, cli.CodeError)(text)
 
 
-def explain_import(named, error):
+def explain_import(named: str, error) -> cli.CodeError:
   """Returns the error (cli.UsageError or cli.RunError) of a failed import."""
   where = locate(error, named)
   return _make_error(
@@ -78,7 +83,7 @@ def explain_import(named, error):
   )
 
 
-def locate(error, path):
+def locate(error, path: str) -> str:
   """Returns 'file.py:7' for the user's last line, or the file's name alone."""
   if isinstance(error, SyntaxError) and error.filename:
     return f'{os.path.basename(error.filename)}:{error.lineno}'
@@ -87,7 +92,7 @@ def locate(error, path):
   return f'{wanted}:{frame.lineno}' if frame else wanted
 
 
-def find_frame(error, path):
+def find_frame(error, path: str):
   """Returns the user's last traceback.FrameSummary in a file, or None."""
   wanted = os.path.basename(path)
   frames = traceback.extract_tb(error.__traceback__)
@@ -95,7 +100,7 @@ def find_frame(error, path):
   return own[-1] if own else None
 
 
-def describe(error):
+def describe(error) -> str:
   """Returns an error as one line: its type and its first line."""
   if isinstance(error, SystemExit):  # Such as that of argparse.
     return (

@@ -1,5 +1,10 @@
 """Whether the variables of a model are such that an update rule trains them."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
@@ -8,7 +13,7 @@ from distmnist.common import cli
 class Noted:
   """What is made by tf.get_variable, and checks of what is made besides."""
 
-  def __init__(self, maker, error=cli.UsageError):
+  def __init__(self, maker: str, error=cli.UsageError) -> None:
     """
     Args:
       maker: str, the function that makes the variables, such as 'build()'.
@@ -27,7 +32,9 @@ class Noted:
       tf.get_variable_scope(), custom_getter=self._get_variable
     )
 
-  def _get_variable(self, getter, name, *args, **kwargs):
+  def _get_variable(
+    self, getter: Callable[..., Any], name: str, *args, **kwargs
+  ):
     if kwargs.get('constraint'):
       raise self._error(
         f'the variable {name!r} has a constraint, which no update rule keeps: '
@@ -37,7 +44,7 @@ class Noted:
     self._names.add(name)
     return getter(name, *args, **kwargs)
 
-  def check_made(self, variables):
+  def check_made(self, variables: list[tf.Variable]) -> None:
     """Raises the error if one of `variables` was made in another way."""
     for variable in variables:
       name = variable.op.name
@@ -49,7 +56,7 @@ class Noted:
           'tf.Variable of tensorflow.compat.v1, which put it on a ps'
         )
 
-  def check_trainable(self):
+  def check_trainable(self) -> None:
     """Raises the error if a variable cannot be trained, or saved, as it is."""
     for variable in tf.global_variables():
       if not variable.shape.is_fully_defined():

@@ -4,8 +4,12 @@ As in Cristian (1989): a clock is read between two readings of ours, and taken
 to have been read in the middle; of several tries the quickest counts.
 """
 
+from __future__ import annotations
+
 import contextlib
 import time
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -13,7 +17,7 @@ _NUM_TRIES = 5
 _TIMEOUT_MS = 2000
 
 
-def measure(cluster, server):
+def measure(cluster, server) -> dict[str, float]:
   """Returns {task: seconds}, how far its clock is ahead of the coordinator's.
 
   Covers all ps and this task; {} for one process, or if a task is gone.
@@ -50,7 +54,7 @@ def measure(cluster, server):
   return {}
 
 
-def _ask(read):
+def _ask(read: Callable[..., Any]) -> float:
   """Returns how far the clock that `read()` reads is ahead, in seconds."""
   tries = []
   for _ in range(_NUM_TRIES):

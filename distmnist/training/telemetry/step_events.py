@@ -1,5 +1,7 @@
 """What the devices did in a step, from TensorFlow's StepStats to a timeline."""
 
+from __future__ import annotations
+
 import re
 
 # Ops that only wait for other tasks, under a lock or for a round.
@@ -11,7 +13,7 @@ _SIZES = {'': 1, 'K': 2**10, 'M': 2**20, 'G': 2**30}
 _LEAST_BYTES = 1024
 
 
-def find_events(step_stats, own_task, offsets):
+def find_events(step_stats, own_task: str, offsets: dict[str, float]):
   """Returns the events of a step, a list as timeline.lay_out takes it.
 
   Args:
@@ -37,7 +39,7 @@ def find_events(step_stats, own_task, offsets):
   return found
 
 
-def find_task(device):
+def find_task(device: str) -> str | None:
   """Returns the task of a device, such as 'ps 1', or None."""
   found = _DEVICE.search(device)
   if not found or found[1] == 'localhost':
@@ -45,7 +47,7 @@ def find_task(device):
   return f'{found[1]} {found[2]}'
 
 
-def _make_event(node, task, unit):
+def _make_event(node, task: str, unit: str):
   """Returns the kind, name and args of what a node did on `task`, a dict.
 
   Args:

@@ -1,5 +1,7 @@
 """Means over a worker's steps, from which learning curves are drawn."""
 
+from __future__ import annotations
+
 import collections
 import time
 from collections.abc import Callable, Iterable
@@ -27,7 +29,7 @@ class StepMeans:
     names: Iterable[str],
     find_epoch: Callable[[int], int],
     write: Callable,
-  ):
+  ) -> None:
     """
     Args:
       names: of the loss and the metrics, among the values of a step.

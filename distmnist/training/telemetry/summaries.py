@@ -4,6 +4,8 @@ tf.summary.FileWriter writes in a thread of its own, which a full disk kills
 with a traceback. Here each write succeeds or fails in the caller.
 """
 
+from __future__ import annotations
+
 import bisect
 import contextlib
 import itertools
@@ -25,7 +27,7 @@ _numbers = itertools.count()
 _RETRY_SECS = 10.0
 
 
-def read_tags(serialized):
+def read_tags(serialized: bytes) -> set[str]:
   """Returns the tags (set of str) of what a tf.summary op has made, bytes."""
   return {value.tag for value in tf.Summary.FromString(serialized).value}
 
@@ -37,7 +39,7 @@ class Writer:
   record would hide all that follow it.
   """
 
-  def __init__(self, folder):
+  def __init__(self, folder: str) -> None:
     """
     Args:
       folder: str; made here.
@@ -50,7 +52,7 @@ class Writer:
     self._next_try = 0.0
     self._forgotten_from = None
 
-  def begin_session(self, step=None):
+  def begin_session(self, step: int | None = None) -> None:
     """Begins another file; TensorBoard forgets what comes after `step`.
 
     It forgets it in all files of the folder that it has read before, and reads
@@ -65,7 +67,7 @@ class Writer:
     self._path = ''
     self._forgotten_from = None if step is None else step + 1
 
-  def write_scalars(self, scalars, step):
+  def write_scalars(self, scalars: dict[str, float], step: int) -> None:
     """Writes {tag: number} as one summary at `step`."""
     self._write(
       [
@@ -75,11 +77,11 @@ class Writer:
       step,
     )
 
-  def write_summary(self, serialized, step):
+  def write_summary(self, serialized: bytes, step: int) -> None:
     """Writes what a tf.summary op has made (bytes) at `step`."""
     self._write(tf.Summary.FromString(serialized).value, step)
 
-  def write_histogram(self, tag, counts, step):
+  def write_histogram(self, tag: str, counts, step: int) -> None:
     """Writes {whole number: its count} as one summary at `step`.
 
     Up to 1000 each number has its own bucket, which reaches half to either side
@@ -101,19 +103,19 @@ class Writer:
     )
     self._write([tf.Summary.Value(tag=tag, histo=histogram)], step)
 
-  def write_graph(self, graph):
+  def write_graph(self, graph: tf.Graph) -> None:
     """Writes a tf.Graph."""
     graph_def = graph.as_graph_def(add_shapes=True).SerializeToString()
     self._write_event(tf.Event(graph_def=graph_def))
 
-  def close(self):
+  def close(self) -> None:
     """Closes the file."""
     if self._records:
       with contextlib.suppress(tf.errors.OpError):
         self._records.close()
       self._records = None
 
-  def _open(self):
+  def _open(self) -> None:
     # TensorBoard reads the files in the order of their names.
     name = f'{int(time.time()):010d}.{socket.gethostname()}'
     self._path = os.path.join(
@@ -133,10 +135,10 @@ class Writer:
       self._records.write(event.SerializeToString())
       self._forgotten_from = None
 
-  def _write(self, values, step):
+  def _write(self, values, step: int) -> None:
     self._write_event(tf.Event(summary=tf.Summary(value=values), step=step))
 
-  def _write_event(self, event):
+  def _write_event(self, event) -> None:
     if time.monotonic() < self._next_try:
       return
     event.wall_time = time.time()
@@ -151,7 +153,7 @@ class Writer:
     except (OSError, tf.errors.OpError) as error:
       self._note_failure(error)
 
-  def _note_failure(self, error):
+  def _note_failure(self, error) -> None:
     reason = getattr(error, 'strerror', None)
     if isinstance(error, tf.errors.OpError):
       reason = errors.explain(error)
@@ -169,7 +171,7 @@ class Writer:
     self._path = ''
 
 
-def write_graph(folder):
+def write_graph(folder: str) -> None:
   """Writes the default graph as it is now to `folder`, for TensorBoard.
 
   Args:
@@ -179,7 +181,7 @@ def write_graph(folder):
     writer.write_graph(tf.get_default_graph())
 
 
-def _make_bucket_limits(low, high):
+def _make_bucket_limits(low: int, high: int) -> list[float]:
   """Returns the upper ends of the buckets (list of float), the first below."""
   limits = [low - 0.5]
   while limits[-1] < high:

@@ -1,11 +1,14 @@
 """This task's metrics.jsonl, and what TensorBoard shows of the same lines."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import logging
 import os
 import secrets
 import signal
+from collections.abc import Iterator
 
 from absl import flags
 
@@ -42,7 +45,7 @@ def secs_from_flags() -> float:
 
 
 @contextlib.contextmanager
-def kept(task):
+def kept(task) -> Iterator[None]:
   """Writes this task's metrics while it is open, if there is a --logdir.
 
   Args:
@@ -80,7 +83,7 @@ def kept(task):
     raise stopped
 
 
-def _stop(task, logdir, who, is_taken):
+def _stop(task, logdir: str, who: str, is_taken: bool) -> bool:
   """Obeys a request to stop this run, unless a launcher does so.
 
   The exit code is 0, so that what started this task does not restart it.
@@ -106,14 +109,14 @@ _COLLECT = {
 
 
 class _Serving:
-  def __init__(self, waiting):
+  def __init__(self, waiting: round_waits.WaitingWorkers) -> None:
     self._waiting = waiting
 
   def collect(self):
     return {'state': 'serving', 'waiting': self._waiting.find()}
 
 
-def follow_worker(task, stats, progress):
+def follow_worker(task, stats, progress) -> None:
   """Makes the samples of this process report its steps.
 
   Args:
@@ -138,7 +141,7 @@ class Curves:
   The evaluations of an evaluator and the chief's last ones are runs, too.
   """
 
-  def __init__(self, logdir):
+  def __init__(self, logdir: str) -> None:
     """
     Args:
       logdir: str.
@@ -147,7 +150,7 @@ class Curves:
     self._writers = {}
     self._first = None, 0.0  # (the file's inode, the time of its first line).
 
-  def __call__(self, line):
+  def __call__(self, line) -> None:
     if not os.path.isdir(self._logdir):
       return
     is_evaluator = line['task'].startswith('evaluator')
@@ -162,7 +165,7 @@ class Curves:
       elif line.get('is_final'):
         self._write(line['split'], metrics, line['step'])
 
-  def _find_secs(self, line):
+  def _find_secs(self, line) -> int:
     """Returns the seconds (int) since the first line of any life."""
     path = metrics_file.path_of(self._logdir, line['task'])
     try:
@@ -175,7 +178,7 @@ class Curves:
       self._first = inode, time
     return int(line['time'] - self._first[1])
 
-  def _write(self, run, scalars, step):
+  def _write(self, run: str, scalars: dict[str, float], step: int) -> None:
     if run not in self._writers:
       folder = layout.metrics_dir(self._logdir, run)
       self._writers[run] = summaries.Writer(folder)
@@ -183,6 +186,6 @@ class Curves:
       self._writers[run].begin_session(step - 1)
     self._writers[run].write_scalars(scalars, step)
 
-  def close(self):
+  def close(self) -> None:
     for writer in self._writers.values():
       writer.close()

@@ -1,5 +1,7 @@
 """What a worker reports about itself in metrics.jsonl."""
 
+from __future__ import annotations
+
 import collections
 import time
 
@@ -10,7 +12,9 @@ from distmnist.tables import row_counts
 class WorkerMetrics:
   """Collects the numbers of a worker, in the sampler's thread."""
 
-  def __init__(self, stats, progress, stalls, warn_secs):
+  def __init__(
+    self, stats: report.WorkerStats, progress, stalls, warn_secs: float
+  ) -> None:
     """
     Args:
       stats: report.WorkerStats, the sums of this life.
@@ -45,7 +49,7 @@ class WorkerMetrics:
       **stats.to_fields(),
     }
 
-  def _find_state(self, stats):
+  def _find_state(self, stats: report.WorkerStats) -> str:
     if stats.has_ended:
       return report.ENDING
     if self._progress.final_step is None:
@@ -53,20 +57,20 @@ class WorkerMetrics:
     is_late = self._stalls.secs() >= self._warn_secs
     return 'waiting' if is_late else 'training'
 
-  def _find_step(self, stats):
+  def _find_step(self, stats: report.WorkerStats) -> int | None:
     """Returns the last global step that was seen (int); None if none was."""
     if self._progress.final_step is not None or not stats.sessions:
       return self._progress.final_step
     return stats.sessions[-1][1]
 
-  def _compute_rate(self, examples):
+  def _compute_rate(self, examples: int) -> float | None:
     """Returns examples per second since the last sample; None if unknown."""
     then, self._mark = self._mark, (time.monotonic(), examples)
     if not then or self._progress.final_step is None:
       return None
     return (examples - then[1]) / max(1e-9, self._mark[0] - then[0])
 
-  def _compute_staleness(self, stats):
+  def _compute_staleness(self, stats: report.WorkerStats) -> float | None:
     """Returns the mean staleness of the pushes since the last sample."""
     new = stats.staleness - self._shown_staleness
     self._shown_staleness = stats.staleness

@@ -1,5 +1,7 @@
 """What a worker writes for TensorBoard about its steps, at intervals."""
 
+from __future__ import annotations
+
 import collections
 
 from absl import flags
@@ -22,7 +24,7 @@ def period_from_flags():
   return _SUMMARY_STEPS.value
 
 
-def from_flags(folder, step):
+def from_flags(folder, step) -> WorkerSummaries:
   """Returns the WorkerSummaries of a worker.
 
   Args:
@@ -41,7 +43,9 @@ class WorkerSummaries:
     metrics: list of str, the names of the metrics of a step.
   """
 
-  def __init__(self, folder, every_steps, learning_rate, metrics=()):
+  def __init__(
+    self, folder: str | None, every_steps: int, learning_rate, metrics=()
+  ) -> None:
     """
     Args:
       folder: str, or None for no summaries.
@@ -59,17 +63,17 @@ class WorkerSummaries:
     self._shown_staleness = collections.Counter()
     self._writer = None
 
-  def begin(self):
+  def begin(self) -> None:
     if self._folder:
       self._writer = summaries.Writer(self._folder)
 
-  def begin_session(self, step):
+  def begin_session(self, step: int) -> None:
     """Begins a session at a global step, which may have gone back."""
     self._is_new_session = True
     if self._writer:
       self._writer.begin_session(step)
 
-  def is_due(self, local_steps):
+  def is_due(self, local_steps: int) -> bool:
     """Whether a run needs a summary that ends after `local_steps` steps.
 
     The first of each session does: what TensorBoard is to forget is told then.
@@ -77,7 +81,14 @@ class WorkerSummaries:
     is_due = self._is_new_session or local_steps >= self._next
     return self._writer is not None and is_due
 
-  def write(self, values, stats, session, now, own=None):
+  def write(
+    self,
+    values: dict[str, float],
+    stats: report.WorkerStats,
+    session,
+    now: float,
+    own: bytes | None = None,
+  ) -> None:
     """Writes the summary of a step.
 
     Args:
@@ -116,7 +127,7 @@ class WorkerSummaries:
       self._writer.write_summary(own, values['global_step'])
     self._write_staleness(stats, values['global_step'])
 
-  def close(self, stats, step):
+  def close(self, stats: report.WorkerStats, step: int | None) -> None:
     """Writes the staleness of the last steps.
 
     Args:
@@ -129,7 +140,7 @@ class WorkerSummaries:
       self._write_staleness(stats, step)
     self._writer.close()
 
-  def _write_staleness(self, stats, step):
+  def _write_staleness(self, stats: report.WorkerStats, step: int) -> None:
     """Writes the staleness since the last time."""
     staleness = stats.staleness - self._shown_staleness
     if staleness:
