@@ -7,25 +7,30 @@ the initializers are zeros, and the values are fed when they run.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record, tf_internals
 
+if TYPE_CHECKING:
+  import numpy as np
 
-def give(name: str, load: Callable[..., Any]) -> None:
+
+def give(name: str, load: Callable[[], np.ndarray]) -> None:
   """Gives the variable `name` of the default graph its initial value.
 
   Args:
-    name: str, of the whole variable, however many shards it has.
+    name: of the whole variable, however many shards it has.
     load: callable() -> array of the variable's shape and dtype.
   """
   graph_record.current().initial_values.append((name, load))
 
 
-def give_first(load: Callable[..., Any]) -> None:
+def give_first(
+  load: Callable[[], tuple[dict[str, np.ndarray], dict[str, Any]]],
+) -> None:
   """Gives variables their values in a run that begins, in place of any others.
 
   Args:
@@ -35,7 +40,7 @@ def give_first(load: Callable[..., Any]) -> None:
   graph_record.current().first_values.append(load)
 
 
-def load_first():
+def load_first() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   """Returns what was given to `give_first`, for a run that begins."""
   values, rows = {}, {}
   for load in graph_record.current().first_values:
@@ -45,7 +50,9 @@ def load_first():
   return values, rows
 
 
-def make_feed(first=types.MappingProxyType({})):
+def make_feed(
+  first: Mapping[str, np.ndarray] = types.MappingProxyType({}),
+) -> dict[tf.Tensor, np.ndarray]:
   """Returns what to feed when the variables of the graph are initialised.
 
   Args:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
 from distmnist.transport import sums
 
 
-def find_moved(pairs):
+def find_moved(
+  pairs: Iterable[tuple[Any, tf.Variable]],
+) -> list[tuple[Any, tf.Variable]]:
   """Returns the pairs whose variable the loss reaches.
 
   A loss does not reach a head that it does not use, or what is frozen by
@@ -31,20 +36,22 @@ def find_moved(pairs):
   return moved
 
 
-def make_dense(gradient) -> tf.Tensor | None:
+def make_dense(
+  gradient: tf.Tensor | tf.IndexedSlices | None,
+) -> tf.Tensor | None:
   """Returns a gradient as one tensor, also that of rows from tf.gather.
 
   Args:
     gradient: float tensor, None, or tf.IndexedSlices, where a row may occur
       twice.
   """
-  if not isinstance(gradient, tf.IndexedSlices):
+  if gradient is None or not isinstance(gradient, tf.IndexedSlices):
     return gradient
   with tf.device(gradient.device):
     return tf.convert_to_tensor(gradient)
 
 
-def weigh(gradients: list, weight: tf.Tensor) -> list:
+def weigh(gradients: Iterable[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
   """Returns gradients times a weight, each on its own device.
 
   Args:

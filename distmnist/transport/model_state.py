@@ -29,22 +29,26 @@ Without a ps each worker has its own variables, and the chief's are saved.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record
 from distmnist.transport import packing, sums
 
+if TYPE_CHECKING:
+  from distmnist.transport import wire
+
 
 class Change(NamedTuple):
   """How a step in lock-step changes a variable; a round does the rest.
 
   Attributes:
-    variable: tf.Variable, of the center.
-    copy: tf.Variable, the worker's.
+    variable: of the center.
+    copy: the worker's.
     pulled: tf.Variable beside it, the value that the worker has pulled.
-    left: tf.Operation, which leaves the new value in the copy.
+    left: leaves the new value in the copy.
   """
 
   variable: tf.Variable
@@ -57,14 +61,13 @@ class ModelState:
   """How the steps of one worker's graph change the model's own variables.
 
   Attributes:
-    local_variables: list of tf.Variable, what is made here on the worker.
+    local_variables: what is made here on the worker.
   """
 
-  def __init__(self, cluster, is_lock_step: bool) -> None:
+  def __init__(self, cluster: wire.ClusterView, is_lock_step: bool) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      is_lock_step: bool, see strategy.Strategy.
+      is_lock_step: see strategy.Strategy.
     """
     self._cluster = cluster
     self._is_in_rounds = is_lock_step and cluster.num_ps > 0
@@ -90,7 +93,7 @@ class ModelState:
     return self._copies[name]
 
   def read(self, variable: tf.Variable) -> tf.Tensor:
-    """Returns the value to compute with, a tensor; see `begin_slice`."""
+    """Returns the value to compute with; see `begin_slice`."""
     left = self._left.get(variable.op.name)
     return tf.convert_to_tensor(self.copy(variable)) if left is None else left
 
@@ -105,12 +108,12 @@ class ModelState:
     """Makes a step leave `value` in the copy of `variable`.
 
     Args:
-      variable: tf.Variable, of the center.
-      value: tensor; each of several towers may give one, and their mean counts.
+      variable: of the center.
+      value: each of several towers may give one, and their mean counts.
     """
     self._changes.setdefault(variable.op.name, (variable, []))[1].append(value)
 
-  def take_changes(self):
+  def take_changes(self) -> list[Change]:
     """Returns the Changes of this step, which a round takes to the center.
 
     A list, the same whenever it is called; empty where no round is to do this.
@@ -142,7 +145,9 @@ class ModelState:
     for update in updates:
       tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
 
-  def _leave(self, variable, values):
+  def _leave(
+    self, variable: tf.Variable, values: Sequence[tf.Tensor]
+  ) -> Change:
     """Returns the Change that leaves the mean of `values` in the copy."""
     copy = self.copy(variable)
     pulled = self._make_local(copy.initial_value, f'pulled/{variable.op.name}')
@@ -151,7 +156,7 @@ class ModelState:
     return Change(variable, copy, pulled, left)
 
   def _build_own_updates(self) -> list[tf.Operation]:
-    """Returns the updates of a step that is in no round, a list of ops."""
+    """Returns the updates of a step that is in no round."""
     updates, groups = [], {}
     for variable, values in self._changes.values():
       copy = self.copy(variable)
@@ -181,7 +186,7 @@ class ModelState:
 
 
 def _exchange_floats(
-  group: list[tuple[tf.Tensor | tf.Variable, ...]],
+  group: Sequence[tuple[tf.Variable, tf.Variable, tf.Tensor]],
 ) -> tf.Operation:
   """Returns the op that moves centers and copies, as the top of this file says.
 
@@ -261,8 +266,8 @@ def _build_kept(new: tf.Tensor, copy: tf.Variable) -> tf.Tensor:
   """Returns db/da by entry, from 0 to 1; see the top of this file.
 
   Args:
-    new: tensor, b.
-    copy: tf.Variable, a, of the same shape and dtype.
+    new: b.
+    copy: a, of the same shape and dtype.
   """
   [kept] = tf.gradients(new, copy)
   if kept is None:
@@ -270,7 +275,7 @@ def _build_kept(new: tf.Tensor, copy: tf.Variable) -> tf.Tensor:
   return tf.clip_by_value(kept, 0, 1)
 
 
-def _build_mean(values: list[tf.Tensor]) -> tf.Tensor:
+def _build_mean(values: Sequence[tf.Tensor]) -> tf.Tensor:
   """Returns the mean of the towers' values; of whole numbers, the first."""
   if len(values) > 1 and values[0].dtype.is_floating:
     return sums.build_mean(values)
@@ -278,7 +283,7 @@ def _build_mean(values: list[tf.Tensor]) -> tf.Tensor:
 
 
 def read(variable: tf.Variable) -> tf.Tensor:
-  """Returns the value of `variable` that a model computes with, a tensor.
+  """Returns the value of `variable` that a model computes with.
 
   In a training graph that is the worker's copy, elsewhere the variable.
   """
@@ -295,7 +300,7 @@ def change(variable: tf.Variable, value: tf.Tensor) -> None:
     state.change(variable, value)
 
 
-def take_changes():
+def take_changes() -> list[Change]:
   """Returns the Changes of the default graph, see ModelState.take_changes."""
   found = graph_record.current().model_state
   return found.take_changes() if found else []

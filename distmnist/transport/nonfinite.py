@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -32,7 +33,7 @@ def guard(tensor: tf.Tensor, worker: int) -> tf.Tensor:
 
   Args:
     tensor: float tensor.
-    worker: int, the task_index.
+    worker: the task_index.
   """
   with tf.device(tensor.device):
     if tensor.dtype == tf.float32:
@@ -63,7 +64,7 @@ def check_mean(mean: tf.Tensor, worker: int) -> tf.Tensor:
 
   Args:
     mean: float tensor.
-    worker: int, the task_index.
+    worker: the task_index.
   """
   if sums.choose_dtype(mean.dtype) == mean.dtype:
     return mean
@@ -95,12 +96,12 @@ def _are_finite(tensor: tf.Tensor) -> tf.Tensor:
   return tf.reduce_all(tf.math.is_finite(tensor))
 
 
-def _build_queue(name: str):
+def _build_queue(name: str) -> tf.FIFOQueue:
   return tf.FIFOQueue(-1, tf.bool, (), shared_name=name)
 
 
 def _find_cpu(device: str) -> str:
-  """Returns the CPU beside `device`, a str: no queue can be on a GPU."""
+  """Returns the CPU beside `device`: no queue can be on a GPU."""
   if not device:
     return device
   spec = tf.DeviceSpec.from_string(device)
@@ -110,7 +111,7 @@ def _find_cpu(device: str) -> str:
 class Counter:
   """Counts the pushes with numbers that were not finite, and logs them."""
 
-  def __init__(self, stats) -> None:
+  def __init__(self, stats: Any) -> None:
     """
     Args:
       stats: report.WorkerStats; its nonfinite_pushes is filled in.
@@ -126,7 +127,7 @@ class Counter:
         queue = _build_queue(name)
         self._drain.append(tf.size(queue.dequeue_many(queue.size())))
 
-  def look_if_due(self, session) -> None:
+  def look_if_due(self, session: tf.Session) -> None:
     """Counts those since the last look, some seconds after it."""
     now = time.monotonic()
     if self._next_look is None:

@@ -7,14 +7,16 @@ parts of such a tensor are cut out without a copy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow.compat.v1 as tf
 
 
-def pack(tensors: list[tf.Tensor]) -> tf.Tensor:
+def pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
   """Returns tensors of one dtype as one.
 
   Args:
-    tensors: list of tensors; the last one may be rows, [n, width].
+    tensors: the last one may be rows, [n, width].
   """
   *small, last = tensors
   if not small:
@@ -27,7 +29,7 @@ def pack(tensors: list[tf.Tensor]) -> tf.Tensor:
   return tf.concat([tf.reshape(flat, [-1, width]), last], 0)
 
 
-def unpack(packed: tf.Tensor, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+def unpack(packed: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
   """Returns a list like `tensors`, from what `pack` made of them."""
   *small, last = tensors
   if not small:
@@ -44,12 +46,12 @@ def unpack(packed: tf.Tensor, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def flatten(
-  tensors: list[tf.Tensor], dtype: tf.DType | None = None
+  tensors: Sequence[tf.Tensor], dtype: tf.DType | None = None
 ) -> tf.Tensor:
   """Returns all elements of `tensors` as one tensor of shape [size].
 
   Args:
-    tensors: list of tensors, of one dtype unless another is given.
+    tensors: of one dtype unless another is given.
     dtype: tf.DType of the result, or None.
   """
   dtype = dtype or tensors[0].dtype.base_dtype
@@ -58,9 +60,9 @@ def flatten(
 
 
 def split_like(
-  flat: tf.Tensor, tensors: list[tf.Tensor | tf.Variable]
+  flat: tf.Tensor, tensors: Sequence[tf.Tensor | tf.Variable]
 ) -> list[tf.Tensor]:
-  """Returns `flat` split into the shapes and dtypes of `tensors`, a list."""
+  """Returns `flat` split into the shapes and dtypes of `tensors`."""
   parts = [flat]
   if len(tensors) > 1:
     parts = tf.split(flat, [x.shape.num_elements() for x in tensors])

@@ -7,6 +7,8 @@ where the table or the variable was made.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow.compat.v1 as tf
 
 
@@ -18,7 +20,9 @@ class Table:
       key_dtype=tf.int64, value_dtype=tf.int64, shared_name=shared_name
     )
 
-  def find(self, keys, default: int | tf.Tensor) -> tf.Tensor:
+  def find(
+    self, keys: int | Sequence[int] | tf.Tensor, default: int | tf.Tensor
+  ) -> tf.Tensor:
     """Returns the values of `keys`, int64, in the same shape.
 
     Args:
@@ -31,7 +35,11 @@ class Table:
       default_value=tf.convert_to_tensor(default, tf.int64),
     )
 
-  def insert(self, keys, values: int | tf.Tensor) -> tf.Operation:
+  def insert(
+    self,
+    keys: int | Sequence[int] | tf.Tensor,
+    values: int | Sequence[int] | tf.Tensor,
+  ) -> tf.Operation:
     """Returns the op that gives `keys` new values; arguments as of `find`."""
     return tf.raw_ops.LookupTableInsertV2(
       table_handle=self._table,
@@ -54,7 +62,7 @@ class Variable:
   """A variable, to be assigned before anything else is done with it."""
 
   def __init__(
-    self, dtype: tf.DType, shape: list[int], shared_name: str
+    self, dtype: tf.DType, shape: Sequence[int], shared_name: str
   ) -> None:
     self._dtype = dtype
     self._handle = tf.raw_ops.VarHandleOp(
@@ -64,13 +72,13 @@ class Variable:
   def read(self) -> tf.Tensor:
     return tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=self._dtype)
 
-  def assign(self, value) -> tf.Operation:
+  def assign(self, value: float | Sequence[float] | tf.Tensor) -> tf.Operation:
     """Returns the op that sets all of it; `value` is a tensor or a number."""
     return tf.raw_ops.AssignVariableOp(
       resource=self._handle, value=tf.convert_to_tensor(value, self._dtype)
     )
 
-  def add(self, value) -> tf.Operation:
+  def add(self, value: float | Sequence[float] | tf.Tensor) -> tf.Operation:
     """Returns the op that adds to all of it."""
     return tf.raw_ops.AssignAddVariableOp(
       resource=self._handle, value=tf.convert_to_tensor(value, self._dtype)

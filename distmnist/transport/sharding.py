@@ -9,7 +9,7 @@ message per step. Checkpoints do not depend on any of this.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -52,15 +52,17 @@ _MIN_MAX_BYTES = 256 << 10
 
 
 def make_partitioner(
-  num_ps: int, kind: str = 'fixed', min_bytes: int = 0, max_bytes=None
-) -> Callable[..., Any] | None:
+  num_ps: int,
+  kind: str = 'fixed',
+  min_bytes: int = 0,
+  max_bytes: int | None = None,
+) -> Callable[[tf.TensorShape, tf.DType], list[int]] | None:
   """Returns a partitioner for tf.variable_scope, or None for no cuts.
 
   Args:
-    num_ps: int.
-    kind: str, one of PARTITIONERS.
-    min_bytes: int; `fixed` leaves a variable with smaller shards whole.
-    max_bytes: int; `fixed` cuts a variable with larger shards further, into a
+    kind: one of PARTITIONERS.
+    min_bytes: `fixed` leaves a variable with smaller shards whole.
+    max_bytes: `fixed` cuts a variable with larger shards further, into a
       multiple of num_ps shards. None for no such cut.
   """
   if kind == 'none' or not num_ps or (num_ps < 2 and not max_bytes):
@@ -87,12 +89,7 @@ def make_partitioner(
 
 
 def find_axis(shape: list[int], num_ps: int) -> int | None:
-  """Returns the axis to cut for `num_ps` shards, None if there is none.
-
-  Args:
-    shape: list of int.
-    num_ps: int.
-  """
+  """Returns the axis to cut for `num_ps` shards, None if there is none."""
   if max(shape, default=1) < 2:
     return None
   # Three rows for two ps would make one twice as large as the other.
@@ -101,8 +98,11 @@ def find_axis(shape: list[int], num_ps: int) -> int | None:
 
 
 def sharded(
-  num_ps: int, kind: str = 'fixed', min_bytes: int = 0, max_bytes=None
-):
+  num_ps: int,
+  kind: str = 'fixed',
+  min_bytes: int = 0,
+  max_bytes: int | None = None,
+) -> tf.variable_scope:
   """The variable scope in which a model's variables are cut into shards."""
   return tf.variable_scope(
     tf.get_variable_scope(),
@@ -112,8 +112,8 @@ def sharded(
 
 
 def _get_whole_if_empty(
-  getter: Callable[..., Any], name: str, *args, **kwargs
-) -> tf.Tensor | tf.Variable:
+  getter: Callable[..., tf.Variable], name: str, *args: Any, **kwargs: Any
+) -> tf.Variable:
   """Calls `getter`; without a partitioner where there is nothing to cut.
 
   TensorFlow refuses even a single shard of a variable with no element.
@@ -126,14 +126,16 @@ def _get_whole_if_empty(
   return getter(name, *args, **kwargs)
 
 
-def sharded_by_flags(num_ps: int, max_bytes: int | None = None):
+def sharded_by_flags(
+  num_ps: int, max_bytes: int | None = None
+) -> tf.variable_scope:
   """As `sharded`, by flags; `max_bytes` is the rule's wish, an int or None."""
   max_bytes = max_bytes_from_flags(max_bytes)
   return sharded(num_ps, _PARTITIONER.value, _FIXED_BYTES, max_bytes)
 
 
 def max_bytes_from_flags(wish: int | None) -> int | None:
-  """Returns the most bytes of a shard, an int; None for any, or the `wish`."""
+  """Returns the most bytes of a shard; None for any, or the `wish`."""
   if _MAX_SHARD_MIB.value is None:
     return wish
   return int(_MAX_SHARD_MIB.value * (1 << 20)) or None
@@ -165,8 +167,10 @@ def ps_strategy_from_flags(num_ps: int) -> LeastBytes | None:
   return LeastBytes(num_ps) if _PLACEMENT.value == 'balanced' else None
 
 
-def count_bytes_per_ps(variables: list[tf.Variable], num_ps: int) -> list[int]:
-  """Returns how many bytes of `variables` each ps holds, a list of int."""
+def count_bytes_per_ps(
+  variables: Iterable[tf.Variable], num_ps: int
+) -> list[int]:
+  """Returns how many bytes of `variables` each ps holds."""
   held = [0] * num_ps
   for variable in variables:
     device = tf.DeviceSpec.from_string(variable.device)
@@ -175,7 +179,7 @@ def count_bytes_per_ps(variables: list[tf.Variable], num_ps: int) -> list[int]:
   return held
 
 
-def format_bytes_per_ps(variables: list[tf.Variable], num_ps: int) -> str:
+def format_bytes_per_ps(variables: Iterable[tf.Variable], num_ps: int) -> str:
   """Returns one line: what each ps holds, and the largest over the mean."""
   held = count_bytes_per_ps(variables, num_ps)
   mean = sum(held) / num_ps
@@ -184,7 +188,7 @@ def format_bytes_per_ps(variables: list[tf.Variable], num_ps: int) -> str:
   return f'bytes held: {each}{spread}'
 
 
-def check_center_is_on_ps(variables) -> None:
+def check_center_is_on_ps(variables: Iterable[tf.Variable]) -> None:
   """Checks that every center variable is on a ps, and thus shared.
 
   A variable built under a bare '/cpu:0' lands on each worker's own task, and

@@ -17,14 +17,18 @@ The flags defined here are shared by several rules.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
 from distmnist.transport import weight_averages, wire
+
+if TYPE_CHECKING:
+  pass
+
 
 _COMMUNICATION_PERIOD = flags.DEFINE_integer(
   'communication_period',
@@ -70,52 +74,71 @@ class Update(NamedTuple):
   bytes_pushed: int | tf.Tensor
 
 
+# What ends a push, and the ops that follow it: see `Strategy.mark_done`.
+MarkDone = Callable[[list[tf.Operation]], list[tf.Operation]]
+
+
+class MakeOptimizer(Protocol):
+  """Makes a new optimizer for a step."""
+
+  def __call__(
+    self, is_local: bool = False, rate_factor: tf.Tensor | None = None
+  ) -> tf.train.Optimizer:
+    """
+    Args:
+      is_local: whether it is for a worker's own copy and not for the center.
+      rate_factor: float32 scalar tensor by which the learning rate is
+        multiplied.
+    """
+    ...
+
+
 class Strategy:
   """Where variables live, what a step does, what a session needs.
 
   Attributes, all known before `minimize`:
-    batches_per_update: int, the batches that go into one update of the
-      center: global_step * batches_per_update * batch_size images were used.
-    pull_period, push_period: int, the local steps from one pull, or push, of
-      the whole center to the next.
-    share_with_ps: float, the share of a worker's exchanges that are with the
-      center; the others are with workers.
-    max_staleness: int; a staler gradient is thrown away. None if none ever
-      is.
-    needs_ps: bool, whether the center is on ps; otherwise each worker has it.
-    has_local_steps: bool, whether workers step on copies of their own, so that
-      no batch was computed with the weights of the center.
-    has_center_optimizer: bool, whether --optimizer, too, moves the center.
-    is_lock_step: bool, whether one push from each worker makes a global step.
-    overlaps_exchange: bool, whether a worker pulls for its next step while it
-      pushes.
-    max_shard_bytes: int; a variable with larger shards is cut further than into
-      one per ps, unless --max_shard_mib says otherwise; None for no such cut.
-    needs_warmup: bool, whether a step begins with a copy of the center that was
+    batches_per_update: the batches that go into one update of the center:
+      global_step * batches_per_update * batch_size images were used.
+    pull_period, push_period: the local steps from one pull, or push, of the
+      whole center to the next.
+    share_with_ps: the share of a worker's exchanges that are with the center;
+      the others are with workers.
+    max_staleness: a staler gradient is thrown away. None if none ever is.
+    needs_ps: whether the center is on ps; otherwise each worker has it.
+    has_local_steps: whether workers step on copies of their own, so that no
+      batch was computed with the weights of the center.
+    has_center_optimizer: whether --optimizer, too, moves the center.
+    is_lock_step: whether one push from each worker makes a global step.
+    overlaps_exchange: whether a worker pulls for its next step while it pushes.
+    max_shard_bytes: a variable with larger shards is cut further than into one
+      per ps, unless --max_shard_mib says otherwise; None for no such cut.
+    needs_warmup: whether a step begins with a copy of the center that was
       pulled before it, and no other worker waits for its push: see
       exchange/steps/graph_warmup.py.
-    waits_for_all: bool, whether a worker lost for good sooner or later holds up
-      the others.
-    takes_tables: bool, whether a model may have sparse tables
+    waits_for_all: whether a worker lost for good sooner or later holds up the
+      others.
+    takes_tables: whether a model may have sparse tables
       (tables/sparse_table.py).
     agreement: RunAgreement, where all workers must make as many steps at a
       time; None where each makes its own (exchange/steps/run_length.py).
-    refuses_tables_with: str, a flag with which it takes none after all, or ''.
-    needs_sgd: str, a flag under which only plain sgd moves variables, or ''.
+    refuses_tables_with: a flag with which it takes none after all, or ''.
+    needs_sgd: a flag under which only plain sgd moves variables, or ''.
   """
 
   batches_per_update = pull_period = push_period = 1
   share_with_ps = 1.0
-  max_staleness = agreement = None
+  max_staleness: int | None = None
+  agreement: RunAgreement | None = None
   needs_ps = True
   has_center_optimizer = True
   is_lock_step = has_local_steps = overlaps_exchange = False
-  max_shard_bytes = None
-  _build_mark = _batch_weight = None
+  max_shard_bytes: int | None = None
+  _build_mark: Callable[[list[tf.Operation]], tf.Operation] | None = None
+  _batch_weight: tf.Tensor | None = None
   needs_warmup = waits_for_all = takes_tables = False
   refuses_tables_with = needs_sgd = ''
 
-  def __init__(self, cluster) -> None:
+  def __init__(self, cluster: wire.ClusterView) -> None:
     """Checks that the cluster fits the rule.
 
     Raises:
@@ -126,45 +149,46 @@ class Strategy:
         f'{cluster.num_workers} workers but no ps: this strategy keeps its '
         'variables on a ps; name one in --ps_hosts (launch: --num_ps=1)'
       )
-    self.cluster = cluster
+    # Any: a rule hands it on to rooms that need all of a Cluster.
+    self.cluster: Any = cluster
 
   @property
   def pushes_per_step(self) -> int:
-    """int, how many workers' pushes make a global step."""
+    """How many workers' pushes make a global step."""
     return self.batches_per_update // self.push_period
 
   @property
   def steps_wait_for_others(self) -> bool:
-    """bool, whether another worker that is slow may hold up a step."""
+    """Whether another worker that is slow may hold up a step."""
     meets_workers = not self.needs_ps or self.share_with_ps < 1
     return self.waits_for_all or self.pushes_per_step > 1 or meets_workers
 
-  def scope(self):
+  def scope(self) -> contextlib.AbstractContextManager[None]:
     """The context in which the model's variables are made."""
     return contextlib.nullcontext()
 
-  def minimize(self, loss, make_optimizer, global_step):
+  def minimize(
+    self,
+    loss: tf.Tensor,
+    make_optimizer: MakeOptimizer,
+    global_step: tf.Variable,
+  ) -> Update:
     """Builds one step of this worker.
 
     Args:
       loss: float32 scalar tensor, the mean over this worker's batch.
-      make_optimizer: callable that returns a new tf.train.Optimizer, with two
-        optional arguments. is_local: bool, whether it is for a worker's own
-        copy and not for the center. rate_factor: float32 scalar tensor, by
-        which the learning rate is multiplied.
       global_step: int64 scalar variable, counts the updates of the center.
-
-    Returns:
-      Update.
     """
     raise NotImplementedError
 
-  def mark_by(self, build_mark: Callable[..., Any]) -> None:
+  def mark_by(
+    self, build_mark: Callable[[list[tf.Operation]], tf.Operation]
+  ) -> None:
     """Has each push note that its batches are done; called before `minimize`.
 
     Args:
-      build_mark: callable(ops) -> op, which notes it on the ps of the
-        global_step once `ops` have run (training/batches/dispatcher.py).
+      build_mark: returns the op that notes it on the ps of the global_step once
+        the ops given have run (training/batches/dispatcher.py).
     """
     self._build_mark = build_mark
 
@@ -183,25 +207,24 @@ class Strategy:
     self._batch_weight = weight
 
   def mark_done(
-    self, ops: list[str | tf.Operation], has_moved: tf.Tensor | None = None
-  ) -> list[str | tf.Operation]:
+    self, ops: list[tf.Operation], has_moved: tf.Tensor | None = None
+  ) -> list[tf.Operation]:
     """Returns `ops`, the list that ends a push, and the ops that follow it.
 
     Args:
-      ops: list of ops.
       has_moved: bool scalar tensor, whether the push has moved the center; None
         for yes.
     """
     done = weight_averages.move_after(ops, has_moved)
     return [*done, self._build_mark(ops)] if self._build_mark else done
 
-  def pause(self, session) -> None:
+  def pause(self, session: tf.Session) -> None:
     """Called when this worker waits for work; no other may wait for it."""
 
-  def resume(self, session) -> None:
+  def resume(self, session: tf.Session) -> None:
     """Called when a paused worker goes on."""
 
-  def hold_back(self, ops: list[tf.Operation | tf.Tensor]) -> None:
+  def hold_back(self, ops: Sequence[tf.Operation | tf.Tensor]) -> None:
     """Makes a step's changes, `ops` and what they need, wait for all of it.
 
     Called once the step is built. A rule on whose workers all variables are
@@ -209,24 +232,24 @@ class Strategy:
     changed none of them.
 
     Args:
-      ops: list of ops or tensors: the train_op and the UPDATE_OPS.
+      ops: the train_op and the UPDATE_OPS.
     """
 
-  def gather(self, session) -> None:
+  def gather(self, session: tf.Session) -> None:
     """Returns once all workers have come here, without a ps.
 
     Called twice after the last step: the chief saves it in between. The loss of
     a worker then ends the session, as in a step.
     """
 
-  def describe_exchange(self):
-    """Returns how the step moves its bytes, a list of lines (str) for `plan`.
+  def describe_exchange(self) -> list[str]:
+    """Returns how the step moves its bytes, a list of lines for `plan`.
 
     Called after `minimize`.
     """
     return []
 
-  def hooks(self, stop):
+  def hooks(self, stop: Any) -> list[tf.train.SessionRunHook]:
     """Returns the rule's SessionRunHooks; `stop` is the task's StopRequest.
 
     A CenterHook among them is also called for a new center.
@@ -234,7 +257,7 @@ class Strategy:
     del stop
     return []
 
-  def request_stop(self, run_context) -> None:
+  def request_stop(self, run_context: tf.train.SessionRunContext) -> None:
     """Ends this worker's loop; a rule may want all workers to agree first."""
     run_context.request_stop()
 
@@ -243,8 +266,8 @@ class RunAgreement:
   """How many steps at a time workers make that must all make as many.
 
   Attributes, the same on all workers:
-    secs: float, how long a step takes; 0 until it is known.
-    is_long: bool, whether the next run is a long one.
+    secs: how long a step takes; 0 until it is known.
+    is_long: whether the next run is a long one.
   """
 
   secs, is_long = 0.0, False
@@ -252,22 +275,22 @@ class RunAgreement:
   def forget(self) -> None:
     """Begins anew, in a new session."""
 
-  def vote(self, secs, is_long) -> None:
+  def vote(self, secs: float, is_long: bool) -> None:
     """Says, in the run that begins, what this worker has for both."""
 
 
 class CenterHook(tf.train.SessionRunHook):
   """A hook of a rule that keeps something on the ps beside the center."""
 
-  def on_new_center(self, session) -> None:
+  def on_new_center(self, session: tf.Session) -> None:
     """Called once the center has been initialised or restored.
 
     No other worker has seen it yet, and none goes on before this returns. A
     chief that takes over a live center does not call it.
     """
 
-  def is_whole(self, session: str) -> bool:
-    """Returns whether all of the center is of the same update, a bool.
+  def is_whole(self, session: tf.Session) -> bool:
+    """Returns whether all of the center is of the same update.
 
     Called before the first checkpoint of a life, and before the last one.
     """
@@ -275,7 +298,7 @@ class CenterHook(tf.train.SessionRunHook):
     return True
 
   def describe_wait(self) -> str:
-    """Returns what a stuck step is waiting for, a str; '' if unknown.
+    """Returns what a stuck step is waiting for; '' if unknown.
 
     Called on each worker, from a separate thread, while the step is stuck.
     """
@@ -286,14 +309,14 @@ class MemberHook(tf.train.SessionRunHook):
   """A hook of a rule without a ps, whose workers all have the variables.
 
   Attributes:
-    has_values: bool, whether this worker has those of the training.
-    is_given: bool, whether any worker has, once they have met: then nothing is
+    has_values: whether this worker has those of the training.
+    is_given: whether any worker has, once they have met: then nothing is
       restored, and who has none gets them in the next session.
   """
 
   has_values = is_given = False
 
-  def meet(self, task):
+  def meet(self, task: Any) -> None:
     """Called before each session is made; returns once all workers are here.
 
     Args:
@@ -305,8 +328,8 @@ class MemberHook(tf.train.SessionRunHook):
     """
     raise NotImplementedError
 
-  def find_loss(self):
-    """Returns why the session cannot go on, a str; '' if it can.
+  def find_loss(self) -> str:
+    """Returns why the session cannot go on; '' if it can.
 
     Called from a thread, in a session that has stood still for a second.
 
@@ -316,24 +339,26 @@ class MemberHook(tf.train.SessionRunHook):
     return ''
 
 
-def find_member(hooks):
+def find_member(hooks: Iterable[tf.train.SessionRunHook]) -> MemberHook | None:
   """Returns the MemberHook among `hooks`, or None."""
   return next((h for h in hooks if isinstance(h, MemberHook)), None)
 
 
-def describe_wait(hooks) -> str:
-  """Returns what the CenterHooks among `hooks` say about a wait, a str."""
+def describe_wait(hooks: Iterable[tf.train.SessionRunHook]) -> str:
+  """Returns what the CenterHooks among `hooks` say about a wait."""
   texts = [h.describe_wait() for h in hooks if isinstance(h, CenterHook)]
   return '; '.join(filter(None, texts))
 
 
-def is_whole(hooks, session: str) -> bool:
+def is_whole(
+  hooks: Iterable[tf.train.SessionRunHook], session: tf.Session
+) -> bool:
   """Returns whether all CenterHooks in `hooks` call the center whole."""
   return all(h.is_whole(session) for h in hooks if isinstance(h, CenterHook))
 
 
 def read_after(
-  variable: tf.Variable, ops: list[tf.Operation | tf.Tensor]
+  variable: tf.Variable, ops: Sequence[tf.Operation | tf.Tensor]
 ) -> tf.Tensor:
   """Returns the value of `variable` once all `ops` have run."""
   with tf.control_dependencies(ops), tf.device(variable.device):
@@ -341,7 +366,10 @@ def read_after(
 
 
 def count_update(
-  global_step: tf.Variable, ops, read_step: tf.Tensor, mark_done=list
+  global_step: tf.Variable,
+  ops: Sequence[tf.Operation | tf.Tensor],
+  read_step: tf.Tensor,
+  mark_done: MarkDone = list,
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """Counts an update of the center once all `ops` have run.
 
@@ -350,10 +378,8 @@ def count_update(
 
   Args:
     global_step: int64 scalar variable.
-    ops: list of ops or tensors.
     read_step: int64 scalar tensor, the global_step when this worker pulled.
-    mark_done: callable(ops) -> ops, Strategy.mark_done: what else is done after
-      the count.
+    mark_done: what else is done after the count.
 
   Returns:
     (new_step, staleness): int64 scalar tensors on that device. new_step is the
@@ -383,8 +409,8 @@ def _count(global_step: tf.Variable) -> tf.Tensor:
   )
 
 
-def count_bytes(variables: list[tf.Variable]) -> int:
-  """Returns the total bytes of `variables`, an int."""
+def count_bytes(variables: Iterable[tf.Variable]) -> int:
+  """Returns the total bytes of `variables`."""
   return sum(v.shape.num_elements() * v.dtype.size for v in variables)
 
 
@@ -399,6 +425,6 @@ def max_staleness_from_flags(default: int) -> int:
   return default if given is None else given
 
 
-def replicas_to_aggregate_from_flags(cluster) -> int:
+def replicas_to_aggregate_from_flags(cluster: wire.ClusterView) -> int:
   """Returns --replicas_to_aggregate, or the number of workers."""
   return _REPLICAS_TO_AGGREGATE.value or cluster.num_workers

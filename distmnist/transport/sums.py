@@ -12,6 +12,8 @@ of chance from three on, and Grappler makes one of a chain of additions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow.compat.v1 as tf
 
 
@@ -26,13 +28,15 @@ def widen(tensor: tf.Tensor) -> tf.Tensor:
   return tf.cast(tensor, choose_dtype(tensor.dtype))
 
 
-def add_up(tensors: list[tf.Tensor]) -> tf.Tensor:
+def add_up(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
   """Returns the sum of a list of tensors of one shape, see `choose_dtype`."""
   wide = [widen(tensor) for tensor in tensors]
   return wide[0] + wide[1] if len(wide) == 2 else tf.reduce_sum(wide, 0)
 
 
-def build_mean(tensors: list[tf.Tensor], weights=None) -> tf.Tensor:
+def build_mean(
+  tensors: Sequence[tf.Tensor], weights: Sequence[tf.Tensor] | None = None
+) -> tf.Tensor:
   """Returns the mean of a list of float tensors of one shape and dtype.
 
   Args:
@@ -50,12 +54,12 @@ def build_mean(tensors: list[tf.Tensor], weights=None) -> tf.Tensor:
   return tf.cast(mean, tensors[0].dtype)
 
 
-def weigh(tensor, weight):
+def weigh(tensor: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
   """Returns a float tensor times a float32 scalar tensor, in its own dtype."""
   return tensor * tf.cast(weight, tensor.dtype)
 
 
-def divide(total, weight):
+def divide(total: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
   """Returns a sum of weighed tensors over the sum of weights; 0 if that is 0.
 
   Args:

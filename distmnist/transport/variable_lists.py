@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
@@ -11,14 +13,14 @@ from distmnist import tf_internals
 IN_PLACE = 'distmnist/in_place'
 
 
-def clear_all(variables: list[tf.Variable]) -> tf.Operation:
+def clear_all(variables: Sequence[tf.Variable]) -> tf.Operation:
   """Returns the op that sets `variables` to zeros."""
   return assign_all(variables, [tf.zeros(v.shape, v.dtype) for v in variables])
 
 
 def assign_all(
-  variables: list[tf.Variable], values: list[tf.Tensor]
-) -> tf.Operation | None:
+  variables: Iterable[tf.Variable], values: Iterable[tf.Tensor]
+) -> tf.Operation:
   """Returns the op that assigns values[i] to variables[i]."""
   return tf.group(
     *(
@@ -29,9 +31,9 @@ def assign_all(
 
 
 def add_all(
-  variables: list[tf.Variable] | tuple[tf.Variable, ...],
-  values: list[tf.Tensor] | tuple[tf.Tensor, ...],
-) -> tf.Operation | None:
+  variables: Iterable[tf.Variable],
+  values: Iterable[tf.Tensor],
+) -> tf.Operation:
   """Returns the op that adds values[i] to variables[i], in its dtype."""
   return tf.group(
     *(

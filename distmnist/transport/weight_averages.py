@@ -19,6 +19,8 @@ workers does not. Without a ps each worker has its own a.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record
@@ -31,18 +33,18 @@ class WeightAverages:
   """The averages of the default graph, and how a step moves them.
 
   Attributes:
-    variables: list of tf.Variable, one beside each shard; in a checkpoint each
-      has the name of its weight, followed by NAME.
-    is_moved: bool, whether an update of the center already moves them.
+    variables: one beside each shard; in a checkpoint each has the name of its
+      weight, followed by NAME.
+    is_moved: whether an update of the center already moves them.
   """
 
   def __init__(
-    self, shards: list[tf.Variable], decay: float, global_step: tf.Variable
+    self, shards: Sequence[tf.Variable], decay: float, global_step: tf.Variable
   ) -> None:
     """
     Args:
-      shards: list of tf.Variable, the trained ones of the center.
-      decay: float, 0 < decay < 1.
+      shards: the trained ones of the center.
+      decay: 0 < decay < 1.
       global_step: int64 scalar variable.
     """
     self._shards = shards
@@ -54,7 +56,7 @@ class WeightAverages:
       self._totals = [_make_total(average) for average in self.variables]
     graph_record.current().averages.append(self)
 
-  def move_after(self, ops: list[tf.Operation]) -> tf.Operation:
+  def move_after(self, ops: Sequence[tf.Operation]) -> tf.Operation:
     """Returns the op that moves the averages once `ops` have run."""
     self.is_moved = True
     moves = []
@@ -77,13 +79,14 @@ class WeightAverages:
       return tf.group(*moves)
 
 
-def move_after(ops, has_moved: tf.Tensor | None = None):
+def move_after(
+  ops: Sequence[tf.Operation | tf.Tensor], has_moved: tf.Tensor | None = None
+) -> list[tf.Operation]:
   """Returns `ops`, which end an update, and the ops that then move averages.
 
   Where a rule calls this more than once for an update, the first call counts.
 
   Args:
-    ops: list of ops.
     has_moved: bool scalar tensor, whether the center was moved; None for yes.
   """
   averages = graph_record.current().averages

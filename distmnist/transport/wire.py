@@ -9,6 +9,9 @@ center itself stays float32.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Protocol
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -20,15 +23,32 @@ _SMALL_BYTES = 1 << 20
 _RIDER_BYTES = 64 << 10
 
 
+class ClusterView(Protocol):
+  """What transport has to know of a cluster.Cluster and this task in it."""
+
+  @property
+  def num_ps(self) -> int: ...
+  @property
+  def num_workers(self) -> int: ...
+  @property
+  def task_index(self) -> int: ...
+  @property
+  def compute_device(self) -> str: ...
+  @property
+  def wire_dtype(self) -> str: ...
+
+
 class Wire:
   """Carries this worker's tensors to the ps and back."""
 
-  def __init__(self, cluster, max_bundle_bytes=None) -> None:
+  def __init__(
+    self, cluster: ClusterView, max_bundle_bytes: int | None = None
+  ) -> None:
     """
     Args:
-      cluster: cluster.Cluster; without a ps nothing is sent.
-      max_bundle_bytes: int, small tensors are joined up to this many bytes;
-        None joins all.
+      cluster: without a ps nothing is sent.
+      max_bundle_bytes: small tensors are joined up to this many bytes; None
+        joins all.
     """
     self._max_bundle_bytes = max_bundle_bytes
     self._worker = cluster.compute_device
@@ -36,30 +56,32 @@ class Wire:
     self._has_ps = cluster.num_ps > 0
     self._task_index = cluster.task_index
 
-  def count_bytes(self, variables: list[tf.Variable]) -> int:
-    """Returns the bytes of the values of `variables` on the wire, an int."""
+  def count_bytes(self, variables: Iterable[tf.Variable]) -> int:
+    """Returns the bytes of the values of `variables` on the wire."""
     return sum(
       v.shape.num_elements() * self._cast_dtype(v.dtype.base_dtype).size
       for v in variables
     )
 
   def to_worker(
-    self, tensors: list[tf.Tensor], devices: list[str]
+    self, tensors: Sequence[tf.Tensor], devices: Sequence[str]
   ) -> list[tf.Tensor]:
     """Returns `tensors`, tensors[i] from devices[i], on the worker."""
     routes = [(device, self._worker) for device in devices]
     return self._send(tensors, routes)
 
   def to_ps(
-    self, tensors: list[tf.Tensor], devices: list[str], begins=None, unless=None
+    self,
+    tensors: Sequence[tf.Tensor],
+    devices: Sequence[str],
+    begins: dict[int, tf.Operation] | None = None,
+    unless: tf.Tensor | None = None,
   ) -> list[tf.Tensor]:
     """Returns the worker's `tensors`, tensors[i] on devices[i].
 
     Args:
-      tensors: list of tensors.
-      devices: list of str.
-      begins: dict that gets i -> the op before which tensors[i] is not sent:
-        what it has to wait for can be added later. None if it is never to wait.
+      begins: gets i -> the op before which tensors[i] is not sent: what it has
+        to wait for can be added later. None if it is never to wait.
       unless: bool scalar tensor: nothing of a known shape is sent, and zeros
         are made on the ps; None if all is always sent.
     """
@@ -67,7 +89,7 @@ class Wire:
     return self._send(tensors, routes, True, begins, unless)
 
   def size_of(self, dtype: tf.DType) -> int:
-    """Returns the bytes of a number of `dtype` on the wire, an int."""
+    """Returns the bytes of a number of `dtype` on the wire."""
     return self._cast_dtype(dtype).size
 
   def round(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -87,11 +109,11 @@ class Wire:
 
   def _send(
     self,
-    tensors: list[tf.Tensor],
-    routes: list[tuple[str, ...]],
+    tensors: Sequence[tf.Tensor],
+    routes: Sequence[tuple[str, str]],
     is_guarded: bool = False,
-    begins=None,
-    unless=None,
+    begins: dict[int, tf.Operation] | None = None,
+    unless: tf.Tensor | None = None,
   ) -> list[tf.Tensor]:
     if not self._has_ps:
       return list(tensors)
@@ -113,15 +135,15 @@ class Wire:
 
   def bundle(
     self,
-    tensors: list[tf.Tensor | tf.Variable],
-    routes: list[tuple[bool | str, ...] | tuple[str, ...]],
+    tensors: Sequence[tf.Tensor | tf.Variable],
+    routes: Sequence[Hashable],
   ) -> list[list[int]]:
     """Returns lists of the indices of tensors that travel as one message.
 
     Args:
       tensors: list of tensors or variables. Those of rows, [n, width], and of
         keys, [n], have no known n.
-      routes: list of hashables; different routes share no message.
+      routes: different routes share no message.
     """
     bundles, joined, rows = [], {}, {}
     for i, (tensor, route) in enumerate(zip(tensors, routes, strict=True)):
@@ -151,11 +173,11 @@ class Wire:
 
   def _send_packed(
     self,
-    tensors: list[tf.Tensor],
-    route: tuple[str, ...],
+    tensors: Sequence[tf.Tensor],
+    route: tuple[str, str],
     is_guarded: bool,
-    begin=None,
-    unless=None,
+    begin: tf.Operation | None = None,
+    unless: tf.Tensor | None = None,
   ) -> tf.Tensor:
     """Sends tensors of one dtype as one, after the op `begin` if there is one.
 
@@ -200,7 +222,7 @@ def _send_unless(
 
 
 def bring_scalars(
-  tensors: list[tf.Tensor] | tuple[tf.Tensor, ...],
+  tensors: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
   """Returns scalar `tensors`; those on a ps come to this worker together."""
   brought = list(tensors)
@@ -224,7 +246,7 @@ class PackedScalars:
       its dtype and place.
   """
 
-  def __init__(self, tensors: list[tf.Tensor]) -> None:
+  def __init__(self, tensors: Sequence[tf.Tensor]) -> None:
     """
     Args:
       tensors: list of scalar tensors, on this worker or on any ps.
@@ -236,9 +258,9 @@ class PackedScalars:
       _pack([tensors[i] for i in indices], place) for place, indices in groups
     ]
 
-  def unpack(self, values) -> list[float]:
-    """Returns the scalars that were fetched, a list of int and float."""
-    scalars = [None] * self._size
+  def unpack(self, values: Sequence[np.ndarray]) -> list[float]:
+    """Returns the scalars that were fetched, int and float."""
+    scalars = [0.0] * self._size
     for indices, value in zip(self._groups, values, strict=True):
       for i, scalar in zip(indices, np.ravel(value).tolist(), strict=True):
         scalars[i] = scalar
@@ -246,8 +268,8 @@ class PackedScalars:
 
 
 def _group_by_place(
-  tensors: list[tf.Tensor] | tuple[tf.Tensor, ...],
-) -> list[tuple[None, list] | tuple[str, list]]:
+  tensors: Sequence[tf.Tensor],
+) -> list[tuple[str | None, list[int]]]:
   """Returns [(device of a ps or None, indices)], one per place and dtype."""
   groups = {}
   for i, tensor in enumerate(tensors):
@@ -256,7 +278,7 @@ def _group_by_place(
   return [(place, indices) for (place, _), indices in groups.items()]
 
 
-def _pack(scalars: list[tf.Tensor], place: str | None) -> tf.Tensor:
+def _pack(scalars: Sequence[tf.Tensor], place: str | None) -> tf.Tensor:
   """Returns `scalars` of one place as one tensor on this worker."""
   packed = scalars[0]
   if len(scalars) > 1:
@@ -265,6 +287,6 @@ def _pack(scalars: list[tf.Tensor], place: str | None) -> tf.Tensor:
   return tf.identity(packed) if place else packed
 
 
-def is_on_ps(x) -> bool:
+def is_on_ps(x: tf.Tensor | tf.Operation | tf.Variable) -> bool:
   """Whether a tensor or an op is on a ps."""
   return tf.DeviceSpec.from_string(x.device).job == 'ps'
