@@ -10,23 +10,28 @@ import collections
 import contextlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from distmnist.storage import paths, scratch, stores, urls
 
+_Version = tuple[int, str | None, str]  # Size in bytes, ETag, time.
+
 # How many checkpoints are kept; the oldest goes first. A delta reads four at
 # once: two that are partial, and their bases.
 _MAX_KEPT = 4
-_kept = collections.OrderedDict()  # url -> (versions, folder)
+# What each url's files were when they were copied, and into which folder.
+_kept: collections.OrderedDict[str, tuple[dict[str, _Version], str]] = (
+  collections.OrderedDict()
+)
 
 
-def fetch_prefix(prefix: str) -> str | None:
+def fetch_prefix(prefix: str) -> str:
   """Returns where the files PREFIX.* can be read, as a prefix on this machine.
 
   Args:
-    prefix: str, such as the path of a checkpoint; one on this machine is
-      returned as it is.
+    prefix: such as the path of a checkpoint; one on this machine is returned as
+      it is.
 
   Raises:
     OSError: they cannot be copied.
@@ -73,7 +78,7 @@ def is_copy(path: str) -> bool:
   return path in _files.values()
 
 
-_files = {}  # url -> path
+_files: dict[str, str] = {}  # url -> path
 
 
 def fetch_folder(url: str) -> str:
@@ -91,7 +96,7 @@ def fetch_folder(url: str) -> str:
   return local
 
 
-def _fetch_into(url, local) -> None:
+def _fetch_into(url: str, local: str) -> None:
   os.makedirs(local)
   for entry in stores.list_entries(url):
     name = os.path.basename(entry['name'].rstrip('/'))
@@ -105,16 +110,15 @@ def _fetch_into(url, local) -> None:
 def upload_folder(
   local: str,
   url: str,
-  is_last: Callable[..., Any] = lambda name: False,
-  check: Callable[..., Any] = lambda: None,
+  is_last: Callable[[str], bool] = lambda name: False,
+  check: Callable[[], None] = lambda: None,
 ) -> None:
   """Uploads all files below the folder `local` to `url`.
 
   Args:
-    local, url: str.
-    is_last: callable(file name) -> whether the file marks the others as whole,
+    is_last: given a file's name, whether the file marks the others as whole,
       and is uploaded after them.
-    check: callable, called before such a file is uploaded.
+    check: called before such a file is uploaded.
 
   Raises:
     OSError: a file could not be uploaded; or what `check` raises.
@@ -131,7 +135,7 @@ def upload_folder(
 
 
 @contextlib.contextmanager
-def drafting(path: str):
+def drafting(path: str) -> Iterator[str]:
   """Yields a path on this machine for what is to be written to `path`.
 
   It is uploaded at the end; a path on this machine is yielded as it is.
@@ -152,13 +156,13 @@ def drafting(path: str):
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _find_version(entry) -> tuple[int, str | None, str]:
+def _find_version(entry: dict[str, Any]) -> _Version:
   """Returns what changes when an object of a listing does."""
   when = entry.get('LastModified') or entry.get('updated') or entry.get('mtime')
   return entry['size'], entry.get('ETag') or entry.get('etag'), str(when)
 
 
 def _forget(prefix: str) -> None:
-  _, folder = _kept.pop(prefix, (None, None))
-  if folder:
-    paths.remove_folder(folder)
+  kept = _kept.pop(prefix, None)
+  if kept:
+    paths.remove_folder(kept[1])

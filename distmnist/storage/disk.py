@@ -40,10 +40,15 @@ def replacing(path: str, mode: str = 'w') -> Iterator[IO]:
   """
   # Next to `path`, as a rename has to stay on one file system.
   new = _name_draft(path)
-  text = {} if 'b' in mode else {'encoding': 'utf-8', 'newline': ''}
+  is_text = 'b' not in mode
   try:
     # With O_EXCL, which follows no link.
-    with open(new, mode.replace('w', 'x'), **text) as file:
+    with open(
+      new,
+      mode.replace('w', 'x'),
+      encoding='utf-8' if is_text else None,
+      newline='' if is_text else None,
+    ) as file:
       yield file
       file.flush()
       os.fsync(file.fileno())
@@ -81,16 +86,17 @@ def _name_draft(path: str) -> str:
   return f'{path}.{process_tag.make_tag()}-{secrets.token_hex(4)}.new'
 
 
-def _link(new: str, path: str) -> bool | None:
+def _link(new: str, path: str) -> bool:
   """Gives the file `new` the name `path`, too, if nothing has that name."""
   try:
     os.link(new, path)
     return True
   except FileExistsError:
     # NFS says so, too, if the first answer to our own request was lost.
-    with contextlib.suppress(FileNotFoundError):  # Gone by now.
+    try:
       return os.path.samefile(new, path)
-    return False
+    except FileNotFoundError:  # Gone by now.
+      return False
   except OSError as error:
     if error.errno not in _NO_LINKS:
       raise

@@ -10,10 +10,12 @@ which there is only one.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import errno
 import os
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 
 class Hdfs:
@@ -23,7 +25,7 @@ class Hdfs:
   alone raises it, and EIO, for other reasons too.
   """
 
-  def __init__(self, fs) -> None:
+  def __init__(self, fs: Any) -> None:
     """
     Args:
       fs: fsspec's file system for hdfs://.
@@ -34,7 +36,7 @@ class Hdfs:
   def invalidate_cache(self) -> None:
     pass  # pyarrow has none.
 
-  def info(self, path: str) -> dict:
+  def info(self, path: str) -> dict[str, Any]:
     with contextlib.suppress(FileNotFoundError):
       return self._fs.info(path)
     # pyarrow's `info` takes a NameNode that does not answer for a path that
@@ -45,14 +47,14 @@ class Hdfs:
         return entry
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
-  def ls(self, path: str, detail: bool = True) -> list:
+  def ls(self, path: str, detail: bool = True) -> list[Any]:
     """Returns the entries of a folder, or that of a file in a list."""
     entry = self.info(path)
     is_folder = entry['type'] == 'directory'
     found = self._fs.ls(path, detail=True) if is_folder else [entry]
     return found if detail else [x['name'] for x in found]
 
-  def modified(self, path: str):
+  def modified(self, path: str) -> datetime.datetime:
     return self.info(path)['mtime']
 
   def cat_file(self, path: str) -> bytes:

@@ -20,11 +20,11 @@ _log = logging.getLogger(__name__)
 _LOOK_SECS = 10.0
 _IDLE_PER_BUSY = 20
 _lock = threading.Lock()
-_mirrors = {}
+_mirrors: dict[str, _Mirror] = {}  # By the folder on this machine.
 
 
 def localize(folder: str) -> str:
-  """Returns the folder (str) in which to write files that grow in `folder`.
+  """Returns the folder in which to write files that grow in `folder`.
 
   A folder on this machine is returned as it is.
   """
@@ -61,7 +61,8 @@ class _Mirror:
 
   def __init__(self, folder: str, url: str) -> None:
     self.folder, self.url = folder, url
-    self._seen = {}  # path -> (size, time)
+    # path -> (size, time)
+    self._seen: dict[str, tuple[int, int]] = {}
     self._has_failed = False
     self._is_closed = threading.Event()
     self._thread = threading.Thread(target=self._run, daemon=True)

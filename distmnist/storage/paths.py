@@ -17,6 +17,7 @@ import os
 import secrets
 import shutil
 import stat
+from typing import Any
 
 from distmnist.storage import disk, hdfs, retries, stores, urls
 
@@ -28,7 +29,7 @@ def exists(path: str) -> bool:
   if not urls.is_remote(path):
     return _stat(path) is not None
 
-  def look(fs, key: str) -> bool:
+  def look(fs: Any, key: str) -> bool:
     fs.invalidate_cache()
     try:
       fs.info(key)
@@ -58,8 +59,8 @@ def is_folder(path: str) -> bool:
   return found is not None and stat.S_ISDIR(found.st_mode)
 
 
-def _stat(path: str):
-  """Returns the os.stat_result of what is at `path`, or None."""
+def _stat(path: str) -> os.stat_result | None:
+  """Returns the stat of what is at `path`; None if there is nothing."""
   try:
     return os.stat(path)
   except OSError as error:
@@ -84,7 +85,7 @@ def list_files(folder: str) -> list[str]:
   return [n for n in names if os.path.isfile(os.path.join(folder, n))]
 
 
-def _name(entry) -> str:
+def _name(entry: dict[str, Any]) -> str:
   return os.path.basename(entry['name'].rstrip('/'))
 
 
@@ -175,7 +176,7 @@ def see_time(path: str) -> float:
   if not urls.is_remote(path):
     return os.stat(path).st_mtime
 
-  def look(fs, key: str) -> float | None:
+  def look(fs: Any, key: str) -> float:
     fs.invalidate_cache()
     return fs.modified(key).timestamp()
 
@@ -195,7 +196,7 @@ def see_now(folder: str) -> float:
 
 
 def get_version(path: str) -> float | None:
-  """Returns what changes with the file, or None if there is none."""
+  """Returns what changes with the file; None without it."""
   try:
     if urls.is_remote(path):
       return see_time(path)
@@ -232,7 +233,7 @@ def rename(path: str, new_path: str) -> None:
     os.rename(path, new_path)
     return
 
-  def move(fs, key: str) -> None:
+  def move(fs: Any, key: str) -> None:
     fs.invalidate_cache()
     new_key = fs._strip_protocol(new_path)
     if isinstance(fs, hdfs.Hdfs):

@@ -21,7 +21,7 @@ def read_machine() -> str | None:
     return None
 
 
-def read_start(pid: int) -> str | None:
+def read_start(pid: int | str) -> str | None:
   """Returns when process `pid` was started, in ticks; None if it has ended."""
   try:
     with open(f'/proc/{pid}/stat', encoding='utf-8', errors='replace') as file:

@@ -87,7 +87,7 @@ def ask(
     time.sleep(wait_secs)
 
 
-def _open(url: str):
+def _open(url: str) -> tuple[Any, str]:
   """Returns (file system of fsspec or Hdfs, path in it) of an address."""
   scheme = url.partition('://')[0]
   options = {}
@@ -106,7 +106,7 @@ def _open(url: str):
   return hdfs.Hdfs(fs) if scheme == 'hdfs' else fs, path
 
 
-def _is_final(error) -> bool:
+def _is_final(error: Exception) -> bool:
   if isinstance(error, OSError) and error.errno in _FINAL_ERRNOS:
     return True
   # Each library has its own types of errors.
@@ -114,13 +114,13 @@ def _is_final(error) -> bool:
   return isinstance(error, _FINAL) or bool(_FINAL_WORDS.search(words))
 
 
-def is_of_bucket(error) -> bool:
+def is_of_bucket(error: Exception) -> bool:
   """Whether a FileNotFoundError is about the bucket, not what is in it."""
   return 'bucket' in str(error).partition('/')[0].lower()
 
 
-def _explain(error, url: str, missing: str) -> str:
-  """Returns what went wrong, one line (str)."""
+def _explain(error: Exception, url: str, missing: str) -> str:
+  """Returns what went wrong, in one line."""
   scheme = url.partition('://')[0]
   if isinstance(error, ImportError):
     extra = urls.EXTRAS.get(scheme, scheme)

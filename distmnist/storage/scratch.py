@@ -15,11 +15,12 @@ import shutil
 import tempfile
 
 _LOCK = 'lock'
-_mine = {}  # process id -> (path, descriptor of the lock); a fork has its own
+# Process id -> (path, descriptor of the lock): a fork has its own.
+_mine: dict[int, tuple[str, int]] = {}
 
 
 def folder() -> str:
-  """Returns the path (str) of the folder of this process."""
+  """Returns the path of the folder of this process."""
   pid = os.getpid()
   if pid not in _mine:
     _remove_left()
@@ -47,14 +48,15 @@ def _make_locked() -> tuple[str, int] | None:
 
 
 def make(prefix: str) -> str:
-  """Returns the path (str) of a new folder in it."""
+  """Returns the path of a new folder in it."""
   return tempfile.mkdtemp(prefix=f'{prefix}_', dir=folder())
 
 
 def remove() -> None:
   """Removes the folder of this process, if it has one."""
-  path, descriptor = _mine.pop(os.getpid(), (None, None))
-  if path:
+  mine = _mine.pop(os.getpid(), None)
+  if mine:
+    path, descriptor = mine
     shutil.rmtree(path, ignore_errors=True)
     os.close(descriptor)
 

@@ -5,6 +5,8 @@ An object appears whole or not at all: it gets its name with its last byte.
 
 from __future__ import annotations
 
+from typing import Any
+
 from distmnist.storage import retries
 
 # The reason that FileNotFoundError is given when something is written.
@@ -21,8 +23,8 @@ def download(url: str, local: str) -> None:
   retries.ask(url, lambda fs, path: fs.get_file(path, local))
 
 
-def list_entries(url: str) -> list[dict]:
-  """Returns fsspec's dicts for what is in a folder; [] if there is none.
+def list_entries(url: str) -> list[dict[str, Any]]:
+  """Returns fsspec's entries of what is in a folder; [] if there is none.
 
   Each has `name`, a path without the scheme; `type`, file or directory; and
   `size` in bytes.
@@ -31,7 +33,7 @@ def list_entries(url: str) -> list[dict]:
     OSError: the store refuses, or does not answer; there is no such bucket.
   """
 
-  def find(fs, path: str):
+  def find(fs: Any, path: str) -> list[dict[str, Any]]:
     fs.invalidate_cache()
     try:
       found = fs.ls(path, detail=True)

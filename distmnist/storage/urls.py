@@ -8,13 +8,13 @@ import os
 EXTRAS = {'gs': 'gcs', 'hdfs': 'hdfs', 's3': 's3'}
 
 
-def is_remote(path: str) -> bool:
-  """Whether `path` (str or os.PathLike) is the address of a store."""
+def is_remote(path: str | os.PathLike[str]) -> bool:
+  """Whether a path is the address of a store."""
   return '://' in os.fspath(path)
 
 
 def expand(path: str) -> str:
-  """Returns `path` (str) as it is used.
+  """Returns a path as it is used.
 
   A leading ~ is replaced by the home folder. An address loses the / at its end:
   to a store, run//x is another object than run/x.
@@ -26,17 +26,17 @@ def expand(path: str) -> str:
 
 
 def tidy(path: str) -> str:
-  """Returns `path` (str) as it is shown."""
+  """Returns a path as it is shown."""
   return path if is_remote(path) else os.path.normpath(path)
 
 
 def normalize(path: str) -> str:
-  """Returns the same str for all spellings of a path, with links followed."""
+  """Returns the same for all spellings of a path, with links followed."""
   return expand(path) if is_remote(path) else os.path.realpath(path)
 
 
 def find_mistake(path: str) -> str | None:
-  """Returns what was expected in place of `path` (str), or None."""
+  """Returns what was expected in place of a path that cannot be; or None."""
   if not is_remote(path):
     return None
   scheme, _, rest = path.partition('://')
