@@ -9,17 +9,24 @@ and so needs no initialisation and is in no checkpoint.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
+
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
 
 
 class CenterFlags:
   """The notes on all ps, in the default graph."""
 
-  def __init__(self, cluster) -> None:
+  def __init__(self, cluster: cluster_lib.Cluster) -> None:
     self._run = tf.placeholder(tf.string, [1], 'run')
-    self._sizes, self._raises, self._found = [], [], []
+    self._sizes: list[tf.Tensor] = []
+    self._raises: list[tf.Operation] = []
+    self._found: list[tf.Tensor] = []
     for i in range(cluster.num_ps):
       with tf.device(f'/job:ps/task:{i}/device:CPU:0'):
         table = tf.raw_ops.MutableHashTableV2(
@@ -44,7 +51,7 @@ class CenterFlags:
     return tf.boolean_mask(names, tf.equal(tf.stack(self._sizes), 0))
 
   def raise_all(self, session: tf.Session, run: str) -> None:
-    """Notes on each ps that the center is whole, and of training `run` (str).
+    """Notes on each ps that the center is whole, and of which training.
 
     `run` is empty where there is no log directory to identify a training.
     """

@@ -7,32 +7,41 @@ flags differ from the others', or that another process is the same task.
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING, Any
 
 from distmnist.cluster import errors
 from distmnist.common import cli, console
 from distmnist.common.names import CHIEF
 from distmnist.lifecycle import consistency
 
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+  from distmnist.cluster import stop_request
+  from distmnist.lifecycle import heartbeats
+
 
 class CheckIn:
   """Reads the rows of other tasks, and compares them with this task."""
 
   def __init__(
-    self, cluster, beats, settings: dict[str, int | str], stop
+    self,
+    cluster: cluster_lib.Cluster,
+    beats: heartbeats.Heartbeats,
+    settings: dict[str, Any],
+    stop: stop_request.StopRequest,
   ) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      beats: heartbeats.Heartbeats.
       settings: {name: value}, what all tasks must agree on.
-      stop: stop_request.StopRequest, which ends a wait.
+      stop: ends a wait.
     """
     self._cluster = cluster
     self._beats = beats
     self._settings = settings
     self._stop = stop
     self._others = cluster.other_addresses('ps', 'worker')
-    self._rows = {}  # Name: (row, settings).
+    # Name: (row, settings).
+    self._rows: dict[str, heartbeats.RowAndSettings | None] = {}
 
   def find_life(self, name: str) -> str | None:
     """Returns the `life` of the task called `name`, or None."""

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import pathlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.common.names import CHIEF, PACKAGE_DIR
 from distmnist.logdir import logdirs, run_flags
+
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+  from distmnist.lifecycle import watchdog as watchdog_lib
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +56,7 @@ _OWN_FLAGS = {
 }
 _HOSTS = 'ps_hosts', 'worker_hosts'
 # User code that a task has imported: {'problem_code': its hash}.
-_imported = {}
+_imported: dict[str, str] = {}
 # Settings that are not flags.
 _PROGRAM = {
   'problem_code': 'the file of --problem (its hash)',
@@ -58,7 +65,7 @@ _PROGRAM = {
 }
 
 
-def settings_from_flags(cluster) -> dict[str, int | str]:
+def settings_from_flags(cluster: cluster_lib.Cluster) -> dict[str, Any]:
   """Returns {name: value}, this task's settings that all must agree on.
 
   For a ps these are its hosts and its program: it needs no other flags.
@@ -73,11 +80,11 @@ def settings_from_flags(cluster) -> dict[str, int | str]:
 
 
 def note_problem(source: bytes) -> None:
-  """Makes the source (bytes) of a problem a setting all must agree on."""
+  """Makes the source of a problem a setting that all must agree on."""
   _imported['problem_code'] = hashlib.sha256(source).hexdigest()[:12]
 
 
-def hash_code(folder=PACKAGE_DIR) -> str:
+def hash_code(folder: pathlib.Path = PACKAGE_DIR) -> str:
   """Returns a hash of the .py files below `folder`, 12 hexadecimal digits."""
   digest = hashlib.sha256()
   for path in sorted(folder.rglob('*.py')):
@@ -92,14 +99,14 @@ _CODE = hash_code()
 
 
 def find_differences(
-  mine: dict[str, int | str], theirs: dict[str, int | str], is_ps: bool
+  mine: Mapping[str, Any], theirs: Mapping[str, Any], is_ps: bool
 ) -> list[str]:
-  """Returns a list of str, one for each setting in which two tasks differ.
+  """Returns a text for each setting in which two tasks differ.
 
   Args:
     mine: {name: value}, the settings of this task.
-    theirs: {name: value}, the settings of another task.
-    is_ps: bool, whether one of the two is a ps, which has fewer settings.
+    theirs: the settings of another task.
+    is_ps: whether one of the two is a ps, which has fewer settings.
   """
   names = mine.keys() & theirs.keys() if is_ps else mine.keys() | theirs.keys()
   return [
@@ -109,22 +116,18 @@ def find_differences(
   ]
 
 
-def _show(name: str, settings: dict[str, int | str]) -> str:
+def _show(name: str, settings: Mapping[str, Any]) -> str:
   value = settings.get(name)
   if name in _PROGRAM:
     return f'{_PROGRAM[name]} {value}'
   return f'--{name}={"(not given)" if value is None else value}'
 
 
-def check_logdir(watchdog, logdir) -> None:
+def check_logdir(watchdog: watchdog_lib.Watchdog, logdir: str) -> None:
   """Says so if this worker does not share the chief's folder.
 
   Only the chief writes and reads checkpoints, so nothing is lost if it does
   not; but graphs, reports and `evaluate` expect the chief's folder.
-
-  Args:
-    watchdog: watchdog.Watchdog.
-    logdir: str.
   """
   life = watchdog.find_life(CHIEF)
   if life and not logdirs.is_signed(logdir, life):

@@ -12,8 +12,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
@@ -28,20 +30,29 @@ from distmnist.tables import (
 )
 from distmnist.transport import fed_initial_values, strategy
 
+if TYPE_CHECKING:
+  from distmnist.lifecycle import center_flags as center_flags_lib
+  from distmnist.lifecycle import task as task_lib
+  from distmnist.logdir import restart as restart_lib
+
 _log = logging.getLogger(__name__)
 
 
 class FirstValues:
   """Takes over, restores or initialises the variables of a worker."""
 
-  def __init__(self, task, restart, center_flags, hooks) -> None:
+  def __init__(
+    self,
+    task: task_lib.Task,
+    restart: restart_lib.Restart,
+    center_flags: center_flags_lib.CenterFlags | None,
+    hooks: Sequence[tf.train.SessionRunHook],
+  ) -> None:
     """
     Args:
-      task: task.Task.
-      restart: restart.Restart, which finds what the chief restores.
-      center_flags: center_flags.CenterFlags, or None where there is no ps.
-      hooks: list of SessionRunHook; any strategy.CenterHook among them is
-        called for each new center.
+      restart: finds what the chief restores.
+      center_flags: None where there is no ps.
+      hooks: any strategy.CenterHook among them is called for each new center.
     """
     self._task, self._cluster = task, task.cluster
     self._restart = restart
@@ -53,12 +64,12 @@ class FirstValues:
     if self._cluster.is_chief:
       self._restorer = restoring.Restorer(device=self._cluster.cpu_device)
 
-  def set_in(self, scaffold, session: tf.Session) -> None:
+  def set_in(self, scaffold: tf.train.Scaffold, session: tf.Session) -> None:
     """Gives the variables their values; the init_fn of `scaffold`."""
     with errors.naming_losses():
       self._set_in(scaffold, session)
 
-  def _set_in(self, scaffold, session: tf.Session) -> None:
+  def _set_in(self, scaffold: tf.train.Scaffold, session: tf.Session) -> None:
     member = self._member
     if member and member.is_given:
       if not member.has_values:
@@ -107,7 +118,9 @@ class FirstValues:
     if self._center_flags:
       self._center_flags.raise_all(session, self._restart.run)
 
-  def _check_first_rows(self, session: tf.Session, sources) -> None:
+  def _check_first_rows(
+    self, session: tf.Session, sources: Mapping[str, first_rows.Source]
+  ) -> None:
     """Raises cli.UsageError if rows that a table is given are wrong.
 
     Here, as the others wait for the variables as long as this chief beats.
@@ -117,12 +130,16 @@ class FirstValues:
     except ValueError as error:
       raise cli.UsageError(str(error)) from error
 
-  def _load_first(self, session: tf.Session):
+  def _load_first(
+    self, session: tf.Session
+  ) -> tuple[dict[str, np.ndarray], dict[str, first_rows.Source]]:
     with session.graph.as_default(), _reading():
       return fed_initial_values.load_first()
 
   def _initialize(
-    self, session: tf.Session, first=types.MappingProxyType({})
+    self,
+    session: tf.Session,
+    first: Mapping[str, np.ndarray] = types.MappingProxyType({}),
   ) -> None:
     with session.graph.as_default():
       given = fed_initial_values.make_feed(first)
@@ -135,8 +152,8 @@ class FirstValues:
     # memory with the variables, so the first row that is read would copy the
     # whole table.
     config = self._task.session_config
-    with tf.Session(server.target, session.graph, config) as first:
-      first.run(self._initializers, given)
+    with tf.Session(server.target, session.graph, config) as passing:
+      passing.run(self._initializers, given)
 
 
 @contextlib.contextmanager

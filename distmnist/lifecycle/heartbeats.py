@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tensorflow.compat.v1 as tf
 
@@ -25,7 +25,13 @@ from distmnist.cluster import errors, heartbeat_table, polling, stop_request
 from distmnist.common import cli, console
 from distmnist.lifecycle import table_calls
 
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+  from distmnist.lifecycle import stalls as stalls_lib
+
 _log = logging.getLogger(__name__)
+_Answer = TypeVar('_Answer')
+RowAndSettings = tuple[dict[str, Any], dict[str, Any]]
 
 # Seconds between two beats of a task, in a small cluster and in a large one.
 _BEAT_SECS = 1.0, 2.0
@@ -41,7 +47,7 @@ _BEAT_LOOK_SECS = 0.2
 
 
 def find_place() -> str:
-  """Returns a str that two processes share if they cannot share a port.
+  """Returns what two processes have in common if they cannot share a port.
 
   The host name will not do: clones and containers share it.
   """
@@ -56,20 +62,25 @@ class Heartbeats:
   """This task's row and beats in the heartbeat table, and those it has read.
 
   Attributes:
-    place: str, see find_place.
-    is_closed: threading.Event, which ends the beats.
+    place: see find_place.
+    is_closed: ends the beats.
   """
 
   def __init__(
-    self, cluster, server, settings: dict[str, int | str], stalls, stop
+    self,
+    cluster: cluster_lib.Cluster,
+    server: tf.train.Server | None,
+    settings: dict[str, Any],
+    stalls: stalls_lib.Stalls,
+    stop: stop_request.StopRequest,
   ) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      server: tf.train.Server, or None for one process, which has no table.
+      server: None for one process, which has no table: there is nobody to
+        check in with, and no method that asks the table may be called.
       settings: {name: value}, what all tasks must agree on.
-      stalls: stalls.Stalls, whose num_steps goes out with each beat.
-      stop: stop_request.StopRequest, which ends a task that was replaced.
+      stalls: its num_steps goes out with each beat.
+      stop: ends a task that was replaced.
     """
     self._cluster = cluster
     self._settings = settings
@@ -79,30 +90,32 @@ class Heartbeats:
     self._num_beats = 0
     self.place = find_place()
     self._row = _describe_process(self.life, self.place)
-    self._beats = {}
-    self._last_change = {}  # Name: when we saw its beat come or change.
-    self._have_beaten = set()  # Names whose beat we saw change.
-    self._busy, self._told = {}, ''  # What the others say, and we have said.
+    self._beats: dict[str, heartbeat_table.Beat] = {}
+    # Name: when we saw its beat come or change.
+    self._last_change: dict[str, float] = {}
+    self._have_beaten: set[str] = set()  # Names whose beat we saw change.
+    self._busy: dict[str, str] = {}  # What the others say.
+    self._told = ''  # What we have said.
     num_tasks = cluster.num_ps + cluster.num_workers
     self._beat_secs = polling.compute_interval_secs(num_tasks, *_BEAT_SECS)
     self._secs_to_see = _NUM_BEATS_TO_SEE * self._beat_secs
     self._read_secs = max(self._beat_secs, num_tasks * _READ_SECS_PER_TASK)
     self._last_answer = self._last_read = self._next_look = time.monotonic()
     self.is_closed = threading.Event()
-    self._table = self._calls = None
+    self._has_table = server is not None
     if server:
       self._table = heartbeat_table.HeartbeatTable(cluster, server)
       self._calls = table_calls.TableCalls(cluster, self.is_closed, stop)
 
   @property
   def life(self) -> str:
-    """str, different in each process."""
+    """Different in each process."""
     return f'{self._life:016x}'
 
   @property
   def can_begin(self) -> bool:
     """Whether there is a table, and this task has not begun to beat there."""
-    return self._table is not None and not self._num_beats
+    return self._has_table and not self._num_beats
 
   def claim(self) -> None:
     """Writes this task's row and first beat, over any that are there."""
@@ -116,11 +129,7 @@ class Heartbeats:
       self._life, self._num_beats, self._stalls.num_steps
     )
 
-  def read_row(
-    self, name: str
-  ) -> (
-    tuple[dict[str, int | str], dict[str, int | str] | dict[str, str]] | None
-  ):
+  def read_row(self, name: str) -> RowAndSettings | None:
     """Returns (row, settings) of the task called `name`, or None.
 
     Raises:
@@ -143,7 +152,7 @@ class Heartbeats:
     self._beats = beats
     self._busy = self._table.read_busy()
 
-  def find_busy(self):
+  def find_busy(self) -> dict[str, str]:
     """Returns {name: what it takes long over} of other tasks that beat."""
     return {
       name: text
@@ -152,7 +161,7 @@ class Heartbeats:
       and (self.secs_silent(name) or 0) <= SILENT_SECS
     }
 
-  def secs_silent(self, name):
+  def secs_silent(self, name: str) -> float | None:
     """Returns for how many seconds task `name` had not sent a beat.
 
     As of the last read; None if that is unknown: no beat yet, or the table was
@@ -164,18 +173,18 @@ class Heartbeats:
     return self._last_read - self._last_change[name]
 
   def secs_without_answer(self) -> float:
-    """Returns for how many seconds the table has not answered, a float."""
+    """Returns for how many seconds the table has not answered."""
     return time.monotonic() - self._last_answer
 
   def may_be_replaced(self) -> bool:
-    """Whether another process may have taken this task's place (bool).
+    """Whether another process may have taken this task's place.
 
     One that finds our row in the table does so if it sees no beat for as long.
     """
     is_beating = self._num_beats > 0 and not self.is_closed.is_set()
     return is_beating and self.secs_without_answer() > self._secs_to_see
 
-  def wait_for_beat(self, name, deadline):
+  def wait_for_beat(self, name: str, deadline: float) -> bool:
     """Returns whether task `name` is seen to beat within a few seconds."""
     wait = console.Wait(math.inf)  # The looks are counted.
     for _ in range(round(self._secs_to_see / _BEAT_LOOK_SECS)):
@@ -186,20 +195,17 @@ class Heartbeats:
       self.ask(self.read_beats, deadline)
     return name in self._have_beaten
 
-  def ask(
-    self, ask: Callable[..., Any], deadline: float
-  ) -> tuple[dict[str, int | str], dict[str, int | str]] | None:
+  def ask(self, ask: Callable[[], _Answer], deadline: float) -> _Answer:
     """Returns what `ask()` returns; see TableCalls.call."""
     answer = self._calls.call(ask, deadline)
     self._last_answer = time.monotonic()
     return answer
 
-  def keep_beating(self, look: Callable[..., Any]) -> None:
+  def keep_beating(self, look: Callable[[], None]) -> None:
     """Beats until `is_closed` is set; for a thread of its own.
 
     Args:
-      look: callable, called between two beats, less often in a larger
-        cluster.
+      look: called between two beats, less often in a larger cluster.
     """
     while not self.is_closed.wait(self._beat_secs):
       try:
@@ -235,8 +241,8 @@ class Heartbeats:
       self._stop.end_at_once(errors.make_replaced(self._cluster.name))
 
 
-def _describe_process(life: str, place: str) -> dict[str, int | str]:
-  """Returns the row of this process in the table, a dict."""
+def _describe_process(life: str, place: str) -> dict[str, Any]:
+  """Returns the row of this process in the table."""
   return {
     'life': life,
     'host': socket.gethostname(),

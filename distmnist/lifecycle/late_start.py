@@ -11,28 +11,35 @@ import contextlib
 import os
 import time
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from distmnist.cluster import probing, stop_request
 from distmnist.common import cli
 from distmnist.common.names import ATTEMPT, CHIEF
+
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+  from distmnist.logdir import restart as restart_lib
 
 # If the whole cluster is started once more, its ps come within this time.
 _PATIENCE_SECS = 5.0
 _LOOK_SECS = 0.2
 
 
-def has_ended(cluster, restart, pause: Callable[..., Any]) -> bool:
+def has_ended(
+  cluster: cluster_lib.Cluster,
+  restart: restart_lib.Restart,
+  pause: Callable[[float], object],
+) -> bool:
   """Whether the run is at its last step, and those it needs have left.
 
   It takes some seconds to be sure, except for a worker that its launcher has
   started again beside ps: that one looks once.
 
   Args:
-    cluster: cluster.Cluster of a worker.
-    restart: restart.Restart.
-    pause: callable(secs) between two looks; may raise to end them.
+    cluster: of a worker.
+    pause: called with seconds, between two looks; may raise to end them.
   """
   needed = cluster.addresses('ps') or cluster.other_addresses('worker')
   if not cluster.num_ps and not cluster.is_chief:
@@ -50,14 +57,15 @@ def has_ended(cluster, restart, pause: Callable[..., Any]) -> bool:
 
 
 @contextlib.contextmanager
-def noticed(cluster, restart, pause):
+def noticed(
+  cluster: cluster_lib.Cluster,
+  restart: restart_lib.Restart,
+  pause: Callable[[float], object],
+) -> Iterator[types.SimpleNamespace]:
   """Notices that a task came as the last ps left; it is no error.
 
-  Args:
-    cluster, restart, pause: see `has_ended`.
-
   Yields:
-    An object with `is_late`: bool, set at the end of the block.
+    An object with `is_late`, a bool that is set at the end of the block.
   """
   found = types.SimpleNamespace(is_late=False)
   try:

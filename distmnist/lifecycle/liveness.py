@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import incarnations, probing, repeated_runs
+
+if TYPE_CHECKING:
+  from distmnist.lifecycle import task as task_lib
 
 # Its main thread has nothing else to do. A look at a port may take seconds.
 _LOOK_SECS, _PROBE_SECS = 0.05, 1.0
@@ -28,18 +31,18 @@ class LivenessHook(tf.train.SessionRunHook):
 
   def __init__(
     self,
-    task,
+    task: task_lib.Task,
     steps_wait_for_others: bool = False,
-    describe_wait: Callable[..., Any] | None = None,
-    find_loss: Callable[..., Any] | None = None,
+    describe_wait: Callable[[], str] | None = None,
+    find_loss: Callable[[], str] | None = None,
   ) -> None:
     """
     Args:
-      task: task.Task of a worker, already serving.
-      steps_wait_for_others: bool, whether other workers may hold up a step.
-      describe_wait: callable() -> str, what a step is waiting for, or None;
-        called in another thread while that step lasts.
-      find_loss: callable() -> str, see strategy.MemberHook, or None.
+      task: of a worker, already serving.
+      steps_wait_for_others: whether other workers may hold up a step.
+      describe_wait: gives what a step is waiting for; called in another thread
+        while that step lasts.
+      find_loss: see strategy.MemberHook.
     """
     self._task = task
     self._steps_wait_for_others = steps_wait_for_others
@@ -49,7 +52,9 @@ class LivenessHook(tf.train.SessionRunHook):
   def begin(self) -> None:
     self._losses.build()
 
-  def after_create_session(self, session: tf.Session, coord) -> None:
+  def after_create_session(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> None:
     # The only place where session.run is replaced. The graph may grow, but what
     # it has stays: what is remembered of it is valid.
     remembered = repeated_runs.RepeatedRuns(session)
@@ -57,7 +62,7 @@ class LivenessHook(tf.train.SessionRunHook):
     self._losses.watch_session(session)
     self._task.stalls.busy('the start of a session', waits_for_others=True)
 
-  def before_run(self, run_context) -> None:
+  def before_run(self, run_context: tf.train.SessionRunContext) -> None:
     self._losses.note_move()
     self._task.stalls.step_begins(
       self._steps_wait_for_others, self._describe_wait
@@ -65,7 +70,11 @@ class LivenessHook(tf.train.SessionRunHook):
     if self._task.server:
       self._keep_place()
 
-  def after_run(self, run_context, run_values) -> None:
+  def after_run(
+    self,
+    run_context: tf.train.SessionRunContext,
+    run_values: tf.train.SessionRunValues,
+  ) -> None:
     self._losses.note_move()
     self._task.stalls.step_ends()
     self._task.stalls.busy('what follows a step')

@@ -9,9 +9,14 @@ finds out when it wakes (batch_hook.BatchHook).
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from distmnist.cluster import probing
 from distmnist.lifecycle import heartbeats
+
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+  from distmnist.lifecycle import watchdog as watchdog_lib
 
 _LOOK_SECS = 0.5
 _NUM_LOOKS = 4
@@ -20,23 +25,26 @@ _NUM_LOOKS = 4
 class LostWorkers:
   """What one worker knows of the others."""
 
-  def __init__(self, cluster, watchdog, warn_secs: float) -> None:
+  def __init__(
+    self,
+    cluster: cluster_lib.Cluster,
+    watchdog: watchdog_lib.Watchdog,
+    warn_secs: float,
+  ) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      watchdog: watchdog.Watchdog.
-      warn_secs: float, that of the task's stalls; after a silence twice as long
-        a worker is gone even if it accepts connections.
+      warn_secs: that of the task's stalls; after a silence twice as long a
+        worker is gone even if it accepts connections.
     """
     self._addresses = cluster.other_addresses('worker')
     self._indices = {f'worker {i}': i for i in range(cluster.num_workers)}
     self._watchdog, self._warn_secs = watchdog, warn_secs
     self._num_looks = dict.fromkeys(self._addresses, 0)
     self._next_look = 0.0
-    self._found = []
+    self._found: list[int] = []
 
   def find(self) -> list[int]:
-    """Returns the indices of the workers that are gone, a list of int.
+    """Returns the indices of the workers that are gone.
 
     To be called repeatedly during a wait; it looks twice a second.
     """

@@ -7,6 +7,7 @@ import logging
 import math
 import queue
 import time
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
@@ -16,17 +17,23 @@ from distmnist.common.names import CHIEF
 from distmnist.lifecycle import shutdown
 from distmnist.logdir import logdirs
 
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+  from distmnist.lifecycle import stalls as stalls_lib
+  from distmnist.lifecycle import task as task_lib
+  from distmnist.lifecycle import watchdog as watchdog_lib
+
 _log = logging.getLogger(__name__)
 
 # A ps waits this long for the last workers once the chief is done.
 _PS_GRACE_SECS = 5.0
 
 
-def run_ps(task):
+def run_ps(task: task_lib.Task) -> int:
   """Serves until the workers are done; returns the exit code.
 
   Args:
-    task: task.Task of this ps, which serves.
+    task: of this ps, which serves.
 
   Raises:
     cli.RunError: the chief has failed, no worker answers for
@@ -86,19 +93,24 @@ def run_ps(task):
 class _WorkerLiveness:
   """Tracks which workers are alive, so that a ps without workers exits."""
 
-  def __init__(self, cluster, watchdog, stalls) -> None:
+  def __init__(
+    self,
+    cluster: cluster_lib.Cluster,
+    watchdog: watchdog_lib.Watchdog,
+    stalls: stalls_lib.Stalls,
+  ) -> None:
     self._cluster = cluster
     self._watchdog, self._stalls = watchdog, stalls
     self._first_time = self._last_sign = time.monotonic()
     # Until a worker beats. One whose port answers may load its data for hours.
     self._next_line = self._first_time + stalls.warn_secs
-    self._said = {}
+    self._said: dict[str, float] = {}  # Name: when.
 
   def check(self, workers: dict[str, str]) -> bool:
     """Logs which of `workers`, {name: address}, have fallen silent.
 
     Returns:
-      Whether none is alive as the run has ended: a bool.
+      Whether none is alive as the run has ended.
 
     Raises:
       cli.LostError: no worker is alive any more; cli.RunError if none ever
@@ -144,14 +156,21 @@ class _WorkerLiveness:
     return False
 
 
-def _describe_end():
-  """Returns at which step the run in --logdir has ended (str), or ''."""
+def _describe_end() -> str:
+  """Returns at which step the run in --logdir has ended, or ''."""
   logdir = logdirs.from_flags()
-  step = logdir and logdirs.read_end(logdir)
-  return '' if step is None else logdirs.describe_end(logdir, step)
+  step = logdirs.read_end(logdir) if logdir else None
+  if logdir is None or step is None:
+    return ''
+  return logdirs.describe_end(logdir, step)
 
 
-def _request_checkpoint(cluster, server, messages, stop) -> None:
+def _request_checkpoint(
+  cluster: cluster_lib.Cluster,
+  server: tf.train.Server,
+  messages: queue.Queue[dict[str, Any]],
+  stop: stop_request.StopRequest,
+) -> None:
   """Asks the chief for a checkpoint, as the shards here are about to be lost.
 
   If the chief is up but does not save in time, the stop says so.

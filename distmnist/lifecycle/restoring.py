@@ -16,8 +16,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -41,16 +41,16 @@ class Growth(NamedTuple):
   """A table that has room for more keys than in a checkpoint.
 
   Attributes:
-    table: str; its variables are TABLE/keys, TABLE/rows and TABLE/rows/... in
-      the checkpoint.
-    before, after: int, the rows of a block in the checkpoint and in the model.
+    table: its variables are TABLE/keys, TABLE/rows and TABLE/rows/... in the
+      checkpoint.
+    before, after: the rows of a block in the checkpoint and in the model.
   """
 
   table: str
   before: int
   after: int
 
-  def grow(self, shapes: dict[str, list[int]]) -> dict[str, list[int]]:
+  def grow(self, shapes: Mapping[str, list[int]]) -> dict[str, list[int]]:
     """Returns the shapes after it of those variables that are larger then."""
     before, after = (new_rows.NUM_BUCKETS * n for n in self[1:])
     starts = f'{self.table}/keys/', f'{self.table}/rows/'
@@ -87,27 +87,29 @@ class _Sliced(NamedTuple):
   values: tf.Tensor
 
 
+# Of a partitioned one its shards. Or by name in the checkpoint, whole ones.
+Variables = Sequence[tf.Variable] | Mapping[str, tf.Variable]
+
+
 class Values:
   """The values that variables of a graph get from a checkpoint."""
 
   def __init__(
     self,
-    variables: list | dict[str, tf.Variable] | None = None,
+    variables: Variables | None = None,
     stored: stored_table.StoredTables | None = None,
   ) -> None:
     """
     Args:
-      variables: list of tf.Variable; of a partitioned one, its shards. Or a
-        dict of name in the checkpoint -> tf.Variable, a whole one. None: all
-        global variables of the default graph.
+      variables: None for all global variables of the default graph.
       stored: tables of the model that stay in the checkpoint.
     """
     self._graph = tf.get_default_graph()
     self._record = graph_record.current()
     self._stored = stored
-    if variables is None:
-      variables = tf.global_variables()
-    targets = _find_targets(variables)
+    targets = _find_targets(
+      tf.global_variables() if variables is None else variables
+    )
     self._wanted = {name: (shape, dtype) for _, name, shape, dtype in targets}
     self._targets = [target for target, *_ in targets]
 
@@ -124,7 +126,7 @@ class Values:
       self._prepare(path, reader)
 
   @contextlib.contextmanager
-  def reading(self, path: str) -> Iterator[Callable[..., Any]]:
+  def reading(self, path: str) -> Iterator[Callable[..., np.ndarray]]:
     """Opens a checkpoint that fits, for as long as the context lasts.
 
     Yields:
@@ -137,7 +139,9 @@ class Values:
     with checkpoint_reader.Reader(path) as reader:
       names, read = self._prepare(path, reader)
 
-      def read_rows(name: str, first: int = 0, size: int | None = None) -> Any:
+      def read_rows(
+        name: str, first: int = 0, size: int | None = None
+      ) -> np.ndarray:
         if size is None:
           return read(names[name], None)
         return read.read_rows(names[name], first, size)
@@ -177,7 +181,7 @@ class Values:
     )
 
   def _find_growths(
-    self, path: str, shapes: dict[str, list[int]]
+    self, path: str, shapes: Mapping[str, list[int]]
   ) -> list[Growth]:
     tables = {
       sparse_table.find_name(found.rows): found.new_rows
@@ -205,7 +209,7 @@ class Restorer(Values):
 
   def __init__(
     self,
-    variables: list | dict[str, tf.Variable] | None = None,
+    variables: Variables | None = None,
     device: str = '/cpu:0',
     stored: stored_table.StoredTables | None = None,
     slice_bytes: int = partial_names.SLICE_BYTES,
@@ -213,7 +217,7 @@ class Restorer(Values):
     """
     Args:
       variables, stored: as of Values.
-      device: str, the CPU of this process.
+      device: the CPU of this process.
       slice_bytes: the most of a table that is read and set at once; a row is
         never cut.
     """
@@ -241,8 +245,6 @@ class Restorer(Values):
     The maps of keys are to be filled afterwards; see key_map.fill.
 
     Args:
-      session: of the graph.
-      path: the checkpoint.
       say: is given a line on a checkpoint that is partial, or that has smaller
         tables.
 
@@ -272,7 +274,7 @@ class Restorer(Values):
     return [t.variable for t in targets if t.name not in names]
 
   def _restore_whole(
-    self, session: tf.Session, names: dict[str, str], read: _Read
+    self, session: tf.Session, names: Mapping[str, str], read: _Read
   ) -> None:
     """Sets variables, so many at once that they have the bytes of a slice."""
     feed, ops, num_bytes = {}, [], 0
@@ -312,12 +314,14 @@ class _Read:
   """Reads variables of a checkpoint as the model has them."""
 
   def __init__(
-    self, reader: checkpoint_reader.Reader, growths: dict[str, Growth]
+    self, reader: checkpoint_reader.Reader, growths: Mapping[str, Growth]
   ) -> None:
     self._reader, self.growths = reader, growths
-    self._unused: dict[tuple[str, int], Any] = {}
+    self._unused: dict[tuple[str, int], np.ndarray] = {}
 
-  def __call__(self, name: str, part: checkpoint_reader.Slice | None) -> Any:
+  def __call__(
+    self, name: str, part: checkpoint_reader.Slice | None
+  ) -> np.ndarray:
     growth = self.growths.get(name)
     if growth is None:
       return self._reader.read(name, part)
@@ -328,12 +332,12 @@ class _Read:
     if len(self._reader.find_slices(name)) == 1:
       whole = self._reader.read(name)  # Not once for each block.
 
-      def read_rows(first, size):
+      def read_rows(first: int, size: int) -> np.ndarray:
         return whole[first : first + size]
 
     return np.concatenate(list(self._grow(name, growth, part, read_rows)))
 
-  def read_rows(self, name: str, first: int, size: int) -> Any:
+  def read_rows(self, name: str, first: int, size: int) -> np.ndarray:
     """Returns some rows, of which no more is in memory than they are stored."""
     read = functools.partial(self._reader.read_rows, name)
     growth = self.growths.get(name)
@@ -347,8 +351,8 @@ class _Read:
     name: str,
     growth: Growth,
     part: checkpoint_reader.Slice,
-    read_rows: Callable[[int, int], Any],
-  ) -> Iterable[Any]:
+    read_rows: Callable[[int, int], np.ndarray],
+  ) -> Iterator[np.ndarray]:
     """Yields the rows of a part, of those that `read_rows` gives."""
     first, end = part.first, part.first + part.size
     while first < end:
@@ -367,10 +371,10 @@ class _Read:
 
 
 def _find_targets(
-  variables: list | dict[str, tf.Variable],
+  variables: Variables,
 ) -> list[tuple[_Target, str, list[int], tf.DType]]:
   """Returns [(target, name, shape, dtype)], the last three of the whole."""
-  if isinstance(variables, dict):
+  if isinstance(variables, Mapping):
     return [
       (
         _Target(variable, name, None),
@@ -422,9 +426,9 @@ def _build_sliced(target: _Target, device: str) -> _Sliced:
 
 def _check_fits(
   path: str,
-  wanted: dict[str, tuple[list[int], tf.DType]],
-  shapes: dict[str, list[int]],
-  dtypes: dict[str, tf.DType],
+  wanted: Mapping[str, tuple[list[int], tf.DType]],
+  shapes: Mapping[str, list[int]],
+  dtypes: Mapping[str, tf.DType],
 ) -> None:
   for name, (shape, dtype) in wanted.items():
     if name not in shapes:

@@ -29,9 +29,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import deadlines, errors, probing
@@ -40,6 +41,12 @@ from distmnist.common.names import ATTEMPT, CHIEF
 from distmnist.lifecycle import center_flags, shutdown
 from distmnist.lifecycle import first_values as first_values_lib
 from distmnist.transport import strategy
+
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+  from distmnist.lifecycle import task as task_lib
+  from distmnist.logdir import restart as restart_lib
+  from distmnist.logdir import saving
 
 # Pause before the next try to make a session: MonitoredSession itself has none.
 _RETRY_SECS = 0.25
@@ -54,29 +61,26 @@ class ClusterScaffold(tf.train.Scaffold):
 
   `finalize` is called before each session is made: the first one, and those
   made to recover.
-
   """
 
   def __init__(
     self,
-    task,
-    restart,
-    saver,
-    hooks,
-    kept=(),
-    before_restore: Callable[..., Any] = lambda: None,
+    task: task_lib.Task,
+    restart: restart_lib.Restart,
+    saver: tf.train.Saver | saving.Saver,
+    hooks: Sequence[tf.train.SessionRunHook],
+    kept: Sequence[tf.Variable] = (),
+    before_restore: Callable[[], None] = lambda: None,
   ) -> None:
     """
     Args:
-      task: task.Task, which serves.
-      restart: restart.Restart, which finds what the chief restores.
-      saver: tf.train.Saver.
-      hooks: list of SessionRunHook; any strategy.CenterHook among them is
-        called for each new center, and a strategy.MemberHook before each
-        session.
-      kept: list of tf.Variable, local ones that keep their values in later
-        sessions of this process. The others begin anew in each.
-      before_restore: callable, called before each session is made.
+      task: it serves.
+      restart: finds what the chief restores.
+      hooks: any strategy.CenterHook among them is called for each new center,
+        and a strategy.MemberHook before each session.
+      kept: local variables that keep their values in later sessions of this
+        process. The others begin anew in each.
+      before_restore: called before each session is made.
     """
     self._task = task
     self._cluster = cluster = task.cluster
@@ -164,21 +168,21 @@ class ClusterScaffold(tf.train.Scaffold):
   @contextlib.contextmanager
   def _opened(self) -> Iterator[tf.Session]:
     """Yields a session on all ps; closes it, for up to some seconds."""
-    target = self._task.server.target
-    session = tf.Session(target, config=self._task.session_config)
+    session = tf.Session(self._task.target, config=self._task.session_config)
     try:
       yield session
     finally:
       with contextlib.suppress(tf.errors.OpError):
         deadlines.call(session.close, _CLOSE_SECS)
 
-  def _ask_ps(self, session: tf.Session, fetch: tf.Tensor, wait: console.Wait):
+  def _ask_ps(
+    self, session: tf.Session, fetch: tf.Tensor, wait: console.Wait
+  ) -> np.ndarray:
     """Returns the value of `fetch`, which is on all ps.
 
     Args:
-      session: tf.Session of `_opened`.
-      fetch: tensor.
-      wait: console.Wait; says which ps does not answer.
+      session: of `_opened`.
+      wait: says which ps does not answer.
 
     Raises:
       cli.LostError: the wait is over.
@@ -204,13 +208,15 @@ class ClusterScaffold(tf.train.Scaffold):
     self._begin_wait('the wait for the ps')
     return deadlines.call_and_look(lambda: session.run(fetch), look)
 
-  def _wait_for(self, job_name: str, names: list[str] | None = None) -> None:
+  def _wait_for(
+    self, job_name: str, names: Collection[str] | None = None
+  ) -> None:
     """Waits for the tasks of a job, or only for those in `names`."""
     self._begin_wait(f'the wait for each {job_name}')
     addresses = self._cluster.addresses(job_name)
-    names = set(names or addresses) - {self._cluster.name}
+    others = set(names or addresses) - {self._cluster.name}
     probing.wait_for_tasks(
-      {name: addresses[name] for name in sorted(names)},
+      {name: addresses[name] for name in sorted(others)},
       self._cluster.start_timeout_secs,
       self._task.stop.wait,
       shutdown.choose_absence_error(self._is_first),
@@ -231,7 +237,7 @@ class ClusterScaffold(tf.train.Scaffold):
     limit_secs = self._cluster.start_timeout_secs
     wait = console.Wait(limit_secs)
 
-    def pause(secs) -> None:
+    def pause(secs: float) -> None:
       if self._task.watchdog.is_beating(CHIEF):
         wait.renew()
         self._task.stalls.goes_on()
@@ -254,14 +260,14 @@ class ClusterScaffold(tf.train.Scaffold):
         self._wait_for('ps')
 
 
-def _build_local_init(kept):
+def _build_local_init(kept: Sequence[tf.Variable]) -> tf.Operation:
   """Returns the op that begins a session on this worker.
 
   Local variables are on the worker's own server, which outlives its sessions:
-  those in `kept`, a list, are initialised only if they have no value yet.
+  those in `kept` are initialised only if they have no value yet.
   """
 
-  def initialize_once(variable):
+  def initialize_once(variable: tf.Variable) -> tf.Operation:
     return tf.cond(
       tf.is_variable_initialized(variable),
       tf.no_op,
@@ -278,22 +284,25 @@ def _build_local_init(kept):
   )
 
 
-def _has_variables(cluster) -> bool:
+def _has_variables(cluster: cluster_lib.Cluster) -> bool:
   """Whether this worker initialises variables: all do without a ps."""
   return cluster.is_chief or not cluster.num_ps
 
 
-def make_session(task, scaffold: ClusterScaffold, hooks, config=None):
+def make_session(
+  task: task_lib.Task,
+  scaffold: ClusterScaffold,
+  hooks: Sequence[tf.train.SessionRunHook],
+  config: tf.ConfigProto | None = None,
+) -> tf.train.MonitoredSession:
   """Returns the MonitoredTrainingSession of a worker.
 
   Saving, restoring and summaries are left to the scaffold and the hooks.
 
   Args:
-    task: task.Task, which serves.
-    scaffold: ClusterScaffold.
-    hooks: list of SessionRunHook, a liveness.LivenessHook first; their `end`
-      is called in this order.
-    config: tf.ConfigProto, settings besides those of the task, or None.
+    task: it serves.
+    hooks: a liveness.LivenessHook first; their `end` is called in this order.
+    config: settings besides those of the task.
   """
   merged = tf.ConfigProto()
   if config:
@@ -301,7 +310,7 @@ def make_session(task, scaffold: ClusterScaffold, hooks, config=None):
     merged.ClearField('device_filters')
   merged.MergeFrom(task.session_config)
   return tf.train.MonitoredTrainingSession(
-    master=task.server.target if task.server else '',
+    master=task.target,
     is_chief=_has_variables(task.cluster),
     scaffold=scaffold,
     hooks=hooks,

@@ -11,13 +11,16 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors, message_queue, probing, stop_request
 from distmnist.common import cli, console
 from distmnist.logdir import report, saving
+
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +32,11 @@ _PAUSE_SECS, _LOOK_SECS = 0.05, 0.5
 
 
 @contextlib.contextmanager
-def reporting_end_to_ps(cluster, server, stop) -> Iterator[None]:
+def reporting_end_to_ps(
+  cluster: cluster_lib.Cluster,
+  server: tf.train.Server | None,
+  stop: stop_request.StopRequest,
+) -> Iterator[None]:
   """Tells every ps how this worker's work in the `with` block has ended.
 
   A worker that was asked to stop says nothing, as it may come back; it is no
@@ -63,8 +70,14 @@ def reporting_end_to_ps(cluster, server, stop) -> Iterator[None]:
     _say_done(cluster, server, stop.error)
 
 
-def _say_done(cluster, server, error: cli.PassingError) -> None:
-  """To be called after the training session is closed.
+def _say_done(
+  cluster: cluster_lib.Cluster,
+  server: tf.train.Server | None,
+  error: BaseException | None,
+) -> None:
+  """Tells each ps that this worker is done, and whether `error` ended it.
+
+  To be called after the training session is closed.
 
   A ps that left earlier would take the session with it. One that is gone need
   not be told, and the call fails at once; a slow one must hear of a good end,
@@ -86,15 +99,17 @@ def _say_done(cluster, server, error: cli.PassingError) -> None:
       box.send(message, timeout_secs=2.0 if error else _TELL_SECS)
 
 
-def open_done_queue(cluster, server, ps_index):
+def open_done_queue(
+  cluster: cluster_lib.Cluster, server: tf.train.Server | None, ps_index: int
+) -> message_queue.MessageQueue:
   place = f'/job:ps/task:{ps_index}'
   return message_queue.MessageQueue(
     cluster, server, place, f'done_ps{ps_index}'
   )
 
 
-def _size(box) -> int:
-  """Returns how many messages `box`, a MessageQueue or None, holds."""
+def _size(box: message_queue.MessageQueue | None) -> int:
+  """Returns how many messages a queue holds, if there is one."""
   if not box:
     return 0
   try:
@@ -111,26 +126,30 @@ class Others:
   """
 
   def __init__(
-    self, cluster, server, secs_silent: Callable[..., Any] | None = None
+    self,
+    cluster: cluster_lib.Cluster,
+    server: tf.train.Server | None,
+    secs_silent: Callable[[str], float | None] | None = None,
   ) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      server: tf.train.Server, or None for one process.
-      secs_silent: callable(name) -> seconds without a beat, see Absences.
+      server: None for one process.
+      secs_silent: the seconds that a task has not beaten, see Absences.
     """
     self._cluster = cluster
     self._server = server
     self._secs_silent = secs_silent
     self._addresses = cluster.other_addresses('worker')
-    self._stop_queue = self._end_queue = self._save_queue = None
+    self._stop_queue: message_queue.MessageQueue | None = None
+    self._end_queue: message_queue.MessageQueue | None = None
+    self._save_queue: message_queue.MessageQueue | None = None
     if self._addresses:
       self._stop_queue = self._open('stop')
       self._end_queue = self._open('end')
     if cluster.num_ps and cluster.is_chief:
       self._save_queue = self._open('save')
 
-  def _open(self, name):
+  def _open(self, name: str) -> message_queue.MessageQueue:
     place = self._cluster.coordinator_device
     return message_queue.MessageQueue(self._cluster, self._server, place, name)
 
@@ -143,7 +162,7 @@ class Others:
     return _size(self._stop_queue) > 0
 
   @functools.cached_property
-  def _saved_queue(self):
+  def _saved_queue(self) -> message_queue.MessageQueue | None:
     # Not opened at the start: few rules need it, and only at their end.
     return self._open('saved') if self._addresses else None
 
@@ -152,49 +171,51 @@ class Others:
     if self._saved_queue:
       self._saved_queue.send({})
 
-  def is_saved(self):
+  def is_saved(self) -> bool:
     """Whether the chief has said that the last step is saved."""
     return _size(self._saved_queue) > 0
 
-  def is_save_wanted(self):
+  def is_save_wanted(self) -> bool:
     """Whether a ps that must stop waits for a checkpoint."""
     return _size(self._save_queue) > 0
 
-  def _open_done_queue(self):
-    """Opens the queue of the next ps that waits for a checkpoint."""
-    index = self._save_queue.take()['ps']
-    return open_done_queue(self._cluster, self._server, index)
+  def confirm_save(self, step: int | None) -> None:
+    """Tells every ps that waits for a checkpoint which `step` is saved."""
+    wanted = self._save_queue
+    while wanted and _size(wanted):
+      with contextlib.suppress(tf.errors.OpError):
+        index = wanted.take()['ps']
+        with open_done_queue(self._cluster, self._server, index) as box:
+          box.send({'saved': step}, timeout_secs=2.0)
 
-  def confirm_save(self, step) -> None:
-    """Tells every waiting ps which `step` is saved, or None."""
-    while self.is_save_wanted():
-      with (
-        contextlib.suppress(tf.errors.OpError),
-        self._open_done_queue() as box,
-      ):
-        box.send({'saved': step}, timeout_secs=2.0)
+  def send_stats(self, stats: report.WorkerStats) -> None:
+    """Tells the chief, if it is another, that this worker has left its loop."""
+    if self._end_queue:
+      self._end_queue.send(stats.to_message())
 
-  def send_stats(self, stats) -> None:
-    """Tells the chief that this worker has left its loop."""
-    self._end_queue.send(stats.to_message())
-
-  def num_left(self):
+  def num_left(self) -> int:
     """Chief: returns how many workers have left their loops already."""
     return _size(self._end_queue)
 
-  def wait_at_end(self, timeout_secs, pause, get_on=lambda names: False):
+  def wait_at_end(
+    self,
+    timeout_secs: float,
+    pause: Callable[[float], object],
+    get_on: Callable[[list[str]], bool] = lambda names: False,
+  ) -> list[report.WorkerStats]:
     """Chief: waits until every other worker has left its loop or is gone.
 
     Args:
-      timeout_secs: float, the longest wait.
-      pause: callable(secs) between two looks; may raise to end the wait.
-      get_on: callable(names of those waited for) -> bool, called at each look:
-        whether they get on; then the longest wait begins anew.
+      timeout_secs: the longest wait.
+      pause: called with seconds, between two looks; may raise to end the wait.
+      get_on: given the names of those waited for, at each look: whether they
+        get on; then the longest wait begins anew.
 
     Returns:
-      The list of report.WorkerStats; shorter if some are gone.
+      What each has done; those that are gone are not in it.
     """
-    missing, found = dict(self._addresses), []
+    missing = dict(self._addresses)
+    found: list[report.WorkerStats] = []
     wait = console.Wait(timeout_secs)
     absences, next_look = probing.Absences(self._secs_silent), 0.0
 
@@ -226,17 +247,18 @@ class Others:
         return found
       pause(_PAUSE_SECS)
 
-  def _take_ended(self):
+  def _take_ended(self) -> Iterator[dict[str, Any]]:
     """Yields the messages in the end queue; none if its task is away."""
+    box = self._end_queue
     with contextlib.suppress(tf.errors.OpError):
-      while _size(self._end_queue):
-        yield self._end_queue.take()
+      while box and _size(box):
+        yield box.take()
 
 
-def choose_absence_error(is_first: bool):
+def choose_absence_error(is_first: bool) -> type[cli.RunError]:
   """Returns the class of the error for a task that is not up.
 
   Args:
-    is_first: bool, whether the task has not begun its work.
+    is_first: whether the task that misses it has not begun its work.
   """
   return cli.PassingError if is_first else cli.LostError

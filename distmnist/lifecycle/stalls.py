@@ -18,8 +18,9 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from absl import flags
 
@@ -28,6 +29,11 @@ from distmnist.cluster import deadlines, incarnations, repeated_runs
 from distmnist.common import cli, console
 from distmnist.common.names import PACKAGE_DIR
 from distmnist.data import streamed
+
+if TYPE_CHECKING:
+  from distmnist.cluster import stop_request
+  from distmnist.lifecycle import watchdog as watchdog_lib
+  from distmnist.watching import own_metrics
 
 _log = logging.getLogger(__name__)
 
@@ -72,13 +78,13 @@ class _Stage(NamedTuple):
   """What goes on.
 
   Attributes:
-    begin: float, by time.monotonic().
-    what: str, or None for a step.
-    own_limit_secs: float, until then it ends by itself; it gives its own lines
-      as long as its console.Wait is asked about.
-    waits_for_others: bool, whether other workers may hold it up.
-    may_fail: bool, whether it is given up in the end.
-    describe_wait: callable() -> str, what a step waits for, or None.
+    begin: by time.monotonic().
+    what: None for a step.
+    own_limit_secs: until then it ends by itself; it gives its own lines as long
+      as its console.Wait is asked about.
+    waits_for_others: whether other workers may hold it up.
+    may_fail: whether it is given up in the end.
+    describe_wait: gives what a step waits for.
   """
 
   begin: float
@@ -86,36 +92,41 @@ class _Stage(NamedTuple):
   own_limit_secs: float = 0.0
   waits_for_others: bool = False
   may_fail: bool = True
-  describe_wait: Callable | None = None
+  describe_wait: Callable[[], str] | None = None
 
 
 class Stalls:
   """A clock for what the task is doing, watched by a thread.
 
   Attributes:
-    num_steps: int, the steps that this task has made.
-    warn_secs: float, a wait this long is logged.
-    fail_secs: float, a wait this long is given up.
+    num_steps: the steps that this task has made.
+    warn_secs: a wait this long is logged.
+    fail_secs: a wait this long is given up.
   """
 
   def __init__(
-    self, warn_secs: float, fail_secs: float, stop, metrics=None
+    self,
+    warn_secs: float,
+    fail_secs: float,
+    stop: stop_request.StopRequest,
+    metrics: own_metrics.OwnMetrics | None = None,
   ) -> None:
     """
     Args:
       warn_secs, fail_secs: see above.
-      stop: stop_request.StopRequest, asked to give up after fail_secs.
-      metrics: own_metrics.OwnMetrics, to which waits are written, or None.
+      stop: asked to give up after fail_secs.
+      metrics: waits are written to it.
     """
     self.num_steps = 0
     self.warn_secs = warn_secs
     self.fail_secs = fail_secs
     self._stop, self._metrics = stop, metrics
-    self._others = None
-    self._stage = None
-    self._beside = ()  # Replaced, never changed: the watch reads it.
+    self._others: watchdog_lib.Watchdog | None = None
+    self._stage: _Stage | None = None
+    # Replaced, never changed: the watch reads it.
+    self._beside: tuple[_Stage, ...] = ()
     self._is_closed = threading.Event()
-    self._lines = queue.Queue(_MAX_LINES)
+    self._lines: queue.Queue[str] = queue.Queue(_MAX_LINES)
 
   def start(self) -> Stalls:
     """Begins to watch; returns itself."""
@@ -127,24 +138,20 @@ class Stalls:
     """Ends the watch. A task's own goes on to the end of its process."""
     self._is_closed.set()
 
-  def ask_about_others(self, others) -> None:
-    """From now on asks `others` about the other tasks; see Watchdog.
-
-    Args:
-      others: object with `describe_silent` and `describe_busy`.
-    """
+  def ask_about_others(self, others: watchdog_lib.Watchdog) -> None:
+    """From now on asks the watchdog about the other tasks."""
     self._others = others
 
   def step_begins(
     self,
     waits_for_others: bool = False,
-    describe_wait: Callable[..., Any] | None = None,
+    describe_wait: Callable[[], str] | None = None,
   ) -> None:
     """Watches the step that begins now.
 
     Args:
-      waits_for_others: bool, whether other workers may hold it up.
-      describe_wait: callable() -> str, what it is waiting for, or None.
+      waits_for_others: whether other workers may hold it up.
+      describe_wait: gives what it is waiting for.
     """
     self._stage = _Stage(
       time.monotonic(),
@@ -175,13 +182,13 @@ class Stalls:
     """Watches what begins now, until something else begins or ends.
 
     Args:
-      what: str, such as 'the start of a session'.
-      own_limit_secs: float, for what has a limit and a console.Wait of its own:
-        it is given up later by as much, and there are lines only while it does
-        not ask about that wait, as it hangs in something else.
-      waits_for_others: bool, whether other workers may hold it up.
-      may_fail: bool, False for work whose length nobody can tell, such as a
-        user's `load`: there are lines, and no end.
+      what: such as 'the start of a session'.
+      own_limit_secs: for what has a limit and a console.Wait of its own: it is
+        given up later by as much, and there are lines only while it does not
+        ask about that wait, as it hangs in something else.
+      waits_for_others: whether other workers may hold it up.
+      may_fail: False for work whose length nobody can tell, such as a user's
+        `load`: there are lines, and no end.
     """
     self._stage = _Stage(
       time.monotonic(), what, own_limit_secs, waits_for_others, may_fail
@@ -204,15 +211,16 @@ class Stalls:
       self._beside = tuple(x for x in self._beside if x is not stage)
 
   def secs(self) -> float:
-    """Returns for how many seconds the same thing has gone on, a float."""
+    """Returns for how many seconds the same thing has gone on."""
     stage = self._stage
     return time.monotonic() - stage.begin if stage else 0.0
 
   def step_secs(self) -> float:
     """Returns how long the present step has taken, 0.0 between two of them."""
     stage = self._stage
-    is_step = stage is not None and stage.what is None
-    return time.monotonic() - stage.begin if is_step else 0.0
+    if stage is None or stage.what is not None:
+      return 0.0
+    return time.monotonic() - stage.begin
 
   def describe_own(self) -> str:
     """Returns what this task takes long over, 'waits for ...' or 'is at ...'.
@@ -225,13 +233,14 @@ class Stalls:
     frames = _read_frames()
     if stage.what is None:
       return _describe_step(frames)
-    main = frames.get(threading.main_thread().ident)
+    main = _find_main(frames)
     if stage.waits_for_others or _asks_others(main):
       return ''
     return f'is at {stage.what}{_describe_place(main)}'
 
   def _watch(self) -> None:
-    next_secs = {}  # Stage: when its next line is due.
+    # Stage: when its next line is due.
+    next_secs: dict[_Stage, float] = {}
     while not self._is_closed.wait(min(0.25, self.warn_secs / 2)):
       stages = self._find_stages()
       next_secs = {x: next_secs.get(x, self.warn_secs) for x in stages}
@@ -283,17 +292,16 @@ class Stalls:
     cause = cause and f': {cause}'
     where = ''
     if stage is self._stage:
-      frames = _read_frames()
-      where = _describe_place(frames.get(threading.main_thread().ident))
+      where = _describe_place(_find_main(_read_frames()))
     return f'{stage.what}{where} has taken {secs:.0f} s so far{cause}'
 
-  def _find_cause(self, stage: _Stage) -> str | None:
+  def _find_cause(self, stage: _Stage) -> str:
     """Returns what holds up a stage, '' where its own name says it."""
     if stage.what is None:
       return self._find_cause_of_step(stage)
     if stage is not self._stage:
       return ''
-    frame = _read_frames().get(threading.main_thread().ident)
+    frame = _find_main(_read_frames())
     if not (stage.waits_for_others or _asks_others(frame)):
       examples = streamed.find_wait()
       return f'it waits for {examples}' if examples else ''
@@ -308,7 +316,7 @@ class Stalls:
   def _describe_busy(self) -> str:
     return self._others.describe_busy() if self._others else ''
 
-  def _find_cause_of_step(self, stage: _Stage) -> str | None:
+  def _find_cause_of_step(self, stage: _Stage) -> str:
     if ps := self._describe_silent(False):
       found = f'waiting for {ps}'
     elif own := _describe_step(_read_frames()):
@@ -323,13 +331,10 @@ class Stalls:
     return found + (wait and f'; {wait}')
 
 
-def from_flags(stop, metrics) -> Stalls:
-  """Returns the Stalls of this task; it does not watch yet.
-
-  Args:
-    stop: stop_request.StopRequest.
-    metrics: own_metrics.OwnMetrics.
-  """
+def from_flags(
+  stop: stop_request.StopRequest, metrics: own_metrics.OwnMetrics
+) -> Stalls:
+  """Returns the clock of this task; it does not watch yet."""
   return Stalls(_STALL_WARN_SECS.value, _STALL_FAIL_SECS.value, stop, metrics)
 
 
@@ -337,14 +342,14 @@ def _gives_own_lines() -> bool:
   return time.monotonic() - console.Wait.last_look < _LOOK_SECS
 
 
-def _read_frames():
+def _read_frames() -> dict[int, types.FrameType]:
   """Returns {thread id: frame}, as sys._current_frames does."""
   # Two threads call this: one would see the other's disable() as the user's.
   with _uncollected:
     return _read_uncollected()
 
 
-def _read_uncollected():
+def _read_uncollected() -> dict[int, types.FrameType]:
   """Does so while no garbage is collected.
 
   sys._current_frames makes objects under an interpreter lock, and a
@@ -361,15 +366,20 @@ def _read_uncollected():
       gc.enable()
 
 
-def _walk(frame):
+def _find_main(frames: Mapping[int, types.FrameType]) -> types.FrameType | None:
+  ident = threading.main_thread().ident
+  return None if ident is None else frames.get(ident)
+
+
+def _walk(frame: types.FrameType | None) -> Iterator[types.FrameType]:
   """Yields a frame, and those that called it."""
   while frame:
     yield frame
     frame = frame.f_back
 
 
-def _describe_step(frames) -> str:
-  """Returns what a step of this task does in Python, a str, or ''."""
+def _describe_step(frames: Mapping[int, types.FrameType]) -> str:
+  """Returns what a step of this task does in Python, or ''."""
   if batch := streamed.find_wait():
     return f'waits for {batch}'
   for frame in frames.values():
@@ -379,7 +389,7 @@ def _describe_step(frames) -> str:
   return ''
 
 
-def _asks_others(frame) -> bool:
+def _asks_others(frame: types.FrameType | None) -> bool:
   """Whether a thread waits for the answer of another task."""
   for each in _walk(frame):
     file = each.f_code.co_filename
@@ -392,7 +402,7 @@ def _asks_others(frame) -> bool:
   return False
 
 
-def _describe_place(frame) -> str:
+def _describe_place(frame: types.FrameType | None) -> str:
   """Returns where a thread is, in our code or the user's, '' if unknown."""
   for each in _walk(frame):
     file = each.f_code.co_filename

@@ -7,6 +7,8 @@ import functools
 import logging
 import os
 
+import tensorflow.compat.v1 as tf
+
 from distmnist import runtime
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import role_flags, stop_request
@@ -25,34 +27,42 @@ class Task:
   """What a process of the cluster has from its start to its end.
 
   Attributes:
-    cluster: cluster.Cluster, with the role of this task.
-    stop: stop_request.StopRequest, which heeds signals.
-    server: tf.train.Server; None before `serve`, and for one process.
-    watchdog: watchdog.Watchdog; None before `serve`.
-    metrics: own_metrics.OwnMetrics, which are kept once there is a log
-      directory.
-    history: history.History, which writes nothing before `begin_history`.
+    cluster: with the role of this task.
+    stop: heeds signals.
+    server: None before `serve`, and for one process.
+    watchdog: there is none before `serve`.
+    metrics: kept once there is a log directory.
+    history: writes nothing before `begin_history`.
   """
 
-  def __init__(self, cluster: cluster_lib.Cluster, stop) -> None:
+  watchdog: watchdog_lib.Watchdog
+
+  def __init__(
+    self, cluster: cluster_lib.Cluster, stop: stop_request.StopRequest
+  ) -> None:
     self.cluster = cluster
     self.stop = stop
-    self.server = self.watchdog = None
+    self.server: tf.train.Server | None = None
     self.metrics, self.history = own_metrics.OwnMetrics(), history.History()
 
   @functools.cached_property
   def stalls(self) -> stalls_lib.Stalls:
-    """The stalls.Stalls of this task, to be told what it is doing."""
+    """To be told what this task is doing."""
     return stalls_lib.from_flags(self.stop, self.metrics)
 
+  @property
+  def target(self) -> str:
+    """What this task's sessions connect to; '' is this process alone."""
+    return self.server.target if self.server else ''
+
   @functools.cached_property
-  def server_config(self):
-    """The tf.ConfigProto of the server, with the GPUs of this task."""
+  def server_config(self) -> tf.ConfigProto:
+    """Settings of the server, with the GPUs of this task."""
     return server_lib.make_server_config(self.cluster.num_gpus)
 
   @functools.cached_property
-  def session_config(self):
-    """The tf.ConfigProto of this task's sessions."""
+  def session_config(self) -> tf.ConfigProto:
+    """Settings of this task's sessions."""
     return self.cluster.session_config(
       self.server_config, with_workers=not self.cluster.num_ps
     )
@@ -68,7 +78,7 @@ class Task:
       + (f', which calls it {alias}' if alias else '')
     )
 
-  def loading(self):
+  def loading(self) -> contextlib.AbstractContextManager[object]:
     """A context that shows the ps, which wait for workers, that this one comes.
 
     Data may take hours to load, and a ps that nobody answers gives up. Without
@@ -91,19 +101,15 @@ class Task:
     )
     self.stalls.ask_about_others(self.watchdog)
 
-  def begin_history(self, logdir) -> None:
-    """Writes `history` from now on, if the flags ask for it.
-
-    Args:
-      logdir: str or None.
-    """
+  def begin_history(self, logdir: str | None) -> None:
+    """Writes `history` from now on, if the flags ask for it."""
     self.history = history.from_flags(
       logdir, self.cluster.task_index, self.watchdog.life
     )
 
 
-def from_flags() -> Task | None:
-  """Returns the Task that the flags, TF_CONFIG or Slurm describe.
+def from_flags() -> Task:
+  """Returns the task that the flags, TF_CONFIG or Slurm describe.
 
   It is watched from now on.
 

@@ -10,14 +10,26 @@ from the others.
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING, Any
+
+import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors, probing
 from distmnist.lifecycle import check_in, consistency, heartbeats
 from distmnist.lifecycle import stalls as stalls_lib
 
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+  from distmnist.cluster import stop_request
 
-def from_flags(cluster, server, stalls: stalls_lib.Stalls, stop) -> Watchdog:
-  """Returns the Watchdog of this task, which has not checked in yet."""
+
+def from_flags(
+  cluster: cluster_lib.Cluster,
+  server: tf.train.Server | None,
+  stalls: stalls_lib.Stalls,
+  stop: stop_request.StopRequest,
+) -> Watchdog:
+  """Returns the watchdog of this task, which has not checked in yet."""
   settings = consistency.settings_from_flags(cluster)
   return Watchdog(cluster, server, settings, stalls, stop)
 
@@ -27,19 +39,17 @@ class Watchdog:
 
   def __init__(
     self,
-    cluster,
-    server,
-    settings: dict[str, int | str],
+    cluster: cluster_lib.Cluster,
+    server: tf.train.Server | None,
+    settings: dict[str, Any],
     stalls: stalls_lib.Stalls,
-    stop,
+    stop: stop_request.StopRequest,
   ) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      server: tf.train.Server, or None for one process without others.
+      server: None for one process without others.
       settings: {name: value}, what all tasks must agree on.
-      stalls: stalls.Stalls, which knows what this task is doing.
-      stop: stop_request.StopRequest.
+      stalls: knows what this task is doing.
     """
     self._cluster = cluster
     self._others = cluster.other_addresses('ps', 'worker')
@@ -51,23 +61,23 @@ class Watchdog:
 
   @property
   def life(self) -> str:
-    """str, different in each process."""
+    """Different in each process."""
     return self._heartbeats.life
 
   def find_life(self, name: str) -> str | None:
     """Returns the `life` of the task called `name`, or None."""
     return self._check_in.find_life(name)
 
-  def secs_silent(self, name):
+  def secs_silent(self, name: str) -> float | None:
     """Returns how long task `name` has been silent; see Heartbeats."""
     return self._heartbeats.secs_silent(name)
 
-  def is_beating(self, name):
+  def is_beating(self, name: str) -> bool:
     """Whether task `name` is known to have beaten within some seconds."""
     secs = self.secs_silent(name)
     return secs is not None and secs <= heartbeats.SILENT_SECS
 
-  def may_be_replaced(self):
+  def may_be_replaced(self) -> bool:
     """Whether another process may have taken our place; see Heartbeats."""
     return self._heartbeats.may_be_replaced()
 
@@ -110,12 +120,12 @@ class Watchdog:
     if not has_begun:
       self._check_in.look_for_chief()
 
-  def find_quiet(self, job_name):
+  def find_quiet(self, job_name: str) -> dict[str, str]:
     """Returns {name: how it is silent} of tasks that answer and do not beat.
 
     From what is known already, so nothing is asked and nothing waits.
     """
-    found = {}
+    found: dict[str, str] = {}
     if self._heartbeats.is_closed.is_set():
       return found
     for name in self._others:
@@ -126,8 +136,8 @@ class Watchdog:
         found[name] = f'silent for {secs:.0f} s (suspended?)'
     return found
 
-  def describe_silent(self, with_workers):
-    """Returns which ps or, if asked, which workers are silent, a str."""
+  def describe_silent(self, with_workers: bool) -> str:
+    """Returns which ps or, if asked, which workers are silent; '' if none."""
     with_workers = with_workers or not self._cluster.num_ps
     for job_name in ('ps', 'worker') if with_workers else ('ps',):
       addresses = {
@@ -146,7 +156,7 @@ class Watchdog:
         return errors.list_some(texts)
     return ''
 
-  def describe_busy(self):
-    """Returns what other workers say that they take long over, a str."""
+  def describe_busy(self) -> str:
+    """Returns what other workers say that they take long over."""
     found = self._heartbeats.find_busy()
     return errors.list_some(f'{name} {found[name]}' for name in sorted(found))

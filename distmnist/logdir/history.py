@@ -15,6 +15,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from absl import flags
 
@@ -33,10 +34,10 @@ _FOLDER = 'history'
 class History:
   """Appends events of one life of a worker to a file, or does nothing."""
 
-  def __init__(self, path: str | None = None, **fields) -> None:
+  def __init__(self, path: str | None = None, **fields: Any) -> None:
     """
     Args:
-      path: str, the file; None writes nothing.
+      path: of the file; None writes nothing.
       fields: what each line begins with, such as worker and life.
 
     Raises:
@@ -44,7 +45,7 @@ class History:
     """
     self._path = path
     self._fields = fields
-    self._file = None
+    self._file: int | None = None
     if path:
       with self._explaining():
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -52,7 +53,7 @@ class History:
           path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666
         )
 
-  def write(self, event: str, **fields) -> None:
+  def write(self, event: str, **fields: Any) -> None:
     """Writes one line: `event`, the time in seconds, and `fields`.
 
     Raises:
@@ -79,14 +80,8 @@ class History:
       ) from error
 
 
-def from_flags(logdir: str | None, worker: int, life: str) -> History | None:
-  """Returns the History of this life of a worker.
-
-  Args:
-    logdir: str or None.
-    worker: int.
-    life: str, different in each process.
-  """
+def from_flags(logdir: str | None, worker: int, life: str) -> History:
+  """Returns the history of this life of a worker."""
   path = None
   if _HISTORY.value and logdir:
     folder = mirror.localize(layout.own_path(logdir, _FOLDER))
@@ -94,8 +89,8 @@ def from_flags(logdir: str | None, worker: int, life: str) -> History | None:
   return History(path, worker=worker, life=life)
 
 
-def read(logdir: str):
-  """Returns the events of all lives, a list of dicts in order of time.
+def read(logdir: str) -> list[dict[str, Any]]:
+  """Returns the events of all lives, in order of time.
 
   The last line of a life is left out if the end of that life cut it off.
   """

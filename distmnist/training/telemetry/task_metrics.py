@@ -69,7 +69,9 @@ def kept(task) -> Iterator[None]:
         waiting = round_waits.WaitingWorkers(cluster, task.server)
         stack.enter_context(contextlib.closing(waiting))
         collect = _Serving(waiting).collect
-    life = task.watchdog.life if task.watchdog else secrets.token_hex(8)
+    # An evaluator serves nobody, and has no watchdog.
+    is_alone = cluster.job_name == 'evaluator'
+    life = secrets.token_hex(8) if is_alone else task.watchdog.life
     metrics = stack.enter_context(
       task.metrics.kept(logdir, cluster.name, life, every_secs, collect, sinks)
     )
