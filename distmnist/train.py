@@ -177,7 +177,7 @@ def run_worker(
       problem_errors.explained(),
     ):
       while not session.should_stop():
-        session.run([])  # In order: docs/life_of_a_step.md.
+        session.run([])  # In order: docs/life.md.
     task.history.write('end')
     loop.tell_chief()
   if end.is_late:

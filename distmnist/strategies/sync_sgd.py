@@ -25,7 +25,7 @@ hands out after each update. With R = N all wait for a dead worker to return.
 
 With --sync_barrier=step TensorFlow's SyncReplicasOptimizer does this with a
 round of ours: exchange/rounds/sync_replicas.py. With --sync_barrier=shard they
-wait by shard: exchange/rounds/shard_barrier.py, docs/life_of_a_step.md.
+wait by shard: exchange/rounds/shard_barrier.py, docs/life.md.
 """
 
 from __future__ import annotations

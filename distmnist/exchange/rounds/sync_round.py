@@ -1,6 +1,6 @@
 """Synchronous aggregation: R workers contribute, the chief applies the mean.
 
-In order: docs/life_of_a_round.md.
+In order: docs/life.md.
 
 SyncReplicasOptimizer does this for the gradients of one step. A Round does it
 for any tensors, even in a branch that is taken every T steps: accumulators on
