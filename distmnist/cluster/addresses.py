@@ -71,5 +71,5 @@ def describe_exposure(tasks: str) -> str:
   """
   return (
     f'anyone who reaches the ports of {tasks} can run programs there as you:'
-    ' see docs/security.md for how to shut them'
+    ' see docs/cluster.md for how to shut them'
   )

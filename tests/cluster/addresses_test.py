@@ -12,7 +12,7 @@ from distmnist.spark import executors
 
 OPEN = (
   'anyone who reaches the ports of {} can run programs there as you: see'
-  ' docs/security.md for how to shut them'
+  ' docs/cluster.md for how to shut them'
 )
 
 

@@ -22,7 +22,7 @@ def test_auto_says_why_it_does_not_isolate(monkeypatch, caplog):
   assert caplog.messages == [
     'the tasks are not isolated (cannot create a network'
     ' namespace: unshare: a test): anyone who reaches the ports of the tasks'
-    ' can run programs there as you: see docs/security.md for how to shut'
+    ' can run programs there as you: see docs/cluster.md for how to shut'
     ' them'
   ]
 

@@ -143,7 +143,7 @@ def test_a_clean_run_shows_the_chief_alone_and_flags_arrive_as_given(here):
   assert done.stderr == (
     'distmnist.launch: anyone who reaches the ports of 127.0.0.1 (2222, 2223)'
     ' and 127.0.0.2 (2300) can run programs there as you: see'
-    ' docs/security.md for how to shut them\n'
+    ' docs/cluster.md for how to shut them\n'
     'distmnist.launch: 1 ps and 2 workers on 2 hosts, logs in'
     f' {here.folder}/logs\n'
   )
