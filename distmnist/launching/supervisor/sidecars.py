@@ -65,7 +65,7 @@ def _make_refusals(flag: str):
       flag,
       lambda f: is_asked() and f.launcher == 'kubernetes',
       ' reads a --logdir on this machine, and on Kubernetes it is on a volume: '
-      'leave it out (docs/kube_patches.md has a TensorBoard for there)',
+      'leave it out (docs/launching.md has a TensorBoard for there)',
     ),
     Refusal(
       flag,

@@ -19,9 +19,9 @@ each_kind = pytest.mark.parametrize('kind', manifests.KINDS)
 
 def read_page():
   """Returns {heading: its blocks of YAML} of the page of ready patches."""
-  page = (REPO / 'docs' / 'kube_patches.md').read_text()
+  page = (REPO / 'docs' / 'launching.md').read_text()
   found = {}
-  for section in page.split('\n## ')[1:]:
+  for section in re.split('\n##+ ', page)[1:]:
     title, _, text = section.partition('\n')
     if blocks := re.findall(r'^```yaml\n(.*?)^```', text, re.M | re.S):
       found[title] = blocks
