@@ -22,10 +22,10 @@ _SALTS = 1, 2
 class CountMinSketch:
   """The counters beside a shard of a table; in no checkpoint."""
 
-  def __init__(self, rows) -> None:
+  def __init__(self, rows: tf.Variable) -> None:
     """
     Args:
-      rows: tf.Variable [rows, width], where the counters are.
+      rows: [rows, width], where the counters are.
     """
     self._num = int(rows.shape[0]) * _COUNTERS_OF_ROW
     self._counters, self._total = (
@@ -34,7 +34,7 @@ class CountMinSketch:
     )
 
   def reset(self) -> list[tf.Operation]:
-    """Returns the list of ops after which no key counts as seen."""
+    """Returns the ops after which no key counts as seen."""
     return [
       self._counters.assign(tf.zeros([self._num], tf.int32)),
       self._total.assign(0),

@@ -12,7 +12,7 @@ from: a run that goes on restores them like any others.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf
 from distmnist import graph_record
 from distmnist.cluster import server
 from distmnist.common import cli, partial_names
-from distmnist.tables import key_hash, key_table, new_rows
+from distmnist.tables import key_hash, key_shard, key_table, new_rows
 from distmnist.tables.sparse_table import NUM_BUCKETS
 
 _log = logging.getLogger(__name__)
@@ -36,12 +36,14 @@ class Source(Protocol):
 
   def read(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (keys int64 [n], rows float32 [n, width]), no key twice."""
+    ...
 
   def read_shared(self) -> np.ndarray | None:
     """Returns the row that each bucket's other keys share, [buckets, width].
 
     None: they begin as in any new table.
     """
+    ...
 
 
 class Given:
@@ -195,16 +197,18 @@ class FirstRows:
   """The ops by which a table of the default graph takes given rows.
 
   Attributes:
-    name: str, of the table.
-    new_rows: new_rows.NewRows, of which it takes `first` if it has that.
+    name: of the table.
+    new_rows: it takes `first` of it, if it has that.
   """
 
   def __init__(
-    self, table: key_table.KeyTable, begin_slots: Callable, device: str
+    self,
+    table: key_table.KeyTable,
+    begin_slots: key_shard.BeginSlots,
+    device: str,
   ) -> None:
     """
     Args:
-      table: see above.
       begin_slots: see key_shard.connect_all.
       device: the CPU of the chief.
     """
@@ -215,7 +219,8 @@ class FirstRows:
       self._rows = tf.placeholder(tf.float32, shape, 'rows')
       self._shared = tf.placeholder(tf.float32, shape, 'shared')
       owners = table.find_owners(self._keys)
-    self._put, self._put_shared = [], []
+    self._put: list[tf.Tensor] = []
+    self._put_shared: list[tf.Operation] = []
     for i, part in enumerate(table.parts):
       begin, end = table.find_buckets_of(i)
       with tf.device(device):
@@ -232,7 +237,6 @@ class FirstRows:
 
     Args:
       session: see put_all.
-      source: of the rows.
       goes_on: called after each slice.
 
     Raises:
@@ -259,7 +263,7 @@ class FirstRows:
     _log.info(f'the table {self.name!r} begins with {num_rows:,} given rows')
 
 
-def build(begin_slots: Callable, device: str, of_all: bool) -> None:
+def build(begin_slots: key_shard.BeginSlots, device: str, of_all: bool) -> None:
   """Lets the tables of the default graph that make rows take given ones.
 
   Args:
@@ -274,7 +278,7 @@ def build(begin_slots: Callable, device: str, of_all: bool) -> None:
 
 
 def check_all(
-  graph: tf.Graph, sources: dict[str, Source], goes_on: Callable[[], None]
+  graph: tf.Graph, sources: Mapping[str, Source], goes_on: Callable[[], None]
 ) -> None:
   """Checks the arrays that put_all is going to give; see `check`.
 
@@ -292,14 +296,14 @@ def check_all(
 
 def put_all(
   session: tf.Session,
-  sources: dict[str, Source],
+  sources: Mapping[str, Source],
   goes_on: Callable[[], None] = lambda: None,
 ) -> None:
   """Gives the new tables of a session's graph their first rows.
 
   Args:
     session: in which the maps of the tables are filled.
-    sources: {table: Source}, in place of NewRows.first.
+    sources: by table, in place of NewRows.first.
     goes_on: called after each slice.
   """
   for table in graph_record.of(session.graph).first_rows:

@@ -15,30 +15,29 @@ class FreeRows:
   """The rows of whole buckets, and how far they are given away.
 
   Attributes:
-    counts: int64 tensor [buckets, 3], since `reset`: the row of each bucket
+    counts: int64 [buckets, 3], since `reset`: the row of each bucket
       to be given away next, how often a key found no row left, and how often
       it took the row of another key.
-    reuse: row_reuse.RowReuse, or None if rows are their keys' for good.
+    reuse: None if rows are their keys' for good.
   """
 
-  def __init__(self, rows, start: new_rows.Start) -> None:
+  def __init__(self, rows: tf.Variable, start: new_rows.Start) -> None:
     """
     Args:
-      rows: tf.Variable [rows, width], where the counts are.
-      start: new_rows.Start.
+      rows: [rows, width], where the counts are.
     """
     self._in_bucket = start.new_rows.rows_in_bucket
     self._num_buckets = int(rows.shape[0]) // self._in_bucket
     self._counts = ps_state.Variable(
       tf.int64, [self._num_buckets, 3], f'{rows.op.name}/counts'
     )
-    self.reuse = None
+    self.reuse: row_reuse.RowReuse | None = None
     if start.new_rows.unseen_steps:
       self.reuse = row_reuse.RowReuse(rows, start)
     self.counts = self._counts.read()
 
   def reset(self, keys: tf.Tensor) -> list[tf.Operation]:
-    """Returns the list of ops after which the rows of `keys` are given away.
+    """Returns the ops after which the rows of `keys` are given away.
 
     Args:
       keys: int64 [rows], the key of each row.

@@ -33,8 +33,7 @@ def draw(keys: tf.Tensor, width: int, seed: int) -> tf.Tensor:
 
   Args:
     keys: int64 [n].
-    width: int.
-    seed: int of 63 bits.
+    seed: of 63 bits.
 
   Returns:
     float32 [n, width], uniform between 0 and 1, both ends excluded.

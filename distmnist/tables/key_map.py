@@ -7,6 +7,7 @@ beside it, which is in none, is filled from `keys` once these have values: see
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 
 import tensorflow.compat.v1 as tf
@@ -21,10 +22,9 @@ class KeyMap:
   """The keys of the rows of some buckets, and how a key is looked up.
 
   Attributes:
-    name: str, of the table.
-    rows, keys: tf.Variable [rows, width] and int64 [rows], on one device.
-    new_rows: new_rows.NewRows.
-    kind: str, of the keys, a key of new_rows.MARKS.
+    name: of the table.
+    rows, keys: [rows, width] and int64 [rows], on one device.
+    kind: of the keys, a key of new_rows.MARKS.
     filled: int64 scalar tensor, the mark of `keys` once the map is filled.
   """
 
@@ -38,10 +38,9 @@ class KeyMap:
   ) -> None:
     """
     Args:
-      name: str, of the table.
+      name: of the table.
       rows, keys: see above.
-      start: new_rows.Start.
-      first_bucket: int, the first one of those here.
+      first_bucket: the first one of those here.
     """
     self.rows, self.keys = rows, keys
     self.name, self._start, self.new_rows = name, start, start.new_rows
@@ -53,7 +52,7 @@ class KeyMap:
       self.filled = self._build_fill()
     graph_record.current().key_maps.append(self)
 
-  def placed(self):
+  def placed(self) -> contextlib.AbstractContextManager[None]:
     """Returns the context of ops that are placed where the rows are."""
     return tf.get_default_graph().colocate_with(self.rows.handle.op)
 
@@ -69,12 +68,12 @@ class KeyMap:
     with tf.control_dependencies([filled, *self._fill_more(keys)]):
       return tf.identity(keys[new_rows.COMMON_ROW])
 
-  def _fill_more(self, keys: tf.Tensor):
-    """Returns the list of ops that run along with the filling."""
+  def _fill_more(self, keys: tf.Tensor) -> list[tf.Operation]:
+    """Returns the ops that run along with the filling."""
     del keys
     return []
 
-  def check(self, mark) -> None:
+  def check(self, mark: int) -> None:
     """Checks the number that `filled` gave; see `fill`."""
     check_mark(mark, self.kind, self.name)
 
@@ -97,13 +96,13 @@ class KeyMap:
     return tf.where(found < 0, self.find_common(keys), found)
 
 
-def check_mark(mark, kind: str, name: str) -> None:
+def check_mark(mark: int, kind: str, name: str) -> None:
   """Checks that the keys in a checkpoint are of the model's kind.
 
   Args:
-    mark: int, what `keys` has in new_rows.COMMON_ROW.
-    kind: str, a key of new_rows.MARKS.
-    name: str, of the table.
+    mark: what `keys` has in new_rows.COMMON_ROW.
+    kind: a key of new_rows.MARKS.
+    name: of the table.
 
   Raises:
     cli.RunError: they are not.
@@ -117,8 +116,8 @@ def check_mark(mark, kind: str, name: str) -> None:
     )
 
 
-def get_all(graph: tf.Graph):
-  """Returns the KeyMaps of a graph, a list."""
+def get_all(graph: tf.Graph) -> list[KeyMap]:
+  """Returns the maps of a graph."""
   return list(graph_record.of(graph).key_maps)
 
 
@@ -143,7 +142,7 @@ def fill_when_loaded() -> None:
 
 
 def get_all_keys() -> list[tf.Variable]:
-  """Returns the variables `keys` of the default graph's tables, a list."""
+  """Returns the variables `keys` of the default graph's tables."""
   return [each.keys for each in get_all(tf.get_default_graph())]
 
 

@@ -19,7 +19,6 @@ worker dies in the meantime, whereas a dying worker would open a lock
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -32,6 +31,12 @@ from distmnist.tables import (
   sparse_table,
   touched_rows,
 )
+
+# Given a shard and the first values of new rows of it, float32 [n, width]: the
+# variables beside the shard, each with what its new rows begin with.
+BeginSlots = Callable[
+  [tf.Variable, tf.Tensor], list[tuple[tf.Variable, tf.Tensor]]
+]
 
 # More workers than could ever wait for their turn.
 _MOST_WAITING = 2**20
@@ -56,12 +61,12 @@ class KeyShard(key_map.KeyMap):
     """
     Args:
       name, rows, keys, start, first_bucket: see KeyMap.
-      seed: int, of the table's first values.
+      seed: of the table's first values.
     """
     self._seed = seed
     with tf.get_default_graph().colocate_with(rows.handle.op):
       self._places = free_rows.FreeRows(rows, start)
-      self._sightings = None
+      self._sightings: count_min_sketch.CountMinSketch | None = None
       if start.new_rows.min_sightings > 1:
         self._sightings = count_min_sketch.CountMinSketch(rows)
     self._reuse, self.counts = self._places.reuse, self._places.counts
@@ -94,7 +99,7 @@ class KeyShard(key_map.KeyMap):
     made = tf.reshape(self._made, [-1])
     return tf.tensor_scatter_nd_update(found, at, made)
 
-  def connect(self, begin_slots: Callable[..., Any]) -> None:
+  def connect(self, begin_slots: BeginSlots) -> None:
     """Connects the op that makes rows; see `connect_all`."""
 
     def make(missing: tf.Tensor) -> tf.Tensor:
@@ -128,9 +133,7 @@ class KeyShard(key_map.KeyMap):
         self._reuse.add_hold(lambda: call(nothing).op)
     tf_internals.set_input(self._made.op, 0, made)
 
-  def _make(
-    self, keys: tf.Tensor, begin_slots: Callable[..., Any]
-  ) -> tf.Tensor:
+  def _make(self, keys: tf.Tensor, begin_slots: BeginSlots) -> tf.Tensor:
     """Returns the rows of keys that were not found, int64 [n]."""
     new = tf.boolean_mask(keys, self.find_own(keys) < 0)
     if self._sightings:
@@ -141,7 +144,7 @@ class KeyShard(key_map.KeyMap):
       return self.find(keys)
 
   def build_put(
-    self, keys: tf.Tensor, values: tf.Tensor, begin_slots: Callable[..., Any]
+    self, keys: tf.Tensor, values: tf.Tensor, begin_slots: BeginSlots
   ) -> tf.Tensor:
     """Builds what gives keys of this shard rows, while no worker makes steps.
 
@@ -157,7 +160,7 @@ class KeyShard(key_map.KeyMap):
       return self._give_rows(keys, begin_slots, values)
 
   def build_put_shared(
-    self, values: tf.Tensor, begin_slots: Callable[..., Any]
+    self, values: tf.Tensor, begin_slots: BeginSlots
   ) -> tf.Operation:
     """Returns the op that sets the rows that keys without one share.
 
@@ -173,7 +176,7 @@ class KeyShard(key_map.KeyMap):
   def _give_rows(
     self,
     new: tf.Tensor,
-    begin_slots: Callable[..., Any],
+    begin_slots: BeginSlots,
     values: tf.Tensor | None = None,
   ) -> tf.Tensor:
     """Gives new keys rows; returns how many it had for them, int64, then.
@@ -204,7 +207,7 @@ class KeyShard(key_map.KeyMap):
       return tf.size(new, out_type=tf.int64)
 
   def _take(self, rows: tf.Tensor) -> list[tf.Operation]:
-    """Returns the list of ops after which `rows` belong to no other keys."""
+    """Returns the ops after which `rows` belong to no other keys."""
     if not self._reuse:
       return []
     before = self.keys.sparse_read(rows)
@@ -218,35 +221,32 @@ class KeyShard(key_map.KeyMap):
       ]
 
   def _begin_rows(
-    self, rows: tf.Tensor, first: tf.Tensor, begin_slots: Callable[..., Any]
+    self, rows: tf.Tensor, first: tf.Tensor, begin_slots: BeginSlots
   ) -> list[tf.Operation]:
-    """Returns the list of ops that give rows their first values."""
+    """Returns the ops that give rows their first values."""
     values = [(self.rows, first), *begin_slots(self.rows, first)]
     ops = [sparse_table.set_rows(v, rows, value) for v, value in values]
     return touched_rows.mark_after(ops, self.rows, rows)
 
 
-def connect_all(begin_slots: Callable[..., Any]) -> None:
-  """Has the default graph make its rows.
-
-  Args:
-    begin_slots: callable(shard, first values of new rows, float32 [n, width])
-      -> list of (tf.Variable beside the shard, what its new rows begin with).
-      The variables must be made by now.
-  """
+def connect_all(begin_slots: BeginSlots) -> None:
+  """Has the default graph make its rows; all variables must be made by now."""
   record = graph_record.current()
   for shard in record.open_shards:
     shard.connect(begin_slots)
   record.open_shards = []
 
 
-def get_counts():
+def get_counts() -> tuple[
+  dict[str, new_rows.NewRows], dict[str, list[tf.Tensor]]
+]:
   """Returns what the tables of the default graph have made.
 
   Returns:
-    ({name of a table: its NewRows}, {name: list of KeyShard.counts}).
+    ({table: what its rows are}, {table: KeyShard.counts of each shard}).
   """
-  kinds, counts = {}, {}
+  kinds: dict[str, new_rows.NewRows] = {}
+  counts: dict[str, list[tf.Tensor]] = {}
   for shard in key_map.get_all(tf.get_default_graph()):
     if isinstance(shard, KeyShard):
       kinds[shard.name] = shard.new_rows

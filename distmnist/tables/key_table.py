@@ -9,7 +9,7 @@ does not: an evaluation and a served model look up only the rows that exist.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -27,21 +27,22 @@ from distmnist.tables import (
 )
 
 
-def get_table(start: new_rows.Start, width, name: str):
+def get_table(
+  start: new_rows.Start, width: int, name: str
+) -> KeyTable | PlainTable:
   """Returns the table of the variable scope, made or found there.
 
   Args:
-    start: new_rows.Start.
-    width: int.
-    name: str, for errors.
+    name: for errors.
 
   Raises:
     ValueError: there is one already, with other rows or another kind of keys.
   """
   num_positions = start.new_rows.num_positions
-  rows = sparse_table.get_table(num_positions, width, start)
-  is_made = isinstance(rows, sparse_table.Table)
-  table = rows if is_made else _get_plain(rows, start, name)
+  found = sparse_table.get_table(num_positions, width, start)
+  # A strategy's scope makes a KeyTable for the initializer that a Start is.
+  is_made = isinstance(found, sparse_table.Table)
+  table: Any = found if is_made else _get_plain(found, start, name)
   if _differ_in_arrays(table.start.new_rows, start.new_rows):
     raise ValueError(
       f'embedding {name!r}: first has other arrays than the table of this name '
@@ -104,8 +105,7 @@ class KeyTable(sparse_table.Table):
   """A table as a step sees it.
 
   Attributes: those of Table.
-    parts: list of key_shard.KeyShard, one for each of `shards`.
-    start: new_rows.Start.
+    parts: one for each of `shards`.
   """
 
   make_numbering = row_numbering.KeyNumbering
@@ -119,10 +119,8 @@ class KeyTable(sparse_table.Table):
   ) -> None:
     """
     Args:
-      parts: see above.
-      ends: list of int, the bucket after the last one of each part.
-      start: see above.
-      device: str, the model's.
+      ends: the bucket after the last one of each part.
+      device: the model's.
     """
     super().__init__([part.rows for part in parts], device)
     self.parts, self.start = parts, start
@@ -140,7 +138,11 @@ class KeyTable(sparse_table.Table):
 
 
 def make(
-  getter: Callable[..., Any], name: str, num_ps: int, device: str, **settings
+  getter: Callable[..., Any],
+  name: str,
+  num_ps: int,
+  device: str,
+  **settings: Any,
 ) -> KeyTable:
   """Makes a KeyTable for a strategy; see sparse_table.make."""
   start = settings['initializer']
@@ -176,15 +178,15 @@ def _make_part(
   getter: Callable[..., Any],
   name: str,
   part: str,
-  place: tuple[int, ...],
-  settings,
+  place: tuple[int, int],
+  settings: Mapping[str, Any],
 ) -> tf.Variable:
   """Returns the shard of a variable at (first row, number of rows)."""
   begin, size = place
   shape = list(settings['shape'])
   made = getter(
     f'{name}{part}',
-    **settings | {'shape': [size, *shape[1:]], 'partitioner': None},
+    **{**settings, 'shape': [size, *shape[1:]], 'partitioner': None},
   )
   if part:
     rest = shape[1:]
@@ -194,7 +196,7 @@ def _make_part(
   return made
 
 
-def _make_key_settings():
+def _make_key_settings() -> dict[str, Any]:
   return {
     'dtype': tf.int64,
     'trainable': False,

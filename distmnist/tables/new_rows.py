@@ -18,9 +18,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import initial_values
@@ -47,33 +49,33 @@ class First:
   """Rows that a table begins with; equal to those that lie where they do.
 
   Attributes:
-    keys: array [n], whole numbers or text.
-    rows: array [n, width] of floats. Either may be mapped from a file.
-    places: tuple, equal for the same two objects and the same views of them.
+    keys: [n], whole numbers or text.
+    rows: [n, width], floats. Either may be mapped from a file.
+    places: equal for the same two objects and the same views of them.
   """
 
-  def __init__(self, keys: np.ndarray, rows) -> None:
+  def __init__(self, keys: npt.ArrayLike, rows: npt.ArrayLike) -> None:
     self._given = keys, rows  # While they are kept, no others lie there.
     self.keys, self.rows = np.asarray(keys), np.asarray(rows)
     self.places = _find_place(keys), _find_place(rows)
 
-  def __eq__(self, other: First | None):
+  def __eq__(self, other: object) -> bool:
     if not isinstance(other, First):
       return NotImplemented
     return self.places == other.places
 
-  def __hash__(self):
+  def __hash__(self) -> int:
     return hash(self.places)
 
   def __repr__(self) -> str:
     return f'({len(self.rows):,} rows)'
 
   def find_mismatch(self, kind: str, width: int, capacity: int) -> str:
-    """Returns why it is not for a table, a str, or '': reads no array.
+    """Returns why it is not for a table, or ''; reads no array.
 
     Args:
-      kind: str, of the table's keys, a key of MARKS.
-      width, capacity: int, of the table.
+      kind: of the table's keys, a key of MARKS.
+      width, capacity: of the table.
     """
     keys, rows = self.keys, self.rows
     kinds = 'iu' if kind == 'whole numbers' else 'USO'
@@ -98,7 +100,7 @@ class First:
     return ''
 
 
-def _find_place(given: np.ndarray):
+def _find_place(given: npt.ArrayLike) -> Hashable:
   """Returns what two views of the same memory have in common."""
   if not isinstance(given, np.ndarray):
     return id(given)
@@ -111,11 +113,11 @@ class NewRows:
   """A table has a row for each key that it has seen; any key has one.
 
   Attributes:
-    capacity: int, how many keys have rows of their own. Keys that come when
+    capacity: how many keys have rows of their own. Keys that come when
       there is no row left share the first row of their bucket, 60 in all.
-    min_sightings: int, in how many of the workers' steps a key must be in the
+    min_sightings: in how many of the workers' steps a key must be in the
       batch to get a row of its own; until then it shares that of its bucket.
-    unseen_steps: int; if no row is left, a new key takes the row of a key that
+    unseen_steps: if no row is left, a new key takes the row of a key that
       was in no batch of this many last steps of workers. 0 leaves each row to
       its key for good.
     first: (keys [n], rows [n, width]), what a new table begins with, or None;
@@ -163,22 +165,27 @@ class Start:
   """What a table begins with, as an initializer of its rows.
 
   Attributes:
-    new_rows: NewRows.
-    kind: str, a key of MARKS.
+    kind: a key of MARKS.
     initializer: of a new row, see `is_initializer`.
   """
 
   new_rows: NewRows
   kind: str
-  initializer: object
+  initializer: Callable[..., tf.Tensor]
 
   def __call__(
-    self, shape: list[int], dtype: tf.DType = tf.float32, partition_info=None
+    self,
+    shape: Sequence[int],
+    dtype: tf.DType = tf.float32,
+    partition_info: object = None,
   ) -> tf.Tensor:
     return tf.zeros(shape, dtype)
 
   def make_keys(
-    self, shape: list[int], dtype: tf.DType = tf.int64, partition_info=None
+    self,
+    shape: Sequence[int],
+    dtype: tf.DType = tf.int64,
+    partition_info: object = None,
   ) -> tf.Tensor:
     """The initializer of the table's `keys`, for whole buckets."""
     del partition_info
@@ -195,8 +202,7 @@ class Start:
 
     Args:
       keys: int64 [n].
-      width: int.
-      seed: int, a different one for each table.
+      seed: a different one for each table.
     """
     how = self.initializer
     if isinstance(how, _CONSTANT):
@@ -217,6 +223,6 @@ _DRAWN = (
 )
 
 
-def is_initializer(initializer) -> bool:
+def is_initializer(initializer: object) -> bool:
   """Whether new rows can begin with what an initializer gives."""
   return isinstance(initializer, _CONSTANT + _DRAWN)

@@ -6,24 +6,37 @@ they are fetched with the loss.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record
 from distmnist.common import names
 from distmnist.tables import sparse_table
 
+if TYPE_CHECKING:
+  from distmnist.tables import row_exchange
+  from distmnist.transport import wire as wire_lib
+
+_Number = TypeVar('_Number')
+
 _KEY_BYTES = 8
 
 
-def note(exchanges, wire, cpu_device: str) -> None:
+def note(
+  exchanges: Sequence[row_exchange.RowExchange],
+  wire: wire_lib.Wire,
+  cpu_device: str,
+) -> None:
   """Notes the counts of a step in the graph.
 
   Args:
-    exchanges: list of row_exchange.RowExchange, already connected.
-    wire: transport.Wire.
-    cpu_device: str, the worker's.
+    exchanges: already connected.
+    cpu_device: the worker's.
   """
-  of_ps, bytes_of = {}, {}
+  of_ps: dict[int, list[tf.Tensor]] = {}
+  bytes_of: dict[str, list[tf.Tensor]] = {}
   with tf.device(cpu_device), tf.name_scope('row_counts'):
     for exchange in exchanges:
       row_bytes = 2 * exchange.width * wire.size_of(exchange.dtype)
@@ -52,6 +65,6 @@ def find() -> dict[str, tf.Tensor]:
   return graph_record.current().row_counts
 
 
-def choose(values: dict[str, float]) -> dict[str, int]:
+def choose(values: Mapping[str, _Number]) -> dict[str, _Number]:
   """Returns those entries of {name: number} that are about rows."""
   return {n: x for n, x in values.items() if n.startswith(names.ROWS)}

@@ -13,19 +13,23 @@ together by position alone.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
-from distmnist.tables import shared_rows
+from distmnist.tables import row_numbering, shared_rows
+
+if TYPE_CHECKING:
+  from distmnist.tables import sparse_table
+  from distmnist.transport import wire as wire_lib
 
 
 class _Kept(NamedTuple):
   """What a ps keeps for a shard from the pull to the push.
 
   Attributes:
-    shard: tf.Variable.
     rows: int64 [n], in order, each once.
     pulled: [n, width], their values.
     owners: int32 [keys], which of `rows` is each key's; None if it is the one
@@ -37,7 +41,7 @@ class _Kept(NamedTuple):
   rows: tf.Tensor
   pulled: tf.Tensor
   owners: tf.Tensor | None
-  owned: tuple | None
+  owned: tuple[tf.Variable, tf.Tensor] | None
 
   @property
   def sent(self) -> tf.Tensor:
@@ -50,37 +54,40 @@ class _Kept(NamedTuple):
   def num_keys(self) -> tf.Tensor:
     return tf.size(self.rows if self.owners is None else self.owners)
 
-  def sum_up(self, value: tf.Tensor):
-    """Returns the tf.IndexedSlices of a gradient [keys, width]."""
+  def sum_up(self, value: tf.Tensor) -> tf.IndexedSlices:
+    """Returns the gradient of the shard; `value` is [keys, width]."""
     if self.owners is not None:
       value = tf.math.unsorted_segment_sum(
         value, self.owners, tf.size(self.rows)
       )
     if self.owned is not None:
-      value = self._leave_others(value)
+      value = self._leave_others(value, *self.owned)
     shape = tf.constant(self.shard.shape.as_list(), tf.int64)
     return tf.IndexedSlices(value, self.rows, shape)
 
-  def _leave_others(self, value: tf.Tensor) -> tf.Tensor:
+  def _leave_others(
+    self, value: tf.Tensor, keys: tf.Variable, before: tf.Tensor
+  ) -> tf.Tensor:
     """Returns the gradient of `rows`, zeros for those of other keys by now.
 
     A worker that was stalled may push into a center that was restored since it
     pulled, in which its rows are not yet made, or were made for other keys.
     """
-    keys, before = self.owned
     with tf.control_dependencies([value]):
       is_same = tf.equal(keys.sparse_read(self.rows), before)
     return value * tf.cast(is_same, value.dtype)[:, tf.newaxis]
 
 
-def _split(tensor: tf.Tensor, sizes: list[tf.Tensor]) -> list[tf.Tensor]:
-  """Returns parts of a tensor [n, ...]; `sizes` is a list of scalar tensors."""
+def _split(tensor: tf.Tensor, sizes: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+  """Returns parts of a tensor [n, ...]; `sizes` are scalars."""
   if len(sizes) == 1:
     return [tensor]
   return tf.split(tensor, tf.stack(sizes), num=len(sizes))
 
 
-def _read_rows(numbering, shard: tf.Variable, keys: tf.Tensor) -> _Kept:
+def _read_rows(
+  numbering: row_numbering.Numbering, shard: tf.Variable, keys: tf.Tensor
+) -> _Kept:
   rows, owners = numbering.find_rows(shard, keys)
   owned = numbering.find_owned(shard, rows)
   return _Kept(shard, rows, shard.sparse_read(rows), owners, owned)
@@ -90,20 +97,23 @@ class RowExchange:
   """The tables of one width, and their rows in this step.
 
   Attributes:
-    view: tensor [n, width] on the worker, the rows that were pulled: the loss
+    view: [n, width] on the worker, the rows that were pulled: the loss
       is differentiated by it. Its gradient is dense, one row per key.
-    num_ids, num_keys: int64 scalar tensors on the worker, the number of ids in
+    num_ids, num_keys: int64 scalars on the worker, the number of ids in
       the step and of different ones among them.
   """
 
   def __init__(
-    self, tables, wire, cpu_device: str, compute_device: str
+    self,
+    tables: Sequence[sparse_table.Table],
+    wire: wire_lib.Wire,
+    cpu_device: str,
+    compute_device: str,
   ) -> None:
     """
     Args:
-      tables: list of sparse_table.Table, all of one kind.
-      wire: transport.Wire.
-      cpu_device, compute_device: str, the worker's.
+      tables: all of one kind.
+      cpu_device, compute_device: the worker's.
     """
     self._num_tables = len(tables)
     self._numbering = tables[0].make_numbering(tables)
@@ -111,15 +121,15 @@ class RowExchange:
     self._wire = wire
     self._cpu, self._compute = cpu_device, compute_device
     self.width, self.dtype = tables[0].width, tables[0].dtype
-    self._kept = []
+    self._kept: list[list[_Kept]] = []  # Of each ps, its shards.
 
   @property
   def devices(self) -> list[str]:
-    """The ps that have shards of the tables, a list of str."""
+    """The ps that have shards of the tables."""
     return [device for device, _ in self._places]
 
   def request(self) -> list[tf.Tensor]:
-    """Sends keys to the ps; returns their rows there, [n, width], a list."""
+    """Sends keys to the ps; returns their rows on each, [n, width]."""
     with tf.name_scope('rows'), tf.device(self._cpu):
       keys, self._places_of_ids, numbers = self._numbering.find_keys()
       self._num_keys_of_shards = tf.split(
@@ -138,7 +148,7 @@ class RowExchange:
         )
       ]
 
-  def receive(self, parts: list[tf.Tensor]) -> None:
+  def receive(self, parts: Sequence[tf.Tensor]) -> None:
     """Gives all lookups their values.
 
     Args:
@@ -185,22 +195,23 @@ class RowExchange:
     return rows
 
   def cut(self, gradient: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the parts for `devices` of the gradient by `view`, a list."""
+    """Returns the parts for `devices` of the gradient by `view`."""
     with tf.device(self._compute):
       parts = _split(gradient, self._num_keys_of_ps)
     for part in parts:
       part.set_shape([None, self.width])
     return parts
 
-  def take(self, parts: list[tf.Tensor]):
+  def take(
+    self, parts: Sequence[tf.Tensor]
+  ) -> list[tuple[tf.IndexedSlices, tf.Variable]]:
     """Returns the gradients of the shards.
 
     Args:
       parts: those of `cut`, each on its ps.
 
     Returns:
-      The list of (tf.IndexedSlices, shard), on the shard's ps; rows are in
-      order, each once.
+      (gradient, shard)s, on the shard's ps; rows are in order, each once.
     """
     pairs = []
     for (device, _), kept, arrived in zip(
@@ -214,12 +225,12 @@ class RowExchange:
     return pairs
 
   @property
-  def pulled(self):
-    """The rows as they were pulled, tensors in the order of `push`, a list."""
+  def pulled(self) -> list[tf.Tensor]:
+    """The rows as they were pulled, in the order of `take`."""
     return [part.pulled for kept in self._kept for part in kept]
 
   def count_by_shard(self) -> list[tuple[tf.Variable, tf.Tensor]]:
-    """Returns a list of (shard, int64 scalar), the number of its rows here."""
+    """Returns (shard, int64 scalar)s: the number of its rows here."""
     return [
       (shard, numbers[i])
       for (_, shards), numbers in zip(
@@ -238,7 +249,7 @@ class RowExchange:
     return self.count_bytes_pulled() + (self.num_keys + num_numbers) * 8
 
   def count_numbers(self, num_ps: int) -> int:
-    """Returns how many numbers (int) precede the keys sent to `num_ps` ps.
+    """Returns how many numbers precede the keys sent to `num_ps` ps.
 
     They are for ps that have shards of several tables, as all ps here do.
     """

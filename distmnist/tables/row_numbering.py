@@ -9,24 +9,25 @@ rows twice if a list is not sorted.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.tables import shared_rows
+
+if TYPE_CHECKING:
+  from distmnist.tables import key_table, sparse_table
 
 
 class Numbering:
   """The shards of some tables, grouped by ps.
 
   Attributes:
-    places: list of (device, list of shards), one for each ps.
+    places: (device, its shards) for each ps.
   """
 
-  def __init__(self, tables) -> None:
-    """
-    Args:
-      tables: list of sparse_table.Table.
-    """
+  def __init__(self, tables: Sequence[sparse_table.Table]) -> None:
     self._tables = tables
     shards = [shard for table in tables for shard in table.shards]
     devices = list(dict.fromkeys(shard.device for shard in shards))
@@ -41,16 +42,18 @@ class Numbering:
     """The lookups of all tables, as in sparse_table.Table."""
     return [pair for table in self._tables for pair in table.lookups]
 
-  def find_keys(self):
+  def find_keys(self) -> tuple[tf.Tensor, shared_rows.Places, tf.Tensor]:
     """Returns (keys, places, numbers) of the step, on the worker.
 
-    keys: int64 [n], shard by shard, each once. places: shared_rows.Places,
+    keys: int64 [n], shard by shard, each once. places:
     which of `keys` is each id's. numbers: int64 [shards], how many keys each
     shard has.
     """
     raise NotImplementedError
 
-  def find_rows(self, shard, keys):
+  def find_rows(
+    self, shard: tf.Variable, keys: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor | None]:
     """Returns (rows, owners) of a shard's keys, int64 [n], on its ps.
 
     rows: int64, in order, each once. owners: int32 [n], which of `rows` is each
@@ -58,13 +61,16 @@ class Numbering:
     """
     raise NotImplementedError
 
-  def find_owned(self, shard: tf.Variable, rows: tf.Tensor) -> None:
+  def find_owned(
+    self, shard: tf.Variable, rows: tf.Tensor
+  ) -> tuple[tf.Variable, tf.Tensor] | None:
     """Returns what tells whose a shard's `rows`, int64 [n], are, on its ps.
 
-    (tf.Variable, its values int64 [n] now): while these stay the same, the rows
+    (a variable, its values int64 [n] now): while these stay the same, the rows
     belong to the same keys. None if rows never change hands.
     """
     del shard, rows
+    return None
 
 
 class PositionNumbering(Numbering):
@@ -73,7 +79,7 @@ class PositionNumbering(Numbering):
   Keys in order form ranges, one for each shard.
   """
 
-  def __init__(self, tables) -> None:
+  def __init__(self, tables: Sequence[sparse_table.Table]) -> None:
     super().__init__(tables)
     sizes = [int(shard.shape[0]) for shard in self._in_order]
     self._bounds = list(itertools.accumulate(sizes))
@@ -115,8 +121,9 @@ class PositionNumbering(Numbering):
 class KeyNumbering(Numbering):
   """For tables whose rows are made: a key is the user's own, within a table."""
 
-  def __init__(self, tables) -> None:
+  def __init__(self, tables: Sequence[key_table.KeyTable]) -> None:
     super().__init__(tables)
+    self._key_tables = tables
     self._index = {s.op.name: i for i, s in enumerate(self._in_order)}
     self._keys = {
       part.rows.op.name: part.keys for table in tables for part in table.parts
@@ -129,7 +136,7 @@ class KeyNumbering(Numbering):
 
   def find_keys(self) -> tuple[tf.Tensor, shared_rows.Places, tf.Tensor]:
     keys, places, shards, num_before = [], [], [], 0
-    for table in self._tables:
+    for table in self._key_tables:
       if not table.lookups:
         continue
       keys_of, places_of = tf.unique(
@@ -171,7 +178,7 @@ def sort(
     values: [n].
     places: int32 [m], indices into `values`.
     by: int32 or int64 [n], not negative.
-    end: int, what all of these are below.
+    end: what all of these are below.
   """
   _, order = shared_rows.sort(by, end)
   return (
@@ -180,12 +187,12 @@ def sort(
   )
 
 
-def _count_between(keys: tf.Tensor, bounds: list[int]) -> tf.Tensor:
+def _count_between(keys: tf.Tensor, bounds: Sequence[int]) -> tf.Tensor:
   """Returns how many of `keys` are in each range, int64 [bounds].
 
   Args:
     keys: int64 [n], in order.
-    bounds: list of int, the end of each range; the first one begins at 0.
+    bounds: the end of each range; the first one begins at 0.
   """
   ends = tf.searchsorted(keys, tf.constant(bounds, tf.int64), out_type=tf.int64)
   return ends - tf.concat([[tf.constant(0, tf.int64)], ends[:-1]], 0)

@@ -15,7 +15,6 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -28,18 +27,19 @@ _WINDOW = 8
 
 # How often each session is in `held`: a save in a thread of its own may be, and
 # an evaluation meanwhile.
-_num_holding = weakref.WeakKeyDictionary()
+_num_holding: weakref.WeakKeyDictionary[tf.Session, int] = (
+  weakref.WeakKeyDictionary()
+)
 _holding = threading.Lock()
 
 
 class RowReuse:
   """The ages of the rows of a shard; in no checkpoint."""
 
-  def __init__(self, rows, start: new_rows.Start) -> None:
+  def __init__(self, rows: tf.Variable, start: new_rows.Start) -> None:
     """
     Args:
-      rows: tf.Variable [rows, width], where the ages are.
-      start: new_rows.Start.
+      rows: [rows, width], where the ages are.
     """
     self._in_bucket = start.new_rows.rows_in_bucket
     self._unseen_steps = start.new_rows.unseen_steps
@@ -55,7 +55,7 @@ class RowReuse:
     )
 
   def reset(self) -> list[tf.Operation]:
-    """Returns the list of ops after which all rows count as just seen."""
+    """Returns the ops after which all rows count as just seen."""
     num_buckets = self._num_rows // self._in_bucket
     return [
       self._seen.assign(tf.zeros([self._num_rows], tf.int64)),
@@ -104,11 +104,11 @@ class RowReuse:
         is_old & is_first_round,
       )
 
-  def add_hold(self, build_fence: Callable[..., Any]) -> None:
+  def add_hold(self, build_fence: Callable[[], tf.Operation]) -> None:
     """Makes `held` hold these rows.
 
     Args:
-      build_fence: callable() -> op that runs after all that are taking rows.
+      build_fence: returns an op that runs after all that are taking rows.
     """
     held = self._least_age.assign(tf.int64.max)
     with tf.control_dependencies([held]):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
 from distmnist.common import partial_names
@@ -13,9 +15,9 @@ class Slice(NamedTuple):
   """Some rows of a shard.
 
   Attributes:
-    begin, end: int, the rows of the shard.
-    first: int, the row of the whole variable that `begin` is.
-    place: str, where they are in the whole variable, as TensorFlow's
+    begin, end: the rows of the shard.
+    first: the row of the whole variable that `begin` is.
+    place: where they are in the whole variable, as TensorFlow's
       shape_and_slices.
   """
 
@@ -25,12 +27,11 @@ class Slice(NamedTuple):
   place: str
 
 
-def cut(shard, slice_bytes: int) -> Iterator[Slice]:
-  """Yields the Slices of a shard, in order.
+def cut(shard: tf.Variable, slice_bytes: int) -> Iterator[Slice]:
+  """Yields the slices of a shard, in order.
 
   Args:
-    shard: tf.Variable.
-    slice_bytes: int, the most in a slice; a row is never cut.
+    slice_bytes: the most in a slice; a row is never cut.
   """
   _, full_shape, offset = find_place(shard)
   num_rows = int(shard.shape[0])
@@ -42,8 +43,10 @@ def cut(shard, slice_bytes: int) -> Iterator[Slice]:
     yield Slice(begin, begin + size, first, place)
 
 
-def choose_large(shards, slice_bytes: int):
-  """Returns those of `shards`, a list, whose variable is saved in slices.
+def choose_large(
+  shards: Sequence[tf.Variable], slice_bytes: int
+) -> list[tf.Variable]:
+  """Returns those of `shards` whose variable is saved in slices.
 
   These are all shards of a variable if one of them is larger than a slice: of
   some ps that share a table unevenly, others may have less.
@@ -52,12 +55,11 @@ def choose_large(shards, slice_bytes: int):
   return [v for v in shards if find_place(v)[0] in large]
 
 
-def count_bytes(variable) -> int:
-  """Returns the bytes (int) that a tf.Variable takes."""
+def count_bytes(variable: tf.Variable) -> int:
   return variable.shape.num_elements() * variable.dtype.size
 
 
-def find_place(shard):
+def find_place(shard: tf.Variable) -> tuple[str, list[int], int]:
   """Returns (name, shape) of the whole variable, and the first row here."""
   info = tf_internals.get_slice(shard)  # The only place that knows it.
   if info is None:

@@ -7,8 +7,8 @@ of the time or less.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -27,8 +27,8 @@ class Places(NamedTuple):
   in_order: tf.Tensor
 
 
-def join(parts: list[tf.Tensor]) -> tf.Tensor:
-  """Returns a list of tensors [n, ...] as one, without an op if it is alone."""
+def join(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+  """Returns tensors [n, ...] as one, without an op if it is alone."""
   return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
 
 
@@ -41,7 +41,7 @@ def sort(numbers: tf.Tensor, end: int) -> tuple[tf.Tensor, tf.Tensor]:
 
   Args:
     numbers: int32 or int64 [m], not negative.
-    end: int, what all of them are below. What it leaves of 63 bits is for the
+    end: what all of them are below. What it leaves of 63 bits is for the
       places: with 10^12 numbers there may be 8 million.
   """
   num_bits = 63 - (end - 1).bit_length()
@@ -53,17 +53,17 @@ def sort(numbers: tf.Tensor, end: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def make_places(of_ids: tf.Tensor) -> Places:
-  """Returns the Places of int32 [m]."""
+  """Returns the places of ids that have the rows `of_ids`, int32 [m]."""
   in_order, order = sort(of_ids, int(of_ids.dtype.max))
   return Places(of_ids, order, tf.cast(in_order, tf.int32))
 
 
 def find_each(ids: tf.Tensor, end: int) -> tuple[tf.Tensor, Places]:
-  """Returns (int64 [n], the ids in order and each once; Places of the ids).
+  """Returns (int64 [n], the ids in order and each once; their places).
 
   Args:
     ids: int64 [m], not negative.
-    end: int, what all of them are below.
+    end: what all of them are below.
   """
   in_order, order = sort(ids, end)
   each, rows = tf.unique(in_order)
@@ -75,11 +75,12 @@ def gather(rows: tf.Tensor, places: Places) -> tf.Tensor:
 
   Args:
     rows: [n, width]; its gradient is dense.
-    places: Places.
   """
 
   @tf.custom_gradient
-  def spread(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+  def spread(
+    rows: tf.Tensor,
+  ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
     def add_up(gradient: tf.Tensor) -> tf.Tensor:
       return tf.raw_ops.SparseSegmentSumWithNumSegments(
         data=gradient,

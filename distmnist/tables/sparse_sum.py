@@ -24,8 +24,8 @@ class SparseSum:
   def __init__(self, shard: SparseSum | tf.Variable, shared_name: str) -> None:
     """
     Args:
-      shard: tf.Variable [rows, width]; to be called on its device.
-      shared_name: str.
+      shard: [rows, width], or an accumulator beside it; to be called on its
+        device.
     """
     self.dtype, self.shape = shard.dtype.base_dtype, shard.shape
     self._shared_name = shared_name
@@ -37,11 +37,13 @@ class SparseSum:
       reduction_type='SUM',
     )
 
-  def apply_grad(self, gradient, local_step: tf.Tensor) -> tf.Operation:
+  def apply_grad(
+    self, gradient: tf.IndexedSlices, local_step: tf.Tensor
+  ) -> tf.Operation:
     return self._accumulator.apply_indexed_slices_grad(gradient, local_step)
 
-  def take_grad(self, num_contributions: int):
-    """Returns the mean of the contributions, a tf.IndexedSlices."""
+  def take_grad(self, num_contributions: int | tf.Tensor) -> tf.IndexedSlices:
+    """Returns the mean of the contributions."""
     total = self._accumulator.take_indexed_slices_grad(num_contributions)
     return tf.IndexedSlices(
       total.values / num_contributions, total.indices, total.dense_shape
@@ -72,16 +74,17 @@ class SparseSum:
   def num_accumulated(self) -> tf.Tensor:
     return self._accumulator.num_accumulated()
 
-  def set_global_step(self, step):
+  def set_global_step(self, step: int | tf.Tensor) -> tf.Operation:
     return self._accumulator.set_global_step(step)
 
 
-def take_all(accumulator, step: tf.Tensor) -> tf.Operation | tf.Tensor:
+def take_all(
+  accumulator: SparseSum | tf.ConditionalAccumulator, step: tf.Tensor
+) -> tf.Operation | tf.Tensor:
   """Returns the op that throws away what was contributed, if anything.
 
   Args:
-    accumulator: SparseSum or tf.ConditionalAccumulator.
-    step: int64 scalar tensor, the accumulator's.
+    step: int64 scalar, the accumulator's.
   """
   if isinstance(accumulator, SparseSum):
     return accumulator.take_all(step)
@@ -92,7 +95,9 @@ def take_all(accumulator, step: tf.Tensor) -> tf.Operation | tf.Tensor:
   )
 
 
-def make_same(accumulator):
+def make_same(
+  accumulator: SparseSum | tf.ConditionalAccumulator,
+) -> SparseSum | tf.ConditionalAccumulator:
   """Returns the same accumulator in the current graph, on its device."""
   if isinstance(accumulator, SparseSum):
     return accumulator.make_same()

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.tables import row_numbering, shard_slices, touched_rows
@@ -34,16 +35,18 @@ def count_positions(num_rows: int) -> int:
   return _count_buckets(num_rows) * _count_in_bucket(num_rows)
 
 
-def find_positions(ids, num_rows: int):
-  """Returns p(r) of each of `ids`, int64 tensor or array, in the same shape."""
+def find_positions(
+  ids: np.ndarray | tf.Tensor, num_rows: int
+) -> np.ndarray | tf.Tensor:
+  """Returns p(r) of each of `ids`, int64, in the same shape."""
   num_buckets = _count_buckets(num_rows)
   places = ids // num_buckets
   buckets = ids - places * num_buckets  # The remainder, without dividing again.
   return buckets * _count_in_bucket(num_rows) + places
 
 
-def find_id(position, num_positions: int):
-  """Returns r of p(r), int, in a table that has `num_positions` positions."""
+def find_id(position: int | np.ndarray, num_positions: int) -> int | np.ndarray:
+  """Returns r of p(r) in a table that has `num_positions` positions."""
   num_buckets = _count_buckets(num_positions)
   in_bucket = num_positions // num_buckets
   return position % in_bucket * num_buckets + position // in_bucket
@@ -63,15 +66,16 @@ def find_name(shard: tf.Variable) -> str:
   return shard_slices.find_place(shard)[0].rpartition('/')[0]
 
 
-def get_table(num_positions: int, width, initializer):
+def get_table(
+  num_positions: int, width: int, initializer: Callable[..., tf.Tensor] | None
+) -> Table | tf.Variable:
   """Returns the table `rows` of the variable scope, made or found there.
 
   Args:
-    num_positions, width: int.
     initializer: as tf.get_variable takes it.
 
   Returns:
-    Table inside a strategy's scope, else a tf.Variable [positions, width].
+    A Table inside a strategy's scope, else a variable [positions, width].
 
   Raises:
     ValueError: the one found there has another shape.
@@ -106,7 +110,6 @@ def set_rows(
   """Returns the op that sets rows of a shard, or of what is beside it.
 
   Args:
-    variable: tf.Variable.
     rows: int64 [n], each once.
     values: [n, ...].
   """
@@ -119,26 +122,27 @@ class Table:
   """A table as a step sees it: its shards, and what is looked up in them.
 
   Attributes:
-    shards: list of tf.Variable, in the order of their positions.
-    lookups: list of (positions int64 [n], rows float32 [n, width]); the rows
-      get their values once all lookups of the step are known.
-    makes_rows: bool, whether a step makes rows for ids that have none.
-    make_numbering: callable(list of such tables) -> row_numbering.Numbering.
+    shards: in the order of their positions.
+    lookups: (positions int64 [n], rows float32 [n, width])s; the rows get their
+      values once all lookups of the step are known.
+    makes_rows: whether a step makes rows for ids that have none.
+    make_numbering: numbers the rows of several such tables.
   """
 
   makes_rows = False
-  make_numbering = row_numbering.PositionNumbering
+  make_numbering: type[row_numbering.Numbering] = (
+    row_numbering.PositionNumbering
+  )
 
-  def __init__(self, shards: list[tf.Variable], device: str) -> None:
+  def __init__(self, shards: list[tf.Variable], device: str | None) -> None:
     """
     Args:
-      shards: see above.
-      device: str, the model's.
+      device: the model's.
     """
     self.shards = shards
     self.width = int(shards[0].shape[1])
     self.dtype = shards[0].dtype.base_dtype
-    self.lookups = []
+    self.lookups: list[tuple[Any, tf.Tensor]] = []
     self._device = device
 
   def look_up(self, positions: tf.Tensor) -> tf.Tensor:
@@ -151,19 +155,18 @@ class Table:
 
 
 def make(
-  getter: Callable[..., Any], name: str, num_ps: int, device: str, **settings
+  getter: Callable[..., Any],
+  name: str,
+  num_ps: int,
+  device: str,
+  **settings: Any,
 ) -> Table:
   """Makes a table for a strategy; called by its variable scope.
 
   Args:
-    getter: callable that makes a variable, as tf.get_variable does.
-    name: str.
-    num_ps: int.
-    device: str, the model's.
+    getter: makes a variable, as tf.get_variable does.
+    device: the model's.
     **settings: keywords of `getter`.
-
-  Returns:
-    Table.
   """
   num_shards = max(1, min(num_ps, settings['shape'][0]))
   cut = tf.fixed_size_partitioner(num_shards) if num_shards > 1 else None

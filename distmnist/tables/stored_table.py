@@ -8,8 +8,8 @@ up, as in a training step before it knows all look-ups.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -20,22 +20,43 @@ from distmnist.tables import key_hash, key_map, new_rows, sparse_table
 _KEYS_AT_ONCE = 2**17
 
 
+class Part(Protocol):
+  """Some rows of a stored variable: `size` of them, from row `first`."""
+
+  @property
+  def first(self) -> int: ...
+
+  @property
+  def size(self) -> int: ...
+
+
+class Reader(Protocol):
+  """What reads a checkpoint: logdir/checkpoint_reader.Reader."""
+
+  shapes: dict[str, list[int]]
+
+  def find_slices(self, name: str) -> Sequence[Part]: ...
+
+  def read(self, name: str, part: Any) -> np.ndarray: ...
+
+
 class StoredTables:
   """The large tables of the model that is built in `scope`.
 
   Attributes:
-    specs: {name in a checkpoint: tf.TensorSpec}, what it must have of them.
-    new_rows: {table: new_rows.NewRows} of those whose rows are made.
+    specs: by name in a checkpoint, what it must have of them.
+    new_rows: by table, of those whose rows are made.
   """
 
   def __init__(self, most_bytes: int = partial_names.SLICE_BYTES) -> None:
     """
     Args:
-      most_bytes: int, the most of a table that is a variable all the same.
+      most_bytes: the most of a table that is a variable all the same.
     """
     self._most_bytes = most_bytes
-    self._tables = {}
-    self.specs, self.new_rows = {}, {}
+    self._tables: dict[str, _Table] = {}
+    self.specs: dict[str, tf.TensorSpec] = {}
+    self.new_rows: dict[str, new_rows.NewRows] = {}
 
   @contextlib.contextmanager
   def scope(self) -> Iterator[None]:
@@ -46,11 +67,12 @@ class StoredTables:
       yield
 
   def _get_variable(
-    self, getter: Callable[..., Any], name: str, *args, **kwargs
-  ):
-    shape = kwargs.get('shape')
-    is_table = sparse_table.TABLES in (kwargs.get('collections') or ())
-    if not is_table or 4 * np.prod(shape) <= self._most_bytes:
+    self, getter: Callable[..., Any], name: str, *args: Any, **kwargs: Any
+  ) -> tf.Variable | sparse_table.Table:
+    if sparse_table.TABLES not in (kwargs.get('collections') or ()):
+      return getter(name, *args, **kwargs)
+    shape = kwargs['shape']
+    if 4 * np.prod(shape) <= self._most_bytes:
       return getter(name, *args, **kwargs)
     if name not in self._tables:
       start = kwargs['initializer']
@@ -64,13 +86,11 @@ class StoredTables:
         self._tables[name] = _Table(name, shape[1])
     return self._tables[name]
 
-  def ask(
-    self, session: tf.Session
-  ) -> dict[str, list[np.ndarray] | list[tuple]]:
+  def ask(self, session: tf.Session) -> dict[str, list[Any]]:
     """Returns what the graph looks up, for `read`.
 
     Args:
-      session: tf.Session, in which everything else has its value.
+      session: everything else has its value in it.
     """
     return session.run(
       {
@@ -80,12 +100,12 @@ class StoredTables:
     )
 
   def read(
-    self, reader, wanted: dict[str, list[np.ndarray] | list[tuple]]
-  ) -> dict[tf.Tensor, np.ndarray] | None:
-    """Returns the dict to feed, with the rows that the graph looks up.
+    self, reader: Reader, wanted: Mapping[str, list[Any]]
+  ) -> dict[tf.Tensor, np.ndarray]:
+    """Returns what to feed: the rows that the graph looks up.
 
     Args:
-      reader: checkpoint_reader.Reader of a checkpoint that fits `specs`.
+      reader: of a checkpoint that fits `specs`.
       wanted: what `ask` has returned.
 
     Raises:
@@ -110,12 +130,11 @@ class _Table(sparse_table.Table):
     self._name, self.width, self.dtype = name, width, tf.float32
     self.shards, self.lookups, self._device = [], [], None
 
-  def find_rows(self, reader, asked: list[np.ndarray]) -> np.ndarray:
+  def find_rows(self, reader: Reader, asked: Sequence[Any]) -> np.ndarray:
     """Returns the rows that are looked up, int64 [n].
 
     Args:
-      reader: checkpoint_reader.Reader.
-      asked: list of what was given to `look_up`, as arrays.
+      asked: the values of what stands first in each of `lookups`.
     """
     del reader
     return np.concatenate(asked)
@@ -134,9 +153,7 @@ class _KeyTable(_Table):
     self.lookups[-1] = (positions, buckets), rows
     return rows
 
-  def find_rows(
-    self, reader, asked: list[tuple[np.ndarray, ...]]
-  ) -> np.ndarray | None:
+  def find_rows(self, reader: Reader, asked: Sequence[Any]) -> np.ndarray:
     table = self._name.rpartition('/')[0]
     name = f'{table}/keys'
     wanted, buckets = (np.concatenate(x) for x in zip(*asked, strict=True))
@@ -160,7 +177,7 @@ def _count(asked: np.ndarray | tuple[np.ndarray, ...]) -> int:
   return len(asked[0] if isinstance(asked, tuple) else asked)
 
 
-def _read_rows(reader, name: str, rows: np.ndarray) -> np.ndarray:
+def _read_rows(reader: Reader, name: str, rows: np.ndarray) -> np.ndarray:
   """Returns rows of a variable, [n, width]; reads no slice without one."""
   found = np.zeros([len(rows), reader.shapes[name][1]], np.float32)
   for part in reader.find_slices(name):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tensorflow.compat.v1 as tf
 
@@ -17,21 +17,29 @@ from distmnist.tables import (
   tables_apart,
 )
 
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+  from distmnist.transport import wire as wire_lib
+
+_Item = TypeVar('_Item')
+# The gradient of a shard's rows, and the shard.
+Pairs = list[tuple[tf.IndexedSlices, tf.Variable]]
+
 
 class Rows:
   """All tables of a model.
 
   Attributes:
-    exchanges: list of row_exchange.RowExchange, one for each width and kind.
-    makes_rows: bool, whether a step makes rows for keys that have none.
+    exchanges: one for each width and kind.
+    makes_rows: whether a step makes rows for keys that have none.
   """
 
-  def __init__(self, cluster, wire) -> None:
+  def __init__(self, cluster: cluster_lib.Cluster, wire: wire_lib.Wire) -> None:
     self._cluster = cluster
     self._wire = wire
-    self._tables = {}
+    self._tables: dict[str, sparse_table.Table] = {}
     self.makes_rows = True
-    self.exchanges = []
+    self.exchanges: list[row_exchange.RowExchange] = []
 
   def __bool__(self) -> bool:
     return bool(self._tables)
@@ -42,9 +50,9 @@ class Rows:
     return bool(self) and tables_apart.is_wanted()
 
   def get(
-    self, getter: Callable[..., Any], name: str, **settings
-  ) -> key_table.KeyTable | sparse_table.Table:
-    """Returns the sparse_table.Table `name`, made if it does not exist."""
+    self, getter: Callable[..., Any], name: str, **settings: Any
+  ) -> sparse_table.Table:
+    """Returns the table `name`, made if it does not exist."""
     if name not in self._tables:
       is_made = isinstance(settings.get('initializer'), new_rows.Start)
       make = (key_table if is_made else sparse_table).make
@@ -59,13 +67,12 @@ class Rows:
     return self._tables[name]
 
   def pull_with(
-    self, parts: list[tf.Tensor], devices: list[str]
+    self, parts: Sequence[tf.Tensor], devices: Sequence[str]
   ) -> list[tf.Tensor]:
     """Pulls all rows that were looked up, and what can travel with them.
 
     Args:
-      parts: list of tensors.
-      devices: list of str, those of `parts`.
+      devices: those of `parts`.
 
     Returns:
       The `parts` on the worker.
@@ -80,18 +87,18 @@ class Rows:
     self,
     parts: list[tf.Tensor],
     devices: list[str],
-    gradients: list[tf.Tensor],
-    begins,
+    gradients: Sequence[tf.Tensor],
+    begins: dict[int, tf.Operation] | None,
     unless: tf.Tensor | None = None,
-  ):
+  ) -> tuple[list[tf.Tensor], Pairs]:
     """Pushes gradients of rows, and what can travel with them.
 
     Args:
       parts, devices, begins, unless: see transport.Wire.to_ps.
-      gradients: list like `views`, or [] if rows are pushed apart.
+      gradients: like `views`, or [] if rows are pushed apart.
 
     Returns:
-      (the `parts` on their devices, list of (tf.IndexedSlices, shard)).
+      (the `parts` on their devices, the gradients of shards there).
     """
     if not gradients:
       return self._wire.to_ps(parts, devices, begins, unless), []
@@ -103,12 +110,12 @@ class Rows:
     pushed = self._of_each(arrived[len(parts) :])
     return arrived[: len(parts)], _chain(e.take(of_it) for e, of_it in pushed)
 
-  def push(self, gradients: list[tf.Tensor]):
-    """Pushes gradients like `views`; returns (tf.IndexedSlices, shard)s."""
+  def push(self, gradients: Sequence[tf.Tensor]) -> Pairs:
+    """Pushes gradients like `views`."""
     return self.push_with([], [], gradients, None)[1]
 
   def _request(self) -> list[tf.Tensor]:
-    """Sends the ps the keys of the step; returns their rows there, a list."""
+    """Sends the ps the keys of the step; returns their rows there."""
     kinds = {}
     for table in self._tables.values():
       kind = table.width, table.dtype, type(table)
@@ -131,9 +138,9 @@ class Rows:
     return _chain(exchange.devices for exchange in self.exchanges)
 
   def _of_each(
-    self, tensors: list[tf.Tensor]
-  ) -> list[tuple[row_exchange.RowExchange, list]]:
-    """Returns [(exchange, those of a list of tensors, one a ps, for it)]."""
+    self, tensors: Iterable[tf.Tensor]
+  ) -> list[tuple[row_exchange.RowExchange, list[tf.Tensor]]]:
+    """Returns each exchange with those of the tensors, one a ps, for it."""
     left = iter(tensors)
     return [
       (exchange, list(itertools.islice(left, len(exchange.devices))))
@@ -142,16 +149,16 @@ class Rows:
 
   @property
   def tables(self) -> dict[str, sparse_table.Table]:
-    """{name: sparse_table.Table}, by their names in the graph."""
+    """By their names in the graph."""
     return dict(self._tables)
 
   @property
   def views(self) -> list[tf.Tensor]:
-    """The tensors [n, width] by which the loss is differentiated, a list."""
+    """What the loss is differentiated by, [n, width] each."""
     return [exchange.view for exchange in self.exchanges]
 
   @property
-  def pulled(self):
+  def pulled(self) -> list[tf.Tensor]:
     """The rows that were pulled, on their ps, in the order of `push`."""
     return [rows for exchange in self.exchanges for rows in exchange.pulled]
 
@@ -165,5 +172,5 @@ class Rows:
     return pulled, pushed
 
 
-def _chain(lists):
+def _chain(lists: Iterable[Iterable[_Item]]) -> list[_Item]:
   return list(itertools.chain.from_iterable(lists))

@@ -28,7 +28,7 @@ import os
 import pathlib
 import random
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -53,7 +53,7 @@ class _Base(NamedTuple):
 
   name: str
   hash: str
-  session: weakref.ref
+  session: weakref.ref[tf.Session]
   chief: int
 
 
@@ -61,8 +61,7 @@ class _Shard(NamedTuple):
   """A shard, and the op that saves the rows of a slice.
 
   Attributes:
-    variable: tf.Variable.
-    name: str, of the whole variable.
+    name: of the whole variable.
     save: saves all rows of a slice.
     save_touched: (op that saves those that were touched, their number, who has
       cleared the marks of the others); () if it has no marks.
@@ -71,7 +70,7 @@ class _Shard(NamedTuple):
   variable: tf.Variable
   name: str
   save: tf.Operation
-  save_touched: tuple
+  save_touched: tuple[()] | tuple[tf.Operation, tf.Tensor, tf.Tensor]
 
 
 class TableSaver:
@@ -81,7 +80,7 @@ class TableSaver:
   with no shard larger than a slice is treated like any other variable.
 
   Attributes:
-    goes_beside: bool, whether steps may run while it saves.
+    goes_beside: whether steps may run while it saves.
   """
 
   def __init__(
@@ -120,7 +119,9 @@ class TableSaver:
   def build(self) -> None:
     """Does nothing: tf.train.Scaffold calls it."""
 
-  def _build(self, keys: list, shards: list) -> None:
+  def _build(
+    self, keys: Sequence[tf.Variable], shards: Sequence[tf.Variable]
+  ) -> None:
     self._path = tf.placeholder(tf.string, [], 'path')
     self._parts = tf.placeholder(tf.string, [None], 'parts')
     # The rows of a shard: the first, the end, and where the first one is in the
@@ -170,7 +171,7 @@ class TableSaver:
   @property
   def base(self) -> str | None:
     """The file's name of the base of the next save; None if that is whole."""
-    return self._base and self._base.name
+    return self._base.name if self._base else None
 
   def forget_base(self) -> None:
     """Makes the next save a whole one."""
@@ -189,17 +190,17 @@ class TableSaver:
       self._save_rest(session, path)
       return None
     with row_reuse.held(session):
-      base = self._base
-      if self._may_leave_rows(session) and self._save_partial(session, path):
+      base = self._find_base(session)
+      if base and self._save_partial(session, path, base):
         return base.name
       self._save_whole(session, path)
       return None
 
-  def _may_leave_rows(self, session: tf.Session) -> bool:
+  def _find_base(self, session: tf.Session) -> _Base | None:
+    """Returns what a partial checkpoint may be put on now."""
     base = self._base
-    if base is None or base.session() is not session:
-      return False
-    return self._num_partial < MOST_PARTIAL
+    is_usable = base is not None and base.session() is session
+    return base if is_usable and self._num_partial < MOST_PARTIAL else None
 
   def _save_whole(self, session: tf.Session, path: str) -> None:
     self._base, chief = None, random.SystemRandom().getrandbits(62) + 1
@@ -220,13 +221,13 @@ class TableSaver:
       )
       self._num_partial = 0
 
-  def _save_partial(self, session: tf.Session, path: str) -> bool:
+  def _save_partial(self, session: tf.Session, path: str, base: _Base) -> bool:
     """Saves the rows touched since the base, and all else.
 
     Returns:
       Whether these are all of them. If not, the base is forgotten.
     """
-    base, num_touched, num_rows = self._base, 0, 0
+    num_touched, num_rows = 0, 0
     parts = _Parts(path)
     self._save_slices(session, self._keys, parts)
     self._save_rest(session, parts.add())
@@ -293,8 +294,7 @@ class _Parts:
   """The parts of a checkpoint, which are at last merged to one.
 
   Attributes:
-    target: str, the path of the checkpoint.
-    paths: list of str.
+    target: the path of the checkpoint.
   """
 
   def __init__(self, target: str) -> None:

@@ -13,13 +13,17 @@ No copy of a row is kept, so rules with copies of the model can train tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist import graph_record
+
+if TYPE_CHECKING:
+  from distmnist.tables import table_rows
+  from distmnist.transport import strategy
 
 _TABLE_STRATEGY = flags.DEFINE_enum(
   'table_strategy',
@@ -36,21 +40,22 @@ def is_wanted() -> bool:
   return bool(flags.FLAGS[_TABLE_STRATEGY.name].value)
 
 
-def keep(rows, gradients: list[tf.Tensor]) -> None:
+def keep(rows: table_rows.Rows, gradients: Sequence[tf.Tensor]) -> None:
   """Keeps the gradients of a step for `add_to`.
 
   Args:
-    rows: table_rows.Rows.
-    gradients: list of tensors like `rows.views`.
+    gradients: like `rows.views`.
   """
   graph_record.current().gradients_apart.append((rows, gradients))
 
 
-def add_to(update, make_optimizer: Callable[..., Any] | None):
-  """Returns an Update that also covers the tables of the default graph.
+def add_to(
+  update: strategy.Update, make_optimizer: Callable[..., tf.train.Optimizer]
+) -> strategy.Update:
+  """Returns an update that also covers the tables of the default graph.
 
   Args:
-    update: strategy.Update of all that is in no table.
+    update: of all that is in no table.
     make_optimizer: see strategy.Strategy.minimize.
   """
   for rows, gradients in graph_record.current().gradients_apart:

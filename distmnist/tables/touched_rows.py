@@ -12,6 +12,8 @@ replaced, has cleared them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -36,8 +38,8 @@ class TouchedRows:
   """The marks of the rows of a shard.
 
   Attributes:
-    rows: tf.Variable [rows, width], the shard.
-    num_bytes: int, what the marks take on its ps.
+    rows: [rows, width], the shard.
+    num_bytes: what the marks take on its ps.
   """
 
   def __init__(self, rows: tf.Variable) -> None:
@@ -61,7 +63,7 @@ class TouchedRows:
     """Returns the op that clears all marks.
 
     Args:
-      chief: int64 scalar tensor, the number of who clears them.
+      chief: int64 scalar, the number of who clears them.
     """
     with tf.device(self.rows.device):
       signed = self._cleared_by.assign(chief)
@@ -75,7 +77,7 @@ class TouchedRows:
     """Finds marked rows.
 
     Args:
-      begin, end: int64 scalar tensors, the range to look in.
+      begin, end: int64 scalars, the range to look in.
 
     Returns:
       (int64 [n], int64 scalar): the rows, in order, and who has cleared the
@@ -89,11 +91,11 @@ class TouchedRows:
       return tf.boolean_mask(rows, marks), cleared_by
 
 
-def add(shards: list[tf.Variable]) -> None:
+def add(shards: Sequence[tf.Variable]) -> None:
   """Gives the shards of a table marks if --save_tables needs them.
 
   Args:
-    shards: list of tf.Variable, all that the table has.
+    shards: all that the table has.
   """
   # Also where a rule is made by its class, and no flags were parsed.
   if flags.FLAGS[_SAVE_TABLES.name].value != 'touched':
@@ -103,7 +105,7 @@ def add(shards: list[tf.Variable]) -> None:
 
 
 def get_all() -> list[TouchedRows]:
-  """Returns the TouchedRows of the default graph, a list."""
+  """Returns the marks of all shards of the default graph."""
   return list(graph_record.current().touched_rows)
 
 
@@ -117,7 +119,7 @@ def build_clear_all() -> list[tf.Operation]:
 
 
 def find(variable: tf.Variable) -> TouchedRows | None:
-  """Returns the TouchedRows of a shard or of what is beside it, or None."""
+  """Returns the marks of a shard, also by what is beside it."""
   for touched in get_all():
     name = touched.rows.op.name
     if f'{variable.op.name}/'.startswith(f'{name}/'):
@@ -127,12 +129,11 @@ def find(variable: tf.Variable) -> TouchedRows | None:
 
 def mark_after(
   ops: list[tf.Operation], shard: tf.Variable, rows: tf.Tensor
-) -> list[str | tf.Operation]:
-  """Returns the list of ops after which `rows`, int64 [n], are marked.
+) -> list[tf.Operation]:
+  """Returns the ops after which `rows`, int64 [n], are marked.
 
   Args:
-    ops: list of ops that update these rows; returned if there are no marks.
-    shard: tf.Variable.
+    ops: they update these rows; returned if there are no marks.
   """
   touched = find(shard)
   if touched is None:
