@@ -53,8 +53,8 @@ _PYTHON = flags.DEFINE_string(
 _FILES_SECS = 3.0
 
 
-def launch(job: jobs.Job) -> int | None:
-  """Runs the jobs.Job; returns its exit code (int)."""
+def launch(job: jobs.Job) -> int:
+  """Runs the jobs.Job; returns its exit code."""
   templates = _choose_templates()
   logdir = job.flag('logdir')
   if not job.logs_dir and not logdir:
@@ -125,7 +125,7 @@ def check_ready() -> None:
 
 
 def find_missing(template: str) -> str | None:
-  """Returns the command (str) that a template runs, if it is not here, or None.
+  """Returns the command that a template runs, if it is not here, or None.
 
   Only a plain first word is looked for; a shell may begin with more than that.
   """
@@ -143,7 +143,7 @@ def find_missing(template: str) -> str | None:
   return first if done.returncode else None
 
 
-def _choose_templates() -> dict[str, str] | None:
+def _choose_templates() -> dict[str, str]:
   """Returns {job name: template}.
 
   Raises:
@@ -164,7 +164,7 @@ def _choose_templates() -> dict[str, str] | None:
   }
 
 
-def _write_request(job, folder, grace_secs) -> None:
+def _write_request(job: jobs.Job, folder: str, grace_secs: float) -> None:
   os.makedirs(folder, mode=0o700)
   request = {
     'cwd': os.getcwd(),

@@ -12,7 +12,7 @@ from absl import flags
 from distmnist.common import cli, refusals, stop_grace
 from distmnist.common.names import LAUNCH_ID
 from distmnist.common.refusals import Refusal
-from distmnist.launching import problem_file
+from distmnist.launching import jobs, problem_file
 from distmnist.launching.kubernetes import kubectl_run, manifests, yaml_text
 from distmnist.launching.kubernetes.manifests import (
   DATA_DIR,
@@ -123,7 +123,7 @@ _CPUS = (
 _BYTES = r'[1-9][0-9]*(k|M|G|T|Ki|Mi|Gi|Ti)?', 'memory such as 4Gi or 512Mi'
 
 
-def _check_pattern(flag, pattern: str, expected: str) -> None:
+def _check_pattern(flag: flags.FlagHolder, pattern: str, expected: str) -> None:
   """Has a flag refuse values that do not fit a pattern, said in words."""
   flags.register_validator(
     flag,
@@ -147,7 +147,7 @@ for _flag in (_MEMORY, _PS_MEMORY):
   _check_pattern(_flag, *_BYTES)
 
 
-def launch(job) -> int | None:
+def launch(job: jobs.Job) -> int:
   """Prints the manifests of the jobs.Job or runs it; returns its exit code."""
   options = choose_options(job)
   documents = manifests.make(job, options)
@@ -168,7 +168,7 @@ def launch(job) -> int | None:
   return 0
 
 
-def choose_options(job) -> manifests.Options | None:
+def choose_options(job: jobs.Job) -> manifests.Options:
   """Returns the manifests.Options of the flags and the jobs.Job.
 
   Raises:
@@ -209,7 +209,7 @@ def choose_options(job) -> manifests.Options | None:
     kind=_KIND.value,
     name=_NAME.value,
     namespace=_NAMESPACE.value,
-    image=_IMAGE.value,
+    image=_IMAGE.value or '',  # Refused above.
     resources={
       'ps': {'cpu': _PS_CPU.value, 'memory': _PS_MEMORY.value},
       'worker': {'cpu': _CPU.value, 'memory': _MEMORY.value},
@@ -227,7 +227,7 @@ def choose_options(job) -> manifests.Options | None:
   )
 
 
-def _find_logdir(job) -> str | None:
+def _find_logdir(job: jobs.Job) -> str | None:
   """Returns the --logdir of the tasks, None if they have none."""
   logdir = job.flag('logdir')
   if not logdir and _LOGS_CLAIM.value:
@@ -272,14 +272,16 @@ _REFUSALS = (
 )
 
 
-def _check_folder(name: str, folder: str, mount: str, claim: str) -> None:
+def _check_folder(
+  name: str, folder: str, mount: str, claim: str | None
+) -> None:
   """Refuses a folder that would be lost with its Pod or that no other sees.
 
   Args:
-    name: str, train's flag.
-    folder: str, its value.
-    mount: str, where the volume is mounted.
-    claim: str or None, the PersistentVolumeClaim of the volume.
+    name: train's flag.
+    folder: its value.
+    mount: where the volume is mounted.
+    claim: the PersistentVolumeClaim of the volume, or None.
 
   Raises:
     cli.UsageError: it is not on the volume.

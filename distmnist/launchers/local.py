@@ -44,8 +44,8 @@ def _is_gpus(value: str) -> bool:
   return value == 'auto' or value.isdecimal()
 
 
-def launch(job: jobs.Job):
-  """Runs the jobs.Job; returns its exit code (int)."""
+def launch(job: jobs.Job) -> int:
+  """Runs the jobs.Job; returns its exit code."""
   gpus = gpus_lib.find_gpus(_GPUS.value, os.environ)
   num_tasks = job.num_ps + job.num_workers
   # As good as any if the tasks have their own network. Otherwise a real run
@@ -102,12 +102,8 @@ def launch(job: jobs.Job):
   )
 
 
-def find_address(job: jobs.Job):
-  """Returns a flag (str) because of which tasks need the network, or None.
-
-  Args:
-    job: jobs.Job.
-  """
+def find_address(job: jobs.Job) -> str | None:
+  """Returns a flag because of which tasks need the network, or None."""
   given = {name: job.flag(name) for name in ('logdir', 'data_dir', 'resume')}
   given['data_dir'] = given['data_dir'] or os.environ.get('DISTMNIST_DATA_DIR')
   for name, value in given.items():
@@ -116,12 +112,14 @@ def find_address(job: jobs.Job):
   return None
 
 
-def make_namespace(wanted: str, address=None) -> str | None:
+def make_namespace(
+  wanted: str, address: str | None = None
+) -> network_namespace.Namespace | None:
   """Returns the Namespace of the tasks, or None; logs which if it is auto.
 
   Args:
-    wanted: str, the value of --isolate.
-    address: str, a flag because of which the tasks need the network, or None.
+    wanted: the value of --isolate.
+    address: a flag because of which the tasks need the network, or None.
 
   Raises:
     cli.UsageError: --isolate=on, but the tasks need the network.

@@ -56,8 +56,8 @@ _WAIT_SECS = flags.DEFINE_float(
 _SENT = 'DISTMNIST_DATA_DIR', LAUNCH_ID
 
 
-def launch(job: jobs.Job) -> int | None:
-  """Runs the jobs.Job; returns its exit code (int)."""
+def launch(job: jobs.Job) -> int:
+  """Runs the jobs.Job; returns its exit code."""
   # Ray chooses the nodes, and an actor its port.
   stand_ins = [
     f'node-{i}:{FIRST_PORT}' for i in range(job.num_ps + job.num_workers)

@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
 from absl import flags
 
@@ -80,7 +81,7 @@ _CONFIG_SECS = 5.0
 
 
 def launch(job: jobs.Job) -> int:
-  """Runs the jobs.Job; returns its exit code (int)."""
+  """Runs the jobs.Job; returns its exit code."""
   logdir = job.flag('logdir')
   logs_dir = job.logs_dir
   if not logs_dir and logdir and not urls.is_remote(logdir):
@@ -131,7 +132,7 @@ def check_ready() -> None:
 
 
 def read_kill_wait() -> int:
-  """Returns Slurm's KillWait in seconds (int); its default, 30, if unknown."""
+  """Returns Slurm's KillWait in seconds; its default, 30, if unknown."""
   try:
     done = subprocess.run(
       ['scontrol', 'show', 'config'],
@@ -146,7 +147,7 @@ def read_kill_wait() -> int:
   return int(found[1]) if found else sbatch_script.KILL_WAIT_SECS
 
 
-def _make_components(job: jobs.Job):
+def _make_components(job: jobs.Job) -> list[list[str]]:
   """Returns the options of sbatch that the flags ask for, lists of str."""
   named = {'partition': _PARTITION.value, 'time': _TIME.value}
   common = [f'--{n}={v}' for n, v in named.items() if v is not None]
@@ -168,14 +169,14 @@ def _make_components(job: jobs.Job):
   ]
 
 
-def run(job, script, logs_dir, is_waited_for: bool = True):
+def run(
+  job: jobs.Job, script: pathlib.Path, logs_dir: str, is_waited_for: bool = True
+) -> int:
   """Submits a script and shows the job until it ends; returns its exit code.
 
   Args:
-    job: jobs.Job.
-    script: path.
-    logs_dir: str, where the job writes its logs.
-    is_waited_for: bool; if False, returns 0 once the job is submitted.
+    logs_dir: where the job writes its logs.
+    is_waited_for: if False, returns 0 once the job is submitted.
 
   Raises:
     cli.RunError: sbatch rejects it.
@@ -186,7 +187,9 @@ def run(job, script, logs_dir, is_waited_for: bool = True):
   log = log_view.Log(os.path.join(logs_dir, 'slurm.log'))
   said = []
 
-  def update(read=log_view.Log.read_lines) -> None:
+  def update(
+    read: Callable[[log_view.Log], list[str]] = log_view.Log.read_lines,
+  ) -> None:
     shown.update()
     for line in read(log):
       # The script describes better what Slurm says about a step.

@@ -14,12 +14,15 @@ import logging
 import os
 import re
 import shutil
+from collections.abc import Mapping, Sequence
 
 from absl import flags
 
 from distmnist.common import cli, command_line, ports, signals
 from distmnist.common.names import FIRST_PORT
-from distmnist.launching.screen import endings, screens, task_logs
+from distmnist.launching import jobs
+from distmnist.launching.screen import screens, task_logs
+from distmnist.launching.supervisor import endings
 from distmnist.spark import context as context_lib
 from distmnist.spark import executors, training
 
@@ -50,8 +53,8 @@ _WAIT_SECS = flags.DEFINE_float(
 _LEAN_JAVA = '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'
 
 
-def launch(job) -> int | None:
-  """Runs the jobs.Job; returns its exit code (int)."""
+def launch(job: jobs.Job) -> int:
+  """Runs the jobs.Job; returns its exit code."""
   master = get_master()
   num_tasks = job.num_ps + job.num_workers
   executors.check_paths(job.given)
@@ -109,8 +112,8 @@ def launch(job) -> int | None:
   return 0
 
 
-def get_master() -> str | None:
-  """Returns --master (str).
+def get_master() -> str:
+  """Returns --master.
 
   Raises:
     cli.UsageError: it is missing.
@@ -123,11 +126,11 @@ def get_master() -> str | None:
   return _MASTER.value
 
 
-def check_ready(master=None) -> None:
+def check_ready(master: str | None = None) -> None:
   """Checks that Spark can start here, and that a standalone `master` answers.
 
   Args:
-    master: str, by default --master.
+    master: by default --master.
 
   Raises:
     cli.RunError: one of the two fails.
@@ -136,7 +139,7 @@ def check_ready(master=None) -> None:
   check_answers(master or get_master())
 
 
-def check_installed(environ) -> None:
+def check_installed(environ: Mapping[str, str]) -> None:
   """Checks that Spark can start on this machine.
 
   Raises:
@@ -157,7 +160,7 @@ def check_installed(environ) -> None:
     )
 
 
-def check_answers(master: str):
+def check_answers(master: str) -> None:
   """Checks that a master of Spark's own kind (spark://) answers.
 
   Raises:
@@ -175,9 +178,9 @@ def check_answers(master: str):
 
 
 def make_conf(
-  master: str, num_tasks: int, settings: list[str]
-) -> dict[str, str] | None:
-  """Returns the settings of Spark, a dict; `settings` (name=value) override.
+  master: str, num_tasks: int, settings: Sequence[str]
+) -> dict[str, str]:
+  """Returns the settings of Spark; `settings` (name=value) override.
 
   Raises:
     cli.UsageError: one of `settings` is not a setting of Spark.

@@ -58,8 +58,8 @@ _SSH_GPUS = flags.DEFINE_integer(
 )
 
 
-def launch(job: jobs.Job) -> int | None:
-  """Runs the jobs.Job; returns its exit code (int)."""
+def launch(job: jobs.Job) -> int:
+  """Runs the jobs.Job; returns its exit code."""
   hosts = ssh_hosts.parse_hosts(_HOSTS.value or '')
   num_tasks = job.num_ps + job.num_workers
   places = ssh_hosts.deal(hosts, num_tasks + job.evaluator)

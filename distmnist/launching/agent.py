@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 from distmnist.common import cli, console, ports
 from distmnist.common import signals as signals_lib
@@ -40,9 +41,10 @@ _TICK_SECS = 0.1
 _MAX_BUFFERED_BYTES = 1 << 20
 
 
-def serve():
-  """Runs the task requested on stdin; returns its exit code (int)."""
-  line = sys.stdin.buffer.raw.readline()
+def serve() -> int:
+  """Runs the task requested on stdin; returns its exit code."""
+  with open(0, 'rb', buffering=0, closefd=False) as stdin:
+    line = stdin.readline()
   if not line.endswith(b'\n'):
     return cli.FAILED
   print(READY, file=sys.stderr, flush=True)
@@ -66,21 +68,21 @@ class _Launcher:
     self._heard_time = time.monotonic()
 
   @property
-  def lost_time(self):
-    """float, when it counts as lost if nothing comes from it until then."""
+  def lost_time(self) -> float:
+    """When it counts as lost if nothing comes from it until then."""
     return self._heard_time + LOST_SECS
 
   @property
-  def is_lost(self):
+  def is_lost(self) -> bool:
     """Whether it has been silent for too long, and is not known to be gone."""
     return self.is_heard and time.monotonic() > self.lost_time
 
-  def show(self, data) -> None:
+  def show(self, data: bytes) -> None:
     """Queues the bytes `data` for it, if it still reads."""
     self.buffer += data if self._is_read else b''
 
-  def listen(self):
-    """Returns the signals that it sends to the task, a list of int."""
+  def listen(self) -> list[int]:
+    """Returns the signals that it sends to the task."""
     try:
       data = os.read(0, 1 << 16)
     except BlockingIOError:
@@ -113,30 +115,30 @@ class _Agent:
   No read or write may block it: a lost launcher has to be noticed in time.
   """
 
-  def __init__(self, request) -> None:
+  def __init__(self, request: dict[str, Any]) -> None:
     self._request = request
     # A signal that ends sshd's session is meant for the task.
     self._signals = signals_lib.Reader(
       signal.SIGCHLD, *set(signals_lib.STOPS) - {signal.SIGINT}
     )
-    self._task = None
-    self._code = None
+    self._task: child_process.Task | None = None
     self._is_leaving = False
-    self._output = None  # of the task, while there may be more
+    self._output: int | None = None  # of the task, while there may be more
     self._launcher = _Launcher()
 
-  def serve(self):
+  def serve(self) -> int:
     """Runs the task to its end; returns its exit code, 128 + n by signal n."""
     console.print_logs(self._write_to_log)
     if not self._wait_for_port():
       return 128 + signal.SIGTERM
-    self._start()
-    while self._code is None:
-      self._turn(self._secs_left())
+    task = self._start()
+    code = None
+    while code is None:
+      self._turn(self._secs_left(task))
       if self._launcher.is_lost:
         self._launcher.lose()
         self._leave()
-      self._code = self._task.find_code()
+      code = task.find_code()
     # Its group is gone, so its output comes to an end.
     deadline = time.monotonic() + DRAIN_SECS
     while (
@@ -144,10 +146,9 @@ class _Agent:
     ) and time.monotonic() < deadline:
       self._turn(_TICK_SECS)
     # 255 would be ssh's own.
-    code = self._code
     return 128 - code if code < 0 else min(code, SSH_FAILED_CODE - 1)
 
-  def _wait_for_port(self):
+  def _wait_for_port(self) -> bool:
     """Returns whether the task may start: it is not told to leave meanwhile.
 
     If the port stays taken, the task says so better than we can.
@@ -161,11 +162,11 @@ class _Agent:
         return False
     return True
 
-  def _write_to_log(self, text) -> None:
+  def _write_to_log(self, text: str) -> None:
     """Writes a line into the log of the task."""
     self._launcher.show(text.encode() + b'\n')
 
-  def _start(self) -> None:
+  def _start(self) -> child_process.Task:
     self._task = child_process.Task(
       self._request['argv'][1:],
       {'PYTHONUNBUFFERED': '1', **self._request['env']},
@@ -174,11 +175,13 @@ class _Agent:
       # worker: stopped with all others, it lets the chief save first.
       self._request['grace_secs'],
     )
-    self._output = self._task.stdout.fileno()
+    self._output = child_process.get_pipe(self._task.stdout).fileno()
+    return self._task
 
-  def _turn(self, secs) -> None:
+  def _turn(self, secs: float) -> None:
     """Waits until something happens, at most `secs`; handles it."""
-    launcher, readers = self._launcher, [self._signals]
+    launcher = self._launcher
+    readers: list[int | signals_lib.Reader] = [self._signals]
     if launcher.is_heard:
       readers.append(0)
     if self._output and len(launcher.buffer) < _MAX_BUFFERED_BYTES:
@@ -191,16 +194,16 @@ class _Agent:
           self._leave()
     if 0 in ready:
       self._listen()
-    if self._output in ready:
+    if self._output is not None and self._output in ready:
       data = os.read(self._output, 1 << 16)
       self._output = self._output if data else None
       launcher.show(data)
     if writable:
       launcher.write()
 
-  def _secs_left(self):
+  def _secs_left(self, task: child_process.Task) -> float:
     """Returns the seconds until something is due that no event announces."""
-    due = self._task.kill_time or self._launcher.lost_time
+    due = task.kill_time or self._launcher.lost_time
     return min(max(_TICK_SECS, due - time.monotonic()), LOST_SECS)
 
   def _listen(self) -> None:

@@ -44,7 +44,7 @@ class Beats:
       )
     return self
 
-  def __exit__(self, *error) -> None:
+  def __exit__(self, *error: object) -> None:
     self._socket.close()
     try:
       self._process.wait(BEAT_SECS)
@@ -66,13 +66,15 @@ class Beats:
       self._socket.send(b'drop %d' % os.fstat(fd).st_ino)
 
   def add_file(self, path: str) -> None:
-    """Has the file (str) change as long as there is a folder for it."""
+    """Has a file change as long as there is a folder for it."""
     with contextlib.suppress(OSError):
       self._socket.send(path.encode())
 
 
-def _serve(launcher, beat_secs) -> None:
-  pipes, paths, count = [], [], 0
+def _serve(launcher: socket.socket, beat_secs: float) -> None:
+  pipes: list[int] = []
+  paths: list[str] = []
+  count = 0
   while True:
     deadline = time.monotonic() + beat_secs
     while (secs := deadline - time.monotonic()) > 0:
@@ -93,7 +95,7 @@ def _serve(launcher, beat_secs) -> None:
     paths = [path for path in paths if _touch(path, count)]
 
 
-def _drop(fd, inode):
+def _drop(fd: int, inode: int) -> bool:
   """Closes the descriptor of this pipe; returns whether it was of it."""
   if os.fstat(fd).st_ino != inode:
     return False
@@ -101,7 +103,7 @@ def _drop(fd, inode):
   return True
 
 
-def _write_line(fd):
+def _write_line(fd: int) -> bool:
   """Writes an empty line; returns whether the pipe is still open."""
   try:
     os.write(fd, b'\n')
@@ -113,7 +115,7 @@ def _write_line(fd):
   return True
 
 
-def _touch(path, count):
+def _touch(path: str, count: int) -> bool:
   """Changes a file; returns whether its folder is still there."""
   with contextlib.suppress(OSError), open(path, 'w') as file:
     file.write(str(count))

@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from typing import IO
 
 _PR_SET_PDEATHSIG = 1
 # Loaded here, as a fork of a process with threads must not wait for a lock.
@@ -43,26 +45,42 @@ def has_ended(pid: int) -> bool:
   return True
 
 
+def get_pipe(end: IO[bytes] | None) -> IO[bytes]:
+  """Returns a pipe to a child: an end of a Popen that was asked for one."""
+  if end is None:
+    raise ValueError('this child was started without that pipe')
+  return end
+
+
 class Task:
   """A task that an agent runs for a launcher which is elsewhere.
 
   It has a session and a group of its own, ends with the agent, and what it has
   started ends with it.
+
+  Attributes:
+    stdout: what it writes, if subprocess.PIPE was asked for.
+    kill_time: by time.monotonic, when it is killed; None while it may run.
   """
 
   def __init__(
-    self, words: list[str], env, stdout: int, grace_secs: float
+    self,
+    words: Sequence[str],
+    env: Mapping[str, str],
+    stdout: IO[bytes] | int,
+    grace_secs: float,
   ) -> None:
     """Starts it.
 
     Args:
-      words: list of str, what follows `python`.
-      env: dict, variables beyond ours.
-      stdout: file, or subprocess.PIPE; its stderr goes there, too.
-      grace_secs: float, from its first signal to its end, for `leave`.
+      words: what follows `python`.
+      env: variables beyond ours.
+      stdout: where its lines go, stderr's too; or subprocess.PIPE.
+      grace_secs: from its first signal to its end, for `leave`.
     """
     self._grace_secs = grace_secs
-    self._told_time = self._kill_time = None
+    self._told_time: float | None = None
+    self.kill_time: float | None = None
     self._process = subprocess.Popen(
       [sys.executable, *words],
       env={**os.environ, **env},
@@ -74,31 +92,28 @@ class Task:
     )
     self.stdout = self._process.stdout
 
-  @property
-  def kill_time(self) -> float | None:
-    """float, by time.monotonic, when it is killed; None while it may run."""
-    return self._kill_time
-
-  def tell(self, signum) -> None:
-    """Sends it a signal."""
+  def tell(self, signum: int) -> float:
+    """Sends it a signal; returns when it was sent the first one."""
     self._told_time = self._told_time or time.monotonic()
     if self._process.returncode is None:
       os.killpg(self._process.pid, signum)
+    return self._told_time
 
-  def leave(self, signum=None) -> None:
+  def leave(self, signum: int | None = None) -> None:
     """Has it end, and `find_code` kill it after its grace.
 
     Args:
-      signum: int, what it is sent; by default SIGTERM, unless it was told: a
-        second signal would mean to leave at once, unsaved.
+      signum: what it is sent; by default SIGTERM, unless it was told: a second
+        signal would mean to leave at once, unsaved.
     """
-    if signum is not None or self._told_time is None:
-      self.tell(signum or signal.SIGTERM)
-    self._kill_time = self._kill_time or self._told_time + self._grace_secs
+    told_time = self._told_time
+    if signum is not None or told_time is None:
+      told_time = self.tell(signum or signal.SIGTERM)
+    self.kill_time = self.kill_time or told_time + self._grace_secs
 
-  def find_code(self) -> int:
-    """Returns its exit code (int), -n after signal n; None while it runs."""
-    if self._kill_time is not None and time.monotonic() >= self._kill_time:
+  def find_code(self) -> int | None:
+    """Returns its exit code, -n after signal n; None while it runs."""
+    if self.kill_time is not None and time.monotonic() >= self.kill_time:
       self.tell(signal.SIGKILL)
     if self._process.returncode is None and has_ended(self._process.pid):
       self._process.wait()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from absl import flags
 
 from distmnist.common import cli, command_line, registry
@@ -86,12 +88,12 @@ DRY_RUN = flags.DEFINE_bool(
 )
 
 
-def make_job(train_flags: list[str], given: list[str]) -> jobs.Job:
-  """Returns the jobs.Job that the flags describe.
+def make_job(train_flags: Iterable[str], given: Iterable[str]) -> jobs.Job:
+  """Returns what the flags ask for.
 
   Args:
-    train_flags: list of str, for every task.
-    given: list of str, the same with each --flagfile expanded.
+    train_flags: for every task.
+    given: the same with each --flagfile expanded.
   """
   return jobs.Job(
     NUM_PS.value,
@@ -109,26 +111,22 @@ def make_job(train_flags: list[str], given: list[str]) -> jobs.Job:
   )
 
 
-def make_words(flag) -> list[str]:
-  """Returns what a command line gives a flag, a list of str: a word per value.
-
-  Args:
-    flag: absl's flags.Flag.
-  """
+def make_words(flag: flags.Flag) -> list[str]:
+  """Returns what a command line gives a flag: a word per value."""
   if isinstance(flag, flags.MultiFlag):
-    return [f'--{flag.name}={value}' for value in flag.value]
+    return [f'--{flag.name}={value}' for value in flag.value or ()]
   return [flag.serialize()]
 
 
 def is_secret(word: str) -> bool:
-  """Whether others must not see the value of a flag (str) of launch."""
+  """Whether others must not see the value of a flag of launch."""
   name, _, setting = word.partition('=')
   is_setting = name == f'--{_SPARK_CONF}'
   return is_setting and command_line.is_secret(setting.partition('=')[0])
 
 
 def hide_secret(word: str) -> str:
-  """Returns a flag (str) of launch for others to read."""
+  """Returns a flag of launch for others to read."""
   if not is_secret(word):
     return word
   name, _, setting = word.partition('=')
@@ -139,8 +137,8 @@ def check_launcher_flags(chosen: str, also: str | None = None) -> None:
   """Refuses flags of other launchers.
 
   Args:
-    chosen: str, the name of the launcher.
-    also: str, the name of one whose flags are for something else as well.
+    chosen: the name of the launcher.
+    also: the name of one whose flags are for something else as well.
 
   Raises:
     cli.UsageError: one is given.
@@ -156,11 +154,7 @@ def check_launcher_flags(chosen: str, also: str | None = None) -> None:
 
 
 def find_no_wait(launcher: str) -> str | None:
-  """Returns the flag (str) for which a launcher only submits, or None.
-
-  Args:
-    launcher: str, its name.
-  """
+  """Returns the flag for which a launcher only submits, or None."""
   is_left = launcher == 'slurm' and not flags.FLAGS.slurm_wait
   return '--noslurm_wait' if is_left else None
 

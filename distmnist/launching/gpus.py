@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Mapping
 
 from distmnist.common import cli
 from distmnist.common.names import GPU_FILES
+from distmnist.launching import jobs
 
 
-def find_gpus(wanted: str, environ) -> list[str] | None:
+def find_gpus(wanted: str, environ: Mapping[str, str]) -> list[str] | None:
   """Returns the devices to share out, [] to hide all, None to set nothing.
 
   Args:
-    wanted: str, the value of --gpus.
-    environ: dict; a CUDA_VISIBLE_DEVICES that limits the launcher limits the
-      tasks too.
+    wanted: the value of --gpus.
+    environ: a CUDA_VISIBLE_DEVICES that limits the launcher limits the tasks
+      too.
 
   Raises:
     cli.UsageError: more are wanted than CUDA_VISIBLE_DEVICES names.
@@ -36,13 +38,14 @@ def find_gpus(wanted: str, environ) -> list[str] | None:
   return visible[: int(wanted)]
 
 
-def share_on_hosts(cluster, num_gpus: int | None):
-  """Returns the list of jobs.Task with the devices that each may see.
+def share_on_hosts(
+  cluster: list[jobs.Task], num_gpus: int | None
+) -> list[jobs.Task]:
+  """Returns the tasks with the devices that each may see.
 
   Args:
-    cluster: list of jobs.Task.
-    num_gpus: int, the GPUs of each host, given to its workers in turn; None
-      leaves the tasks as they are.
+    num_gpus: the GPUs of each host, given to its workers in turn; None leaves
+      the tasks as they are.
   """
   if num_gpus is None:
     return cluster

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import os
+from collections.abc import Iterable, Mapping, Sequence
 
 from distmnist.common import cli
 
@@ -12,7 +13,7 @@ class HostDiedError(cli.LostError):
   """The host is gone, and all its tasks with it.
 
   Attributes:
-    cause: str, how it ended.
+    cause: how it ended.
   """
 
   def __init__(self, message: str, cause: str) -> None:
@@ -28,63 +29,70 @@ class Host(abc.ABC):
   that a launcher of many tasks can always be told to stop.
 
   Attributes:
-    name: str, what the user knows it by.
-    signals: list of int, what this process received.
+    name: what the user knows it by.
+    signals: what this process received.
     is_ready: whether it can start tasks yet; requests are kept until then.
     ends_as_one: whether all tasks end with those that are told to.
-    begun: list of (name, pid), the tasks that have begun, in order; who has
-      heard of one takes it out. The pid is None for one elsewhere.
-    reasons: dict of name -> str, why a task has ended where its code does not
-      say.
+    begun: (name, pid) of the tasks that have begun, in order; who has heard of
+      one takes it out. The pid is None for one elsewhere.
+    reasons: by name, why a task has ended where its code does not say.
   """
 
   name = ''
   ends_as_one = False
 
   def __init__(self) -> None:
-    self.signals = []
+    self.signals: list[int] = []
     self.is_ready = False
-    self.begun = []
-    self.reasons = {}
+    self.begun: list[tuple[str, int | None]] = []
+    self.reasons: dict[str, str] = {}
 
-  def __enter__(self):
+  def __enter__(self) -> Host:
     """Opens it; returns itself."""
     return self
 
   @abc.abstractmethod
-  def __exit__(self, *error) -> None:
+  def __exit__(self, *error: object) -> None:
     """Ends everything that it has started."""
 
   @property
-  def pid(self):
-    """The pid (int) of the process that holds the tasks, by default this."""
+  def pid(self) -> int:
+    """The pid of the process that holds the tasks, by default this."""
     return os.getpid()
 
   @abc.abstractmethod
   def start(
-    self, name, argv, env, log, is_isolated: bool = False, title: str = ''
+    self,
+    name: str,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    log: str,
+    is_isolated: bool = False,
+    title: str = '',
   ) -> None:
     """Requests a task.
 
     Args:
-      name: str, what it is called here.
-      argv: list of str, ('python', '-m', module, flags...).
-      env: dict, variables beyond the host's.
-      log: str, a path.
+      name: what it is called here.
+      argv: ('python', '-m', module, flags...).
+      env: variables beyond the host's.
+      log: a path.
       is_isolated: whether it runs in the host's network namespace, if the host
         has one.
-      title: str, what `ps` shows of it; '' leaves the host's.
+      title: what `ps` shows of it; '' leaves the host's.
 
     Raises:
       cli.RunError: the command is too long.
     """
 
   @abc.abstractmethod
-  def signal(self, names, signum) -> None:
+  def signal(self, names: Iterable[str], signum: int) -> None:
     """Sends a signal to those of the named tasks that run."""
 
   @abc.abstractmethod
-  def poll(self, timeout_secs=None) -> None:
+  def poll(
+    self, timeout_secs: float | None = None
+  ) -> list[tuple[str, int | None]]:
     """Waits for an event or a signal; returns [(name, code)] of ended tasks.
 
     Code -n is signal n. None stands for a task that the host has lost although

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from distmnist.common import cli, command_line
@@ -27,20 +28,19 @@ class Job:
   this machine lacks the program that it needs.
 
   Attributes:
-    num_ps, num_workers: ints, the shape of the cluster.
-    train_flags: tuple of str, for every task, untouched.
-    given: tuple of str, the same with each --flagfile expanded.
+    num_ps, num_workers: the shape of the cluster.
+    train_flags: for every task, untouched.
+    given: the same with each --flagfile expanded.
     module: dotted name, what a task runs by `python -m`.
-    logs_dir: str, the folder for one log per task, or None.
-    max_restarts: int, how often each failed task restarts within a window.
-    dry_run: bool.
-    show_logs: str, whose lines go to the screen: 'chief' or 'all'.
-    restart_window_secs: float, that window; 0 is the whole run.
-    min_workers: int, how many workers are enough to go on, or None.
-    evaluator: bool, whether an evaluator follows the run.
-    launch_flags: tuple of str, of launch itself: what --like takes over.
-    num_cores: int, the cores of this machine that the workers share; None for
-      all of them.
+    logs_dir: the folder for one log per task, or None.
+    max_restarts: how often each failed task restarts within a window.
+    show_logs: whose lines go to the screen: 'chief' or 'all'.
+    restart_window_secs: that window; 0 is the whole run.
+    min_workers: how many workers are enough to go on, or None.
+    evaluator: whether an evaluator follows the run.
+    launch_flags: of launch itself: what --like takes over.
+    num_cores: the cores of this machine that the workers share; None for all of
+      them.
     record: run_record.RunRecord of the launch; None if there is none.
   """
 
@@ -61,7 +61,7 @@ class Job:
   record: Any = None
 
   def flag(self, name: str) -> str | None:
-    """Returns the value (str) that train's flag `name` was given, or None."""
+    """Returns the value that train's flag `name` was given, or None."""
     return command_line.find_value(self.given, name)
 
 
@@ -71,12 +71,12 @@ class Task:
 
   Attributes:
     job_name: 'ps', 'worker', 'evaluator' or 'data'.
-    task_index: int >= 0, counted within the job; None for 'data'.
-    host: str, the machine that runs it.
-    port: int, where it serves; None for one that does not: the only task of a
-      run without a cluster, 'evaluator' and 'data'.
-    argv: tuple of str, the whole command: ('python', '-m', module, flags...).
-    env: tuple of (name, value), what it needs beyond its launcher's variables.
+    task_index: >= 0, counted within the job; None for 'data'.
+    host: the machine that runs it.
+    port: where it serves; None for one that does not: the only task of a run
+      without a cluster, 'evaluator' and 'data'.
+    argv: the whole command: ('python', '-m', module, flags...).
+    env: what it needs beyond its launcher's variables.
   """
 
   job_name: str
@@ -105,7 +105,7 @@ class Task:
   def module(self) -> str:
     return self.argv[2]
 
-  def with_env(self, *more) -> Task:
+  def with_env(self, *more: tuple[str, str]) -> Task:
     """Returns the Task with more (name, value) in its `env`."""
     return dataclasses.replace(self, env=(*self.env, *more))
 
@@ -117,26 +117,26 @@ class Task:
 
 
 def make_tasks(
-  ps_hosts: list[str],
-  worker_hosts: list[str],
-  train_flags: list[str] | tuple[str, ...],
+  ps_hosts: Sequence[str],
+  worker_hosts: Sequence[str],
+  train_flags: Sequence[str],
   num_cores: int | None = None,
-  gpus=None,
+  gpus: Sequence[str] | None = None,
   module: str = TRAIN,
-) -> list[Task] | None:
-  """Returns the list of Task of a cluster: first the ps, then the workers.
+) -> list[Task]:
+  """Returns the tasks of a cluster: first the ps, then the workers.
 
   One worker without a ps is no cluster: it gets no cluster flags.
 
   Args:
     ps_hosts: list of 'host:port', may be empty.
     worker_hosts: list of 'host:port', at least one.
-    train_flags: list of str for every task. They come after those chosen here,
+    train_flags: for every task. They come after those chosen here,
       and of two flags of the same name the later wins.
-    num_cores: int, the cores that all workers share where they are on one
-      machine; None leaves the number of threads to TensorFlow.
-    gpus: list of str, the devices to give to worker 0, 1, ... in turn while
-      every ps gets none; [] hides all devices; None leaves them as they are.
+    num_cores: the cores that all workers share where they are on one machine;
+      None leaves the number of threads to TensorFlow.
+    gpus: the devices to give to worker 0, 1, ... in turn while every ps gets
+      none; [] hides all devices; None leaves them as they are.
     module: dotted name, what `python -m` runs.
 
   Raises:
@@ -154,7 +154,13 @@ def make_tasks(
   # and tasks that compete for the cores are slower than one alone.
   worker_threads = max(1, (num_cores or 0) // len(worker_hosts))
 
-  def make_task(job: str, index: int, address: str, threads: int, env) -> Task:
+  def make_task(
+    job: str,
+    index: int,
+    address: str,
+    threads: int,
+    env: tuple[tuple[str, str], ...],
+  ) -> Task:
     host, _, port = address.rpartition(':')
     role = [f'--job_name={job}', f'--task_index={index}'] if hosts else []
     chosen = make_thread_flags(threads) if num_cores else []
@@ -179,19 +185,20 @@ def list_roles(
 
 
 def make_thread_flags(num_threads: int) -> list[str]:
-  """Returns the flags (list of str) of a task that shares a machine's cores."""
+  """Returns the flags of a task that shares a machine's cores."""
   return [
     f'--intra_op_parallelism_threads={num_threads}',
     '--inter_op_parallelism_threads=2',
   ]
 
 
-def tell_min_workers(cluster: list[Task], min_workers) -> list[Task]:
-  """Returns the list of Task, told how many workers are enough.
+def tell_min_workers(
+  cluster: list[Task], min_workers: int | None
+) -> list[Task]:
+  """Returns the tasks, told how many workers are enough.
 
   Args:
-    cluster: list of Task.
-    min_workers: int, or None to leave them as they are.
+    min_workers: None leaves them as they are.
   """
   if min_workers is None:
     return cluster
@@ -202,14 +209,13 @@ def tell_min_workers(cluster: list[Task], min_workers) -> list[Task]:
 def make_evaluator_tasks(
   job: Job, host: str = '127.0.0.1', num_threads: int | None = None
 ) -> list[Task]:
-  """Returns a list of the Task that evaluates checkpoints, [] if not wanted.
+  """Returns the task that evaluates checkpoints, [] if not wanted.
 
   It serves on no port: no task waits for it.
 
   Args:
-    job: Job.
-    host: str, the machine that runs it.
-    num_threads: int, TensorFlow's; None leaves their number to it.
+    host: the machine that runs it.
+    num_threads: TensorFlow's; None leaves their number to it.
   """
   if not job.evaluator:
     return []
@@ -219,29 +225,26 @@ def make_evaluator_tasks(
   return [Task('evaluator', 0, host, None, argv, _pin([]))]
 
 
-def describe_size(num_ps: int, num_workers: int, has_evaluator) -> str:
-  """Returns how many tasks a run has (str)."""
+def describe_size(num_ps: int, num_workers: int, has_evaluator: int) -> str:
+  """Returns how many tasks a run has."""
   plural = 's' if num_workers > 1 else ''
   more = ' with an evaluator' if has_evaluator else ''
   return f'{num_ps} ps and {num_workers} worker{plural}{more}'
 
 
-def make_data_task(
-  train_flags: list[str] | tuple[str, ...], module: str = TRAIN
-) -> Task:
+def make_data_task(train_flags: Sequence[str], module: str = TRAIN) -> Task:
   """Returns the Task that makes sure the data set is there, then ends."""
   argv = ('python', '-m', module, *train_flags, '--download_only')
   return Task('data', None, '127.0.0.1', None, argv)
 
 
 def check_train_flags(
-  train_flags: list[str] | tuple[str, ...], remedy=None
+  train_flags: Sequence[str], remedy: str | None = None
 ) -> None:
   """Refuses flags that would make a task believe it is another one.
 
   Args:
-    train_flags: list of str.
-    remedy: str, what to do instead, if that is known.
+    remedy: what to do instead, if that is known.
 
   Raises:
     cli.UsageError: one of CLUSTER_FLAGS is among `train_flags`.
@@ -255,8 +258,8 @@ def check_train_flags(
       raise cli.UsageError(f"--{name} is the launcher's to set: {instead}")
 
 
-def split_options(flag_name: str, text: str) -> list[str] | None:
-  """Returns the words (list of str) of a flag's value, as a shell splits it.
+def split_options(flag_name: str, text: str) -> list[str]:
+  """Returns the words of a flag's value, as a shell splits it.
 
   Raises:
     cli.UsageError: a quotation mark is not closed.
@@ -267,7 +270,9 @@ def split_options(flag_name: str, text: str) -> list[str] | None:
     raise cli.UsageError(f'--{flag_name}={text}: {error}') from error
 
 
-def _pin(gpus, worker_index: int = 0) -> tuple[tuple[str, str], ...]:
+def _pin(
+  gpus: Sequence[str] | None, worker_index: int = 0
+) -> tuple[tuple[str, str], ...]:
   if gpus is None:
     return ()
   device = gpus[worker_index % len(gpus)] if gpus else ''

@@ -16,6 +16,8 @@ import fcntl
 import os
 import socket
 import struct
+from collections.abc import Iterable
+from typing import NoReturn
 
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
@@ -27,11 +29,11 @@ class Namespace:
   """A network namespace; it lives while a process is in it or it is open.
 
   Attributes:
-    fds: list of int, the descriptors that keep it alive: first that of its user
-      namespace, if it has one.
+    fds: the descriptors that keep it alive: first that of its user namespace,
+      if it has one.
   """
 
-  def __init__(self, fds) -> None:
+  def __init__(self, fds: Iterable[int]) -> None:
     self.fds = list(fds)
     for fd in self.fds:
       os.set_inheritable(fd, False)
@@ -51,7 +53,7 @@ class Namespace:
       os.close(self.fds.pop())
 
 
-def make_namespace():
+def make_namespace() -> Namespace:
   """Returns a new Namespace, in which loopback is up.
 
   Raises:
@@ -72,7 +74,7 @@ def make_namespace():
   return Namespace(fds)
 
 
-def _make_in_child(parent) -> None:
+def _make_in_child(parent: socket.socket) -> NoReturn:
   try:
     try:
       _call('unshare', _CLONE_NEWNET)
@@ -105,7 +107,7 @@ def _bring_loopback_up() -> None:
     fcntl.ioctl(anything, _SIOCSIFFLAGS, request)
 
 
-def _write(path, text) -> None:
+def _write(path: str, text: str) -> None:
   # One write, and none at close: the kernel accepts such a file only once.
   fd = os.open(path, os.O_WRONLY)
   try:
@@ -116,7 +118,7 @@ def _write(path, text) -> None:
     os.close(fd)
 
 
-def _call(name, *args) -> None:
+def _call(name: str, *args: int) -> None:
   if getattr(ctypes.CDLL(None, use_errno=True), name)(*args) == -1:
     number = ctypes.get_errno()
     # The kernel reports a limit of 0 user namespaces as a full disk.

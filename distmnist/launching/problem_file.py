@@ -20,8 +20,8 @@ def read(named: str | None) -> bytes | None:
   """Returns the bytes of the file that --problem names, or None.
 
   Args:
-    named: str, the value of the flag, or None. A module given by its dotted
-      name is not sent: it must be installed on each host.
+    named: the value of the flag, or None. A module given by its dotted name is
+      not sent: it must be installed on each host.
 
   Raises:
     cli.UsageError: there is no such file, or it is too large.
@@ -44,19 +44,18 @@ def read(named: str | None) -> bytes | None:
 
 
 def make_flags(named: str | None, folder: str) -> tuple[str, ...]:
-  """Returns the flags (tuple of str) for tasks that have the file in a folder.
+  """Returns the flags for tasks that have the file in a folder.
 
   Args:
-    named: str, the value of the flag, or None.
-    folder: str.
+    named: the value of the flag, or None.
   """
   if not named or not named.endswith('.py'):
     return ()
   return (f'--problem={posixpath.join(folder, posixpath.basename(named))}',)
 
 
-def make_env(named: str | None) -> tuple[tuple[str, str], ...] | None:
-  """Returns the variables, a tuple of (name, value), that send the file.
+def make_env(named: str | None) -> tuple[tuple[str, str], ...]:
+  """Returns the variables that send the file.
 
   Args:
     named: see `read`.
@@ -64,7 +63,6 @@ def make_env(named: str | None) -> tuple[tuple[str, str], ...] | None:
   Raises:
     cli.UsageError: see `read`.
   """
-  source = read(named)
-  if source is None:
+  if named is None or (source := read(named)) is None:
     return ()
   return ((SENT_FILE, sent_file.pack(named, source)),)

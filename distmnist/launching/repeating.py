@@ -7,6 +7,8 @@ alone is left out: roles, hosts and ports, its folders, what its later lives
 resumed from.
 """
 
+from __future__ import annotations
+
 import itertools
 import logging
 import os
@@ -256,7 +258,7 @@ def _set_defaults(words: list[str]) -> None:
   for name, found in values.items():
     flag = FLAGS[name]
     if _is_multi(name) and flag.present:
-      flag.value = [*found, *flag.value]
+      flag.value = [*found, *(flag.value or ())]
     else:
       FLAGS.set_default(name, found if _is_multi(name) else found[-1])
 

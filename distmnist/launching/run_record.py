@@ -15,56 +15,59 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from distmnist.common import cli, command_line, owner, owner_file, signals
 from distmnist.common.names import LAUNCH_ID
+from distmnist.launching import jobs
 from distmnist.storage import urls
 from distmnist.watching import metrics_file, stop_file, timeline
 
 _log = logging.getLogger(__name__)
+
+# Runs something beside the tasks: of (log directory, folder of the logs).
+Sidecar = Callable[[str, str], contextlib.AbstractContextManager[object]]
 
 
 class RunRecord:
   """Writes the lines of one launch, or none if it has no log directory.
 
   Attributes:
-    logdir: str, or None.
-    code: int, the exit code of the launch.
+    code: the exit code of the launch.
     loss: cli.LostError, once another launcher has the folder; else None.
-    is_asked_to_stop: bool, whether somebody has left a request to stop.
+    is_asked_to_stop: whether somebody has left a request to stop.
   """
 
   def __init__(
     self,
     logdir: str | None,
     launcher: str,
-    flags: tuple[str, ...],
-    sidecars=(),
-    launch_flags: tuple[str, ...] = (),
+    flags: Iterable[str],
+    sidecars: Sequence[Sidecar] = (),
+    launch_flags: Iterable[str] = (),
   ) -> None:
     """
     Args:
-      logdir: str or None.
-      launcher: str, its name.
-      flags: list of str, those of train.
-      launch_flags: list of str, those of launch.
-      sidecars: list of callable(logdir, logs_dir) -> a context, for what runs
-        beside the tasks until the launch ends.
+      launcher: its name.
+      flags: those of train.
+      launch_flags: those of launch.
+      sidecars: entered once the lines have begun, left when the launch ends.
     """
     self.logdir = logdir
     self._launcher = launcher
     self._flags, self._launch_flags = list(flags), list(launch_flags)
     self._sidecars = sidecars
-    self._writer = None
-    self._known = {}
+    self._writer: metrics_file.Writer | None = None
+    # name -> attempt, whether it runs, code
+    self._known: dict[str, tuple[int, bool, int | None]] = {}
     self.is_asked_to_stop = False
     self._stack = contextlib.ExitStack()
     self._folder = contextlib.ExitStack()
     self._is_taken = False
     self._is_over = threading.Event()
     self.code = 1
-    self.loss = None
+    self.loss: Exception | None = None
 
   def take(self, logdir: str) -> None:
     """Makes this process the launcher that writes in `logdir`, to the end.
@@ -79,13 +82,13 @@ class RunRecord:
       self._folder.enter_context(owner.held_by_launcher(logdir, self._lose))
       self._is_taken = True
 
-  def begin(self, tasks, logs_dir: str, launch: str | None = None) -> None:
+  def begin(
+    self, tasks: Iterable[jobs.Task], logs_dir: str, launch: str | None = None
+  ) -> None:
     """Begins the lines, once the folder belongs to this launcher.
 
     Args:
-      tasks: list of jobs.Task.
-      logs_dir: str.
-      launch: str, LAUNCH_ID of the tasks; by default that of this process.
+      launch: LAUNCH_ID of the tasks; by default that of this process.
     """
     if not self.logdir or self._writer:
       return
@@ -112,26 +115,28 @@ class RunRecord:
       self._stack.enter_context(make(self.logdir, logs_dir))
     self._stack.enter_context(watch)
 
-  def update(self, records) -> None:
+  def update(self, records: Mapping[str, Any]) -> None:
     """Writes which tasks have started or ended since the last call.
 
     Args:
       records: task_record.TaskRecords.
     """
-    if not self._writer:
+    writer = self._writer
+    if not writer:
       return
     for name, record in list(records.items()):
       now = record.attempt, record.is_running, record.code
       then = self._known.get(name, (0, False, None))
       self._known[name] = now
       if record.attempt > then[0]:
-        self._write('started', name, attempt=record.attempt)
+        writer.write(
+          'event', event='started', about=name, attempt=record.attempt
+        )
       if then[:2] != now[:2] and not record.is_running and record.attempt:
         text = str(record.failure.cause) if record.code else ''
-        self._write('ended', name, code=record.code, text=text)
-
-  def _write(self, event: str, about: str, **fields) -> None:
-    self._writer.write('event', event=event, about=about, **fields)
+        writer.write(
+          'event', event='ended', about=name, code=record.code, text=text
+        )
 
   def leave(self) -> None:
     """Writes that the tasks go on without this launcher, which ends no run."""
@@ -155,29 +160,13 @@ class RunRecord:
           self._stack.close()
       except signals.SignalError as error:
         _log.info(f'{error.name}: what ran beside the tasks was killed')
-      if self._writer and not self.loss:
-        self._merge_traces()
-
-  def _merge_traces(self) -> None:
-    why = ''
-    try:
-      with signals.raising():
-        if path := timeline.merge(self.logdir):
-          _log.info(f'the traced steps of all workers: {path}')
-    except signals.SignalError as error:
-      why = error.name
-    except Exception as error:  # The run has already ended.
-      why = str(error) or type(error).__name__
-    if why:
-      _log.info(
-        f'no {timeline.NAME} of {self.logdir} ({why}): '
-        f'{cli.name_command("report")} --logdir={self.logdir} makes it'
-      )
+      if self._writer and self.logdir and not self.loss:
+        _merge_traces(self.logdir)
 
   def _stop(self, who: str, is_taken: bool) -> bool:
-    """Obeys a request to stop this run; returns whether it does (bool)."""
+    """Obeys a request to stop this run; returns whether it does."""
     del is_taken  # If so, by an earlier launcher that is gone.
-    if not self._writer:
+    if not (self._writer and self.logdir):
       return False
     with contextlib.suppress(OSError):  # The tasks hear of it all the same.
       stop_file.confirm(self.logdir)
@@ -190,7 +179,7 @@ class RunRecord:
     self._interrupt()
     return True
 
-  def _lose(self, error: cli.LostError) -> None:
+  def _lose(self, error: Exception) -> None:
     self.loss = error
     _log.info(str(error))
     self._interrupt()
@@ -198,6 +187,23 @@ class RunRecord:
   def _interrupt(self) -> None:
     if not self._is_over.is_set():
       os.kill(os.getpid(), signal.SIGINT)
+
+
+def _merge_traces(logdir: str) -> None:
+  why = ''
+  try:
+    with signals.raising():
+      if path := timeline.merge(logdir):
+        _log.info(f'the traced steps of all workers: {path}')
+  except signals.SignalError as error:
+    why = error.name
+  except Exception as error:  # The run has already ended.
+    why = str(error) or type(error).__name__
+  if why:
+    _log.info(
+      f'no {timeline.NAME} of {logdir} ({why}): '
+      f'{cli.name_command("report")} --logdir={logdir} makes it'
+    )
 
 
 def _find_within(path: str, folder: str) -> str:
@@ -208,12 +214,13 @@ def _find_within(path: str, folder: str) -> str:
 
 
 @contextlib.contextmanager
-def opened(job, launcher: str, sidecars=()) -> Iterator[RunRecord]:
+def opened(
+  job: jobs.Job, launcher: str, sidecars: Sequence[Sidecar] = ()
+) -> Iterator[RunRecord]:
   """Yields the RunRecord of a launch, and closes it at the end.
 
   Args:
-    job: jobs.Job.
-    launcher: str, its name.
+    launcher: its name.
     sidecars: see RunRecord.
 
   Raises:
@@ -232,13 +239,13 @@ def opened(job, launcher: str, sidecars=()) -> Iterator[RunRecord]:
     raise mine.loss
 
 
-def find_folder(words: tuple[str, ...]) -> str | None:
-  """Returns the log directory (str) to which tasks can append lines, or None.
+def find_folder(words: Sequence[str]) -> str | None:
+  """Returns the log directory to which tasks can append lines, or None.
 
   Lines cannot be appended in a store.
 
   Args:
-    words: list of str, the flags of train.
+    words: the flags of train.
   """
   logdir = command_line.find_value(words, 'logdir')
   if not logdir or urls.is_remote(logdir):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Iterable
 
 from distmnist.common import signals as signals_lib
 from distmnist.common import stop_grace
 from distmnist.common.names import CHIEF, STOP
+from distmnist.launching import host as host_lib
 from distmnist.launching import jobs, run_record
-from distmnist.launching.screen import endings, screens, task_logs
-from distmnist.launching.supervisor import restart_policy, task_group
+from distmnist.launching.screen import screens, task_logs
+from distmnist.launching.supervisor import endings, restart_policy, task_group
 
 _log = logging.getLogger(__name__)
 
@@ -26,9 +28,9 @@ class Options:
   """How tasks are run.
 
   Attributes:
-    limits: restart_policy.Limits, when a task restarts.
-    stop_grace_secs: float, after which a task that was told to stop forces its
-      own exit.
+    limits: when a task restarts.
+    stop_grace_secs: after which a task that was told to stop forces its own
+      exit.
     record: run_record.RunRecord of the launch, or None.
   """
 
@@ -42,7 +44,7 @@ DEFAULTS = Options()
 
 def run(
   tasks: list[jobs.Task],
-  host,
+  host: host_lib.Host,
   logs_dir: str,
   where: str,
   data_task: jobs.Task | None = None,
@@ -55,17 +57,16 @@ def run(
   screen.
 
   Args:
-    tasks: list of jobs.Task with one module; worker 0 is the chief.
-    host: launching/host.py's Host, which is opened and closed here.
-    logs_dir: str, an existing folder for one log per task.
-    where: str, tells the user where they run.
-    data_task: jobs.Task that runs to its end before the others start, in no
-      namespace, or None. Its log stays only if it fails.
-    show_logs: str, whose lines go to the screen: 'chief' or 'all'.
-    options: Options.
+    tasks: of one module; worker 0 is the chief.
+    host: opened and closed here.
+    logs_dir: an existing folder for one log per task.
+    where: tells the user where they run.
+    data_task: runs to its end before the others start, in no namespace. Its log
+      stays only if it fails.
+    show_logs: whose lines go to the screen: 'chief' or 'all'.
 
   Returns:
-    int, 0 if all tasks ended with 0, or if worker 0 did and, with restarts,
+    0 if all tasks ended with 0, or if worker 0 did and, with restarts,
     others then ended in another way; also if tasks had to be stopped that did
     not leave within LEAVE_SECS after that: the training is complete, and
     reported. Else the exit code of the first task that failed for good, 128 + n
@@ -120,13 +121,12 @@ def run_to_end(
   group: task_group.TaskGroup,
   tasks: list[jobs.Task],
   limits: restart_policy.Limits,
-):
+) -> list[jobs.Task]:
   """Starts all tasks; returns those that still run when the run is over.
 
   Args:
-    group: task_group.TaskGroup.
-    tasks: list of jobs.Task; worker 0 is the chief.
-    limits: restart_policy.Limits, those of the group.
+    tasks: worker 0 is the chief.
+    limits: those of the group.
   """
   workers = [task for task in tasks if task.job_name == 'worker']
   members = [task for task in tasks if task.is_member]
@@ -139,16 +139,16 @@ def run_to_end(
 
 def _ends_with_chief(limits: restart_policy.Limits) -> bool:
   # With restarts the others may have lost what they need to end.
-  return limits.max_restarts or limits.min_workers is not None
+  return bool(limits.max_restarts) or limits.min_workers is not None
 
 
-def say_late(tasks, limits: restart_policy.Limits, logs_dir: str) -> None:
+def say_late(
+  tasks: Iterable[jobs.Task], limits: restart_policy.Limits, logs_dir: str
+) -> None:
   """Names tasks that were stopped, as the training was complete without them.
 
   Args:
-    tasks: list of jobs.Task.
-    limits: restart_policy.Limits, those of the run.
-    logs_dir: str.
+    limits: those of the run.
   """
   waited_for = CHIEF if _ends_with_chief(limits) else 'the last worker'
   for task in tasks:
@@ -156,13 +156,15 @@ def say_late(tasks, limits: restart_policy.Limits, logs_dir: str) -> None:
     _log.info(endings.describe_late(task, secs, waited_for, logs_dir))
 
 
-def describe(tasks: list[jobs.Task]) -> str:
-  """Returns how many ps and workers there are (str)."""
+def describe(tasks: Iterable[jobs.Task]) -> str:
+  """Returns how many ps and workers there are."""
   names = [task.job_name for task in tasks]
   return jobs.describe_size(*map(names.count, ('ps', 'worker', 'evaluator')))
 
 
-def _get_data(group: task_group.TaskGroup, data_task: jobs.Task):
+def _get_data(
+  group: task_group.TaskGroup, data_task: jobs.Task
+) -> list[jobs.Task]:
   """Runs the task that gets the data; returns it in a list if it still runs."""
   group.start(data_task)
   left = group.wait([data_task])
@@ -174,15 +176,15 @@ def _get_data(group: task_group.TaskGroup, data_task: jobs.Task):
 class PidLines:
   """Waits for the first pid of each process, then prints all in one line."""
 
-  def __init__(self, names) -> None:
+  def __init__(self, names: Iterable[str]) -> None:
     """
     Args:
-      names: iterable of str, the processes to wait for.
+      names: the processes to wait for.
     """
     self._missing = set(names)
-    self._first = {}
+    self._first: dict[str, int] = {}
 
-  def note(self, name: str, pid: int, attempt: int) -> None:
+  def note(self, name: str, pid: int | None, attempt: int) -> None:
     """Takes the pid of a task, or of its host, that has begun.
 
     None stands for a task elsewhere: then there is nothing here to be named.

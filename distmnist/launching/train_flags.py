@@ -24,6 +24,8 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import absl.logging  # noqa: F401  Its flags are train's, too.
 from absl import flags
@@ -40,8 +42,8 @@ _OF_A_LAUNCH = 'num_ps', 'num_workers', 'launcher', 'max_restarts', 'logs_dir'
 MANIFEST = pathlib.Path(__file__).with_suffix('.json')
 
 
-def expand(words: list[str]) -> list[str]:
-  """Returns `words` (list of str) with each --flagfile among them expanded.
+def expand(words: Sequence[str]) -> list[str]:
+  """Returns `words` with each --flagfile among them expanded.
 
   Raises:
     cli.UsageError: one cannot be read.
@@ -52,8 +54,8 @@ def expand(words: list[str]) -> list[str]:
     raise cli.UsageError(str(error)) from error
 
 
-def check(words: list[str]):
-  """Checks names, types and bounds of the flags `words` (list of str).
+def check(words: Sequence[str]) -> flags.FlagValues:
+  """Checks names, types and bounds of the flags `words`.
 
   A flag that only train itself can know is left to train: one that the user's
   problem, or another package's module, takes from another file or defines in a
@@ -106,12 +108,12 @@ def _find_own_problems() -> list[str]:
   return [n for n, m in found.items() if m.startswith(f'{PACKAGE}.')]
 
 
-def _suggest(name, known):
+def _suggest(name: str, known: Collection[str]) -> str:
   """Returns ': did you mean --learning_rate?' for lr, '' if nothing is like it.
 
   Args:
-    name: str, what no flag is called.
-    known: set of str, the flags of train and of this program.
+    name: what no flag is called.
+    known: the flags of train and of this program.
   """
   of_word = [n for n in known if ''.join(p[:1] for p in n.split('_')) == name]
   close = difflib.get_close_matches(name, known)
@@ -119,12 +121,11 @@ def _suggest(name, known):
   return f': did you mean --{" or --".join(found)}?' if found else ''
 
 
-def _explain_order(name: str, words: list[str]) -> cli.UsageError:
+def _explain_order(name: str, words: Sequence[str]) -> cli.UsageError:
   """Returns the cli.UsageError about a flag of the launcher after the `--`.
 
   Args:
-    name: str.
-    words: list of str, the flags as they were given.
+    words: the flags as they were given.
   """
   given = command_line.find_value(words, name)
   value = f'={given}' if given and not given.startswith('-') else ''
@@ -139,7 +140,7 @@ def is_known(name: str) -> bool:
   return _has(_define(), name)
 
 
-def _has(values, name: str) -> bool:
+def _has(values: flags.FlagValues, name: str) -> bool:
   """Whether a flags.FlagValues has this flag, or a bool that it turns off."""
   return name in values or (
     name.startswith('no')
@@ -148,15 +149,14 @@ def _has(values, name: str) -> bool:
   )
 
 
-def find_idle(words: list[str]):
+def find_idle(words: Sequence[str]) -> tuple[set[str], set[str]]:
   """Returns the names of flags that could as well be left out.
 
   Args:
-    words: list of str, each a --name=value or a Boolean.
+    words: each a --name=value or a Boolean.
 
   Returns:
-    (names that train does not have, names whose values are as by default), two
-    sets of str.
+    Names that train does not have, names whose values are as by default.
   """
   values = _define()
   names = {word.lstrip('-').partition('=')[0] for word in words}
@@ -169,7 +169,7 @@ def find_idle(words: list[str]):
   }
 
 
-def _define():
+def _define() -> flags.FlagValues:
   """Returns flags.FlagValues with the flags of train, none of them set."""
   values = flags.FlagValues()
   for flag in flags.FLAGS.flags_by_module_dict()['absl.logging']:
@@ -182,19 +182,21 @@ def _define():
 
 
 @functools.cache
-def _read_manifest():
+def _read_manifest() -> dict[str, dict[str, Any]]:
   return json.loads(MANIFEST.read_bytes())
 
 
 def _define_flag(
-  values, name: str, kind: str, room: str | None = None, **how
+  values: flags.FlagValues,
+  name: str,
+  kind: str,
+  room: str | None = None,
+  **how: Any,
 ) -> None:
   """Defines a flag in `values` by the function flags.DEFINE_`kind`.
 
   Args:
-    values: flags.FlagValues.
-    name, kind: str.
-    room: str, the package whose names are the values of an enum; or None.
+    room: the package whose names are the values of an enum; or None.
     **how: other arguments of the function.
   """
   if room:
@@ -203,7 +205,7 @@ def _define_flag(
 
 
 def _find_others() -> list[str]:
-  """Returns the modules (list of str) that other packages add to train."""
+  """Returns the modules that other packages add to train."""
   rooms = {found.get('room') for found in _read_manifest().values()}
   return [
     module
@@ -213,7 +215,7 @@ def _find_others() -> list[str]:
   ]
 
 
-def _copy(flag):
+def _copy(flag: flags.Flag) -> flags.Flag:
   """Returns a library's flag, not set whatever this process was given."""
   return flags.Flag(
     flag.parser,
@@ -225,14 +227,15 @@ def _copy(flag):
   )
 
 
-def check_combination(words, num_ps, num_workers) -> None:
+def check_combination(
+  words: Sequence[str], num_ps: int, num_workers: int
+) -> None:
   """Has train check whether its flags fit each other and the cluster.
 
   Checks that need data, a GPU or a folder are left to the hosts.
 
   Args:
-    words: list of str, the flags of train.
-    num_ps, num_workers: int.
+    words: the flags of train.
 
   Raises:
     cli.UsageError: they do not fit.
@@ -259,8 +262,8 @@ def check_combination(words, num_ps, num_workers) -> None:
     raise cli.UsageError(mistake, 'train')
 
 
-def _get_source(module: str) -> str | None:
-  """Returns the source (str) of another package's module.
+def _get_source(module: str) -> str:
+  """Returns the source of another package's module.
 
   Raises:
     cli.UsageError: there is no such module.
@@ -270,18 +273,19 @@ def _get_source(module: str) -> str | None:
     spec = importlib.util.find_spec(module)
   if spec is None:
     raise registry.explain(module, None)
-  return spec.loader.get_source(module) or ''
+  # Not every loader has it, and the contract of loaders does not name it.
+  read = getattr(spec.loader, 'get_source', None)
+  return (read and read(module)) or ''
 
 
-def _define_from(source: bytes | str, values) -> None:
+def _define_from(source: bytes | str, values: flags.FlagValues) -> None:
   """Defines the flags of a source in `values`, as far as they can be read.
 
   Their definitions may use literals, names of literals at the top level, and
   `registry.names`.
 
   Args:
-    source: str or bytes; nothing is defined if it is no Python.
-    values: flags.FlagValues.
+    source: nothing is defined if it is no Python.
   """
   try:
     tree = ast.parse(source)
@@ -305,15 +309,17 @@ def _define_from(source: bytes | str, values) -> None:
 
 
 def _read_problem(named: str | None) -> bytes:
-  """Returns the source (bytes) of a problem, b'' if it is not found.
+  """Returns the source of a problem, b'' if it is not found.
 
   Args:
-    named: str, the value of --problem, or None.
+    named: the value of --problem, or None.
   """
-  path = registry.find(names.PROBLEMS).get(named, named or '')
+  path = named or ''
+  path = registry.find(names.PROBLEMS).get(path, path)
   if path.startswith(f'{names.PACKAGE}.'):
-    with contextlib.suppress(AttributeError, ImportError):  # There is none.
-      path = importlib.util.find_spec(path).origin
+    with contextlib.suppress(ImportError):  # There is none.
+      spec = importlib.util.find_spec(path)
+      path = (spec and spec.origin) or path
   if not path.endswith('.py'):
     path = f'{path.replace(".", os.sep)}.py'
   for folder in ['', *sys.path]:

@@ -6,7 +6,6 @@ from distmnist import spark
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from typing import Any
 
 # Imported on demand: an executor needs other modules than the driver.
@@ -17,10 +16,10 @@ _HOMES = {
   'predict': 'prediction',
   'run': 'training',
 }
-__all__ = sorted(_HOMES)
+__all__ = ['Feed', 'Options', 'TaskError', 'predict', 'run']
 
 
-def __getattr__(name: str) -> Callable[..., Any] | None:
+def __getattr__(name: str) -> Any:
   if name not in _HOMES:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   return getattr(importlib.import_module(f'{__name__}.{_HOMES[name]}'), name)

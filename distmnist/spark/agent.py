@@ -49,6 +49,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 from distmnist.common import cli, command_line, stop_grace
 from distmnist.common.names import ATTEMPT, CHIEF
@@ -73,22 +75,23 @@ def is_alive(pid: int) -> bool:
 class Agent:
   """Runs one task as the driver says, and reports what the task does."""
 
-  def __init__(self, spec, stdin) -> None:
+  def __init__(self, spec: dict[str, Any], stdin: int) -> None:
     """
     Args:
-      spec: dict, see partition.py, `_run_agent`.
-      stdin: file descriptor; it ends when Spark's Python process does.
+      spec: see partition.py, `_run_agent`.
+      stdin: a descriptor; it ends when Spark's Python process does.
     """
     lists = {key: tuple(spec['task'][key]) for key in ('argv', 'env')}
     self._spec = spec
     self._task = jobs.Task(**{**spec['task'], **lists})
     self._stdin = stdin
-    self._heard = queue.SimpleQueue()  # callables, from the threads that read
-    self._told = set()  # the keys of the driver's messages
-    self._signals = []  # that end the task: the second one at once
-    self._orphan_deadline = None
+    # From the threads that read.
+    self._heard: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    self._told: set[str] = set()  # the keys of the driver's messages
+    self._signals: list[int] = []  # end the task: the second one at once
+    self._orphan_deadline: float | None = None
 
-  def run(self):
+  def run(self) -> int:
     """Runs to the end; returns the exit code of the agent."""
     name, (host, port) = self._spec['name'], self._spec['driver']
     try:
@@ -118,7 +121,7 @@ class Agent:
     return 0
 
   def _find_obstacle(self) -> str | None:
-    """Takes the lock of a trial; returns what is in the way (str), or None."""
+    """Takes the lock of a trial; returns what is in the way, or None."""
     if not self._spec['lock']:
       return None
     path, word = self._spec['lock']
@@ -135,7 +138,7 @@ class Agent:
       why = error.strerror
     return f'{self._describe_executor()} does not share {path}: {why}'
 
-  def _run_task(self):
+  def _run_task(self) -> links.Message:
     task, number = self._task, self._spec['attempt']
     if number > 1:
       task = task.with_env((ATTEMPT, str(number)))
@@ -179,7 +182,7 @@ class Agent:
     if not self._signals and (is_orphan or not self._link.is_open):
       self._take({'stop': signal.SIGTERM})
 
-  def _wait_for(self, key) -> None:
+  def _wait_for(self, key: str) -> None:
     """Waits until told `key` or to leave, or until neither will come."""
     while not self._told & {key, 'leave'} and self._link.is_open:
       if key == 'go' and self._orphan_deadline:
@@ -191,8 +194,8 @@ class Agent:
       while True:
         self._heard.get_nowait()()
 
-  def _take(self, order) -> None:
-    """Notes what the driver has said, a dict, or None if it is gone."""
+  def _take(self, order: links.Message | None) -> None:
+    """Notes what the driver has said, or None if it is gone."""
     if order is None:
       self._link.close()
       return
@@ -218,7 +221,7 @@ class Agent:
       else f'its executor, {what}, has died'
     )
 
-  def _send_lines(self):
+  def _send_lines(self) -> bool:
     """Sends a piece of what is new in the log; returns whether there was any.
 
     One piece at a time, as the log is a file, and can wait.
@@ -233,7 +236,7 @@ class Agent:
     return self._spec['executor'] + (f' (pid {pid})' if pid else '')
 
 
-def _read_report(logdir):
+def _read_report(logdir: str) -> dict[str, Any] | None:
   try:
     # As written by logdir/report.py; a logdir on another file system has none.
     with open(os.path.join(logdir, 'report.json'), encoding='utf-8') as file:
@@ -242,9 +245,10 @@ def _read_report(logdir):
     return None
 
 
-def main():
+def main() -> int:
   """Runs the agent for the spec on stdin; returns its exit code."""
-  line = sys.stdin.buffer.raw.readline()
+  with open(0, 'rb', buffering=0, closefd=False) as stdin:
+    line = stdin.readline()
   if not line.endswith(b'\n'):
     return 0
   spec = json.loads(line)

@@ -11,11 +11,15 @@ import collections
 import dataclasses
 import signal
 import time
+from typing import TYPE_CHECKING, Any
 
 from distmnist.common import cli
 from distmnist.launching import host as host_lib
 from distmnist.launching.screen import task_logs
 from distmnist.spark import agent_server, links
+
+if TYPE_CHECKING:
+  import pyspark
 
 # From the order to kill a task until its agent must have reported its end.
 KILL_SECS = 5.5
@@ -31,7 +35,7 @@ class Peer:
   num_stops: int = 0
   deadline: float | None = None
 
-  def order_stop(self, signum) -> None:
+  def order_stop(self, signum: int) -> None:
     """Sends an order to stop, then one to stop at once, but neither twice."""
     num_stops = 2 if signum == signal.SIGKILL else 1
     while self.num_stops < num_stops:
@@ -60,26 +64,26 @@ class AgentHost(host_lib.Host):
 
   name = 'Spark'
 
-  def __init__(self, conf: dict[str, str]) -> None:
+  def __init__(self, conf: pyspark.SparkConf) -> None:
     """Listens.
-
-    Args:
-      conf: pyspark.SparkConf.
 
     Raises:
       cli.RunError: it cannot listen there.
     """
     super().__init__()
     self._server = agent_server.AgentServer(conf, self._welcome)
-    self._logs = {}
-    self._peers = {}  # name -> Peer of the latest start
-    self._left = set()  # the names that were requested and have not ended
-    self._heard = collections.deque()
-    self._events = []
+    self._logs: dict[str, str] = {}
+    self._peers: dict[str, Peer] = {}  # of the latest start of each task
+    # The names that were requested and have not ended.
+    self._left: set[str] = set()
+    self._heard: collections.deque[tuple[Peer, links.Message | None]] = (
+      collections.deque()
+    )
+    self._events: list[tuple[str, int | None]] = []
 
   def poll(
     self, timeout_secs: float | None = None
-  ) -> list[tuple[str, None] | tuple[str, int]] | None:
+  ) -> list[tuple[str, int | None]]:
     secs = 0 if self._events else timeout_secs
     self._heard.extend(self._server.poll(secs))
     while self._heard:
@@ -98,7 +102,7 @@ class AgentHost(host_lib.Host):
     return events
 
   @abc.abstractmethod
-  def _welcome(self, link, hello) -> None:
+  def _welcome(self, link: links.Link, hello: links.Message) -> Peer | None:
     """Returns the Peer of a new connection, None to close it."""
 
   @abc.abstractmethod
@@ -110,18 +114,22 @@ class AgentHost(host_lib.Host):
     """
 
   @abc.abstractmethod
-  def _end(self, name, code, reason: str = '', report=None) -> None:
+  def _end(
+    self,
+    name: str,
+    code: int,
+    reason: str = '',
+    report: dict[str, Any] | None = None,
+  ) -> None:
     """Takes the end of a task.
 
     Args:
-      name: str.
-      code: int.
-      reason: str, why, where the code does not say.
-      report: dict, the chief's, or None.
+      reason: why, where the code does not say.
+      report: the chief's, or None.
     """
 
-  def _read(self, peer: Peer, message) -> None:
-    """Handles a message (dict) of an agent."""
+  def _read(self, peer: Peer, message: links.Message) -> None:
+    """Handles a message of an agent."""
     if isinstance(message.get('lines'), list):
       self._take_lines(peer.name, [str(line) for line in message['lines']])
     if isinstance(message.get('lost'), str):
@@ -132,9 +140,7 @@ class AgentHost(host_lib.Host):
   def _take_lines(self, name: str, lines: list[str]) -> None:
     task_logs.append_if_possible(self._logs[name], lines)
 
-  def _take_end(
-    self, peer: Peer, code, report: dict[str, float] | None
-  ) -> None:
+  def _take_end(self, peer: Peer, code: Any, report: Any) -> None:
     """Takes what an agent says of the end; `code` and `report`: of any type."""
     is_known = type(code) is int and -65 < code < 256
     if is_known or peer.num_stops:

@@ -12,12 +12,15 @@ import contextlib
 import re
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import connection as connection_lib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distmnist.common import cli
 from distmnist.spark import links
+
+if TYPE_CHECKING:
+  import pyspark
 
 # For each answer of a newcomer, and for its hello.
 HELLO_SECS = 10.0
@@ -30,17 +33,21 @@ class AgentServer:
   """An authenticating listener, and the connections that it has accepted.
 
   Attributes:
-    contact: dict, what an agent needs to connect: driver, [host, port]; secret.
+    contact: what an agent needs to connect: driver, [host, port]; secret.
     waker: non-blocking socket; a byte written to it interrupts `poll`.
   """
 
-  def __init__(self, conf: dict[str, str], welcome: Callable[..., Any]) -> None:
+  def __init__(
+    self,
+    conf: pyspark.SparkConf,
+    welcome: Callable[[links.Link, links.Message], Any],
+  ) -> None:
     """Listens, with a new secret.
 
     Args:
-      conf: pyspark.SparkConf, which says on which address of the driver.
-      welcome: callable(links.Link, hello), where hello may be any dict that
-        names an executor; returns what `poll` calls this peer, or None to close
+      conf: which says on which address of the driver.
+      welcome: of a Link and its hello, which may be any message that names an
+        executor; returns what `poll` calls this peer, or None to close
         the connection.
 
     Raises:
@@ -57,10 +64,17 @@ class AgentServer:
       ) from error
     port = self._listener.getsockname()[1]
     self._secret = secrets.token_hex(32)
-    self.contact = {'driver': [driver, port], 'secret': self._secret}
+    self.contact: dict[str, Any] = {
+      'driver': [driver, port],
+      'secret': self._secret,
+    }
     self._welcome = welcome
-    self._peers = {}  # Link -> what `welcome` returned, None for a newcomer
-    self._heard = collections.deque()  # (Link, message), from their threads
+    # What `welcome` returned, None for a newcomer.
+    self._peers: dict[links.Link, Any] = {}
+    # From the threads of the links.
+    self._heard: collections.deque[tuple[links.Link, links.Message | None]] = (
+      collections.deque()
+    )
     self._wake, self.waker = socket.socketpair()
     self.waker.setblocking(False)
 
@@ -76,14 +90,14 @@ class AgentServer:
     with contextlib.suppress(OSError):  # It is closed already.
       self.waker.send(b'.')
 
-  def poll(self, secs: float):
+  def poll(self, secs: float | None) -> list[tuple[Any, links.Message | None]]:
     """Waits up to `secs`; returns [(peer, message), ...].
 
-    A peer is what `welcome` returned for it; the message is a dict, or None
-    once its connection has ended. Nothing comes from a link that is closed at
+    A peer is what `welcome` returned for it; the message is None once
+    its connection has ended. Nothing comes from a link that is closed at
     this end.
     """
-    wanted = [self._wake]
+    wanted: list[Any] = [self._wake]
     if list(self._peers.values()).count(None) < _MAX_NEWCOMERS:
       wanted.append(self._listener)
     ready = connection_lib.wait(wanted, secs)
@@ -99,12 +113,12 @@ class AgentServer:
       self._peers[link] = None
       link.listen(self._hear, lambda: link.meet(self._secret, True, HELLO_SECS))
 
-  def _hear(self, link: links.Link, message) -> None:
+  def _hear(self, link: links.Link, message: links.Message | None) -> None:
     """Notes a message; called by the thread of the Link."""
     self._heard.append((link, message))
     self.wake()
 
-  def _take(self):
+  def _take(self) -> Iterator[tuple[Any, links.Message | None]]:
     """Generates what `poll` returns from what was heard."""
     while self._heard:
       link, message = self._heard.popleft()
@@ -121,7 +135,7 @@ class AgentServer:
         del self._peers[link]
 
 
-def is_place(text: str | None) -> bool:
+def is_place(text: Any) -> bool:
   """Whether `text`, of any type, can be an address or the name of an executor.
 
   It is shown to the user, so it must not look like more than that.

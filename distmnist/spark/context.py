@@ -7,15 +7,23 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from distmnist.common import cli, command_line, files
 from distmnist.spark import spark_job
+
+if TYPE_CHECKING:
+  import pyspark
 
 _END_SECS = 10.0
 
 
 @contextlib.contextmanager
-def opened(conf: dict[str, str], logs_dir: str):
+def opened(
+  conf: Mapping[str, str], logs_dir: str
+) -> Iterator[pyspark.SparkContext]:
   """Yields a new SparkContext; ends it and its JVM on leaving.
 
   Raises:
@@ -54,15 +62,17 @@ def opened(conf: dict[str, str], logs_dir: str):
     yield context
     is_done = True
   finally:
-    app_id = context and context.applicationId
+    app_id = context.applicationId if context else ''
     _end_spark(pyspark, context)
     if is_done and conf['spark.master'].startswith('local-cluster'):
       # Otherwise each run leaves its executors' folders in pyspark's own.
-      home = os.environ.get('SPARK_HOME') or os.path.dirname(pyspark.__file__)
+      home = os.environ.get('SPARK_HOME') or os.path.dirname(
+        pyspark.__file__ or ''
+      )
       shutil.rmtree(os.path.join(home, 'work', app_id), ignore_errors=True)
 
 
-def _end_spark(pyspark, context) -> None:
+def _end_spark(pyspark: ModuleType, context: Any) -> None:
   """Ends Spark and its JVM, which would stay until this program ends."""
   if context:
     with contextlib.suppress(Exception):  # Its JVM may be dead.

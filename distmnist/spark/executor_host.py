@@ -10,57 +10,64 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from distmnist.common import cli, console
-from distmnist.spark import agent_host, agent_server, spark_job
+from distmnist.launching import jobs
+from distmnist.spark import agent_host, agent_server, links, spark_job
+
+if TYPE_CHECKING:
+  import pyspark
+
+
+# Called with the attempt's number, AgentServer.contact and what to call at the
+# job's end; the job is not started yet.
+MakeJob = Callable[[int, dict[str, Any], Callable[[], None]], spark_job.Job]
 
 
 class ExecutorHost(agent_host.AgentHost):
   """Runs the tasks of one training run. Signals raise, as in a Spark program.
 
   Attributes:
-    report: dict, the chief's report, or None.
+    report: the chief's report, or None.
   """
 
   def __init__(
     self,
-    tasks,
-    make_job: Callable[..., Any],
-    wait_for_slots: Callable[..., Any],
-    start,
-    conf: dict[str, str],
-    show: Callable[..., Any],
+    tasks: Iterable[jobs.Task],
+    make_job: MakeJob,
+    wait_for_slots: Callable[[], None],
+    start: tuple[str, float],
+    conf: pyspark.SparkConf,
+    show: Callable[[str, str], None],
   ) -> None:
     """Listens.
 
     Args:
-      tasks: list of jobs.Task, whose addresses stand in for those that Spark
-        will choose; a task's index here is its partition.
-      make_job: callable(attempt, AgentServer.contact, callback at its end) ->
-        spark_job.Job, not yet started.
-      wait_for_slots: callable, returns once Spark can start all tasks.
-      start: (str, float), what Spark does until the agents are connected, and
+      tasks: whose addresses stand in for those that Spark will choose; a task's
+        index here is its partition.
+      wait_for_slots: returns once Spark can start all tasks.
+      start: what Spark does until the agents are connected, and
         the seconds it may take.
-      conf: pyspark.SparkConf.
-      show: callable(name of a task, a line of its log).
+      show: of the name of a task, and a line of its log.
 
     Raises:
       cli.RunError: it cannot listen there.
     """
     super().__init__(conf)
-    self.report = None
+    self.report: dict[str, Any] | None = None
     self._places = {task.name: task.address for task in tasks}
     self._make_job, self._wait_for_slots = make_job, wait_for_slots
     self._verb, self._start_secs = start
     self._show = show
-    self._addresses = {}
+    self._addresses: dict[str, str] = {}
     self._attempt = 0  # how often a job was submitted
     self._is_submitted = False  # whether one was for what is requested now
-    self._job = None
+    self._job: spark_job.Job | None = None
+    self._deadline: float | None = None
 
-  def __exit__(self, *error) -> None:
+  def __exit__(self, *error: object) -> None:
     for name in self._left & self._peers.keys():
       self._peers[name].order_stop(signal.SIGKILL)
     self._server.close()  # makes an agent end its task, if it still runs
@@ -70,8 +77,8 @@ class ExecutorHost(agent_host.AgentHost):
   def start(
     self,
     name: str,
-    argv,
-    env,
+    argv: Sequence[str],
+    env: Mapping[str, str],
     log: str,
     is_isolated: bool = False,
     title: str = '',
@@ -84,7 +91,7 @@ class ExecutorHost(agent_host.AgentHost):
       self._is_submitted = True
       self._submit()
 
-  def signal(self, names: list[str], signum) -> None:
+  def signal(self, names: Iterable[str], signum: int) -> None:
     if names and not self.is_ready:
       self.kill()
     for name in self._left.intersection(names):
@@ -108,10 +115,11 @@ class ExecutorHost(agent_host.AgentHost):
       cli.RunError: Spark has given up the job.
     """
     job = self._job
+    if not job or not job.error:
+      return
     # One that we have cancelled was done: Spark was slow to see it.
-    is_known = not job.is_cancelled and (job.is_ours or has_failed)
-    if job.error and not is_known:
-      raise self._explain()
+    if job.is_cancelled or not (job.is_ours or has_failed):
+      raise _explain(job)
 
   def locate(self, text: str) -> str:
     """Returns `text` with the tasks' real addresses, once they are known."""
@@ -119,11 +127,15 @@ class ExecutorHost(agent_host.AgentHost):
       text = text.replace(f'({self._places[name]})', f'({address})')
     return text
 
-  def _welcome(self, link, hello) -> agent_host.Peer | None:
+  def _welcome(
+    self, link: links.Link, hello: links.Message
+  ) -> agent_host.Peer | None:
     name, attempt = hello.get('hello'), hello.get('attempt')
-    is_expected = name in [*self._left] and type(attempt) is int
-    is_expected &= agent_server.is_place(hello.get('address'))
-    if not is_expected or attempt != self._attempt:
+    if not isinstance(name, str) or name not in self._left:
+      return None
+    if type(attempt) is not int or attempt != self._attempt:
+      return None
+    if not agent_server.is_place(hello.get('address')):
       return None
     if name in self._peers:
       self._lose(name, 'Spark has started it once more')
@@ -147,7 +159,7 @@ class ExecutorHost(agent_host.AgentHost):
     name: str,
     code: int,
     reason: str = '',
-    report: dict[str, float] | None = None,
+    report: dict[str, Any] | None = None,
   ) -> None:
     if name not in self._left:
       return
@@ -180,19 +192,20 @@ class ExecutorHost(agent_host.AgentHost):
 
   def _check_jobs(self) -> None:
     """Checks that Spark starts the agents and has not given up the job."""
+    job = self._job
     is_told = any(peer.num_stops for peer in self._peers.values())
-    if not self._left or not self._is_submitted or is_told:
+    if not job or not self._left or not self._is_submitted or is_told:
       return
     missing = [name for name in self._places if name not in self._peers]
-    if self._job.has_ended:
+    if job.has_ended:
       # Agents that Spark has abandoned say so within a few seconds.
       now = time.monotonic()
       self._deadline = self._deadline or now + spark_job.END_SECS
       has_agents = any(p.link.is_open for p in self._peers.values())
       if not has_agents or now > self._deadline:
-        lost = missing and self._job.find_lost_executor()
+        lost = job.find_lost_executor() if missing else None
         if not lost:
-          raise self._explain()
+          raise _explain(job)
         self._end(missing[0], cli.LOST, lost)
         return
     what = f'for Spark to {self._verb} {", ".join(missing)}'
@@ -202,5 +215,6 @@ class ExecutorHost(agent_host.AgentHost):
         ' there, and their slots free?'
       )
 
-  def _explain(self) -> cli.RunError:
-    return cli.RunError(f'Spark has given up the job: {self._job.explain()}')
+
+def _explain(job: spark_job.Job) -> cli.RunError:
+  return cli.RunError(f'Spark has given up the job: {job.explain()}')

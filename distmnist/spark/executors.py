@@ -7,12 +7,17 @@ import os
 import re
 import time
 import zipfile
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from distmnist.cluster import addresses
 from distmnist.common import cli, command_line, console
 from distmnist.common.names import PACKAGE_DIR
 from distmnist.spark import spark_job
 from distmnist.storage import urls
+
+if TYPE_CHECKING:
+  import pyspark
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +27,7 @@ _NO_PATHS = ('auto', 'never')
 _SHIPPED = 'distmnist_of_driver.zip'
 
 
-def check_paths(train_flags: list[str] | tuple[str, ...]) -> None:
+def check_paths(train_flags: Sequence[str]) -> None:
   """Checks --logdir, --data_dir and --resume; see `check_path`."""
   for name in _PATH_FLAGS:
     path = command_line.find_value(train_flags, name)
@@ -43,7 +48,7 @@ def check_path(name: str, path: str) -> None:
     )
 
 
-def check_conf(conf) -> None:
+def check_conf(conf: pyspark.SparkConf) -> None:
   if conf.get('spark.dynamicAllocation.enabled', 'false') == 'true':
     raise cli.UsageError(
       'spark.dynamicAllocation.enabled=true, but Spark has no barrier stages'
@@ -51,23 +56,24 @@ def check_conf(conf) -> None:
     )
 
 
-def describe_python(sc) -> str:
-  """Returns a line (str) that says which Python a context's executors run."""
+def describe_python(sc: pyspark.SparkContext) -> str:
+  """Returns a line that says which Python a context's executors run."""
   return (
     f'the executors run {sc.pythonExec}, which has to have TensorFlow there'
     ' (PYSPARK_PYTHON names another)'
   )
 
 
-def find_data_dir(train_flags: list[str], environ) -> list[str] | None:
-  """Returns --data_dir (list of str) for the executors, unless it is given.
+def find_data_dir(
+  train_flags: Sequence[str], environ: Mapping[str, str]
+) -> list[str]:
+  """Returns --data_dir for the executors, unless it is given.
 
   On a real cluster, executors do not have our environment. It is for images;
   a --problem has data of its own.
 
   Args:
-    train_flags: list of str.
-    environ: dict, ours.
+    environ: ours.
 
   Raises:
     cli.UsageError: DISTMNIST_DATA_DIR is a relative path.
@@ -80,13 +86,9 @@ def find_data_dir(train_flags: list[str], environ) -> list[str] | None:
   return [f'--data_dir={path}']
 
 
-def warn_of_network(conf: dict[str, str]) -> None:
-  """Logs who can reach a Spark cluster, unless it is this machine alone.
-
-  Args:
-    conf: pyspark.SparkConf.
-  """
-  if conf.get('spark.master').startswith('local'):
+def warn_of_network(conf: pyspark.SparkConf) -> None:
+  """Logs who can reach a Spark cluster, unless it is this machine alone."""
+  if conf.get('spark.master', '').startswith('local'):
     return
   _log.info(addresses.describe_exposure('the tasks on the executors'))
   if conf.get('spark.authenticate', 'false') != 'true':
@@ -97,7 +99,7 @@ def warn_of_network(conf: dict[str, str]) -> None:
 
 
 def count_fixed_slots(master: str) -> int | None:
-  """Returns the number of slots (int) if `master` fixes it, else None."""
+  """Returns the number of slots if `master` fixes it, else None."""
   if match := re.fullmatch(r'local(?:\[(\d+|\*)(?:, *\d+)?\])?', master):
     return os.cpu_count() if match[1] == '*' else int(match[1] or 1)
   if match := re.fullmatch(
@@ -116,10 +118,9 @@ def check_fixed_slots(
   """Refuses more tasks than `master` can ever have slots for.
 
   Args:
-    master: str.
-    num_tasks: int, how many run at the same time.
-    who: str, says what has the tasks; {} stands for their number.
-    advice: str, what else would help.
+    num_tasks: how many run at the same time.
+    who: says what has the tasks; {} stands for their number.
+    advice: what else would help.
 
   Raises:
     cli.UsageError: there are too few slots.
@@ -133,7 +134,9 @@ def check_fixed_slots(
     )
 
 
-def wait_for_slots(sc, num_tasks, wait_secs) -> None:
+def wait_for_slots(
+  sc: pyspark.SparkContext, num_tasks: int, wait_secs: float
+) -> None:
   """Returns once Spark has a slot for each task of the cluster.
 
   Spark itself would wait for 10 minutes, and check every 15 s.
@@ -157,8 +160,8 @@ def wait_for_slots(sc, num_tasks, wait_secs) -> None:
     time.sleep(0.1)
 
 
-def count_slots(sc):
-  """Returns how many tasks Spark can run at once (int).
+def count_slots(sc: pyspark.SparkContext) -> int:
+  """Returns how many tasks Spark can run at once.
 
   Raises:
     cli.RunError: the SparkContext is stopped, or does not answer.
@@ -175,12 +178,12 @@ def count_slots(sc):
   raise cli.RunError('Spark has stopped: its log says why')
 
 
-def _count_executors(sc):
+def _count_executors(sc: pyspark.SparkContext) -> int:
   # The driver is among them.
   return max(0, sc._jsc.sc().getExecutorMemoryStatus().size() - 1)
 
 
-def ship_package(sc) -> None:
+def ship_package(sc: pyspark.SparkContext) -> None:
   """Has executors import this copy of distmnist, even if they have none."""
   # Executors that join later fetch it too: it lives as long as the context.
   path = os.path.join(sc._temp_dir, _SHIPPED)

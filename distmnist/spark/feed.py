@@ -24,13 +24,23 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from distmnist.common import cli, command_line
 from distmnist.data import array_folder, mixed_columns
 from distmnist.spark import layouts, spark_job
+
+if TYPE_CHECKING:
+  import pyspark
+
+  from distmnist.spark import program as program_lib
+
+
+# What becomes x, or y, of a row of a DataFrame; see Feed.
+Side = str | list[str] | dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,21 +56,23 @@ class Feed:
     x, y: the columns of a DataFrame: a name; a list of names of number
       columns, which become an array; or {name: one of these}.
     image_shape: (height, width, channels), for images without a --problem.
-    num_classes: int; the labels of such images are less than this.
-    timeout_secs: float, the time in which the workers must get all examples.
-    limit_mb: float, the most that one worker accepts.
+    num_classes: the labels of such images are less than this.
+    timeout_secs: the time in which the workers must get all examples.
+    limit_mb: the most that one worker accepts.
   """
 
-  data: object
-  test_data: object = None
-  x: object = 'image'
-  y: object = 'label'
-  image_shape: tuple = (28, 28, 1)
+  data: Any
+  test_data: Any = None
+  x: Side = 'image'
+  y: Side = 'label'
+  image_shape: tuple[int, ...] = (28, 28, 1)
   num_classes: int = 10
   timeout_secs: float = 600.0
   limit_mb: float = 4096.0
 
-  def check(self, train_flags: list[str], needs_test_data: bool = True) -> None:
+  def check(
+    self, train_flags: Sequence[str], needs_test_data: bool = True
+  ) -> None:
     """Raises cli.UsageError if this conflicts with the flags of train."""
     if needs_test_data and self.test_data is None:
       raise cli.UsageError(
@@ -74,11 +86,11 @@ class Feed:
           ' come from its data'
         )
 
-  def make_layout(self, is_images: bool):
-    """Returns the layout (dict) of the examples; see spark/layouts.py.
+  def make_layout(self, is_images: bool) -> layouts.Layout:
+    """Returns the layout of the examples; see spark/layouts.py.
 
     Args:
-      is_images: bool, whether they are images, for --model and --dataset.
+      is_images: whether they are images, for --model and --dataset.
 
     Raises:
       cli.RunError: a first example cannot be used, or Spark cannot compute it.
@@ -96,20 +108,31 @@ class Feed:
         raise cli.RunError(f'{name}: {spark_job.explain(error)}') from error
     return layout
 
-  def make_rdd(self, sc, num_ps, num_workers, layout):
+  def make_rdd(
+    self,
+    sc: pyspark.SparkContext,
+    num_ps: int,
+    num_workers: int,
+    layout: layouts.Layout,
+  ) -> pyspark.RDD:
     """Returns the RDD with one partition per task, holding its examples."""
-    pairs = [
+    pairs, test_pairs = (
       get_pairs(data, self.x, self.y) for data in (self.data, self.test_data)
-    ]
-    return make_rdd(sc, *pairs, num_ps, num_workers, layout)
+    )
+    return make_rdd(sc, pairs, test_pairs, num_ps, num_workers, layout)
 
-  def bring(self, sc, program, num_ps: int, num_workers: int):
+  def bring(
+    self,
+    sc: pyspark.SparkContext,
+    program: program_lib.Program,
+    num_ps: int,
+    num_workers: int,
+  ) -> tuple[pyspark.RDD, dict[str, Any]]:
     """Has the workers train on these examples, which `check` has accepted.
 
     Args:
-      sc: pyspark.SparkContext.
-      program: program.Program; it gets the flags with which train uses them.
-      num_ps, num_workers: int, the shape of the cluster.
+      program: it gets the flags with which train uses them.
+      num_ps, num_workers: the shape of the cluster.
 
     Returns:
       (RDD with one partition per task, holding its examples; dict, what each
@@ -123,11 +146,13 @@ class Feed:
     flag = 'data_dir' if is_images else 'fed_dir'
     return rdd, {'layout': layout, 'limit_mb': self.limit_mb, 'flag': flag}
 
-  def make_flags(self, train_flags: list[str], is_images: bool) -> list[str]:
-    """Returns the flags (list of str) with which train uses these examples.
+  def make_flags(
+    self, train_flags: Sequence[str], is_images: bool
+  ) -> list[str]:
+    """Returns the flags with which train uses these examples.
 
     Args:
-      train_flags: list of str, given by the user.
+      train_flags: given by the user.
       is_images: see `make_layout`.
     """
     # A worker's own files: no other worker has these examples.
@@ -145,13 +170,13 @@ class Feed:
 
 
 def check_first(
-  pairs, layout: dict[str, list[dict] | None] | None
-) -> dict[str, dict[str, None] | list[dict] | None] | None:
+  pairs: pyspark.RDD, layout: layouts.Layout | None
+) -> layouts.Layout:
   """Checks an example here, before Spark would try a bad one four times.
 
   Args:
-    pairs: RDD of (x, y).
-    layout: dict, or None for the layout of the first example.
+    pairs: of (x, y).
+    layout: None for that of the first example.
 
   Returns:
     The layout.
@@ -168,7 +193,7 @@ def check_first(
   return layout
 
 
-def get_pairs(data, x: str, y: str):
+def get_pairs(data: Any, x: Side, y: Side) -> pyspark.RDD:
   """Returns an RDD of (x, y) from an RDD, DataFrame or None; see Feed."""
   if not hasattr(data, 'select'):
     return data
@@ -177,14 +202,19 @@ def get_pairs(data, x: str, y: str):
   return data.select(*wanted).rdd.map(pick)
 
 
-def make_rdd(sc, pairs, test_pairs, num_ps, num_workers, layout):
+def make_rdd(
+  sc: pyspark.SparkContext,
+  pairs: pyspark.RDD,
+  test_pairs: pyspark.RDD | None,
+  num_ps: int,
+  num_workers: int,
+  layout: layouts.Layout,
+) -> pyspark.RDD:
   """Returns an RDD with a partition per task: its examples, none for a ps.
 
   Args:
-    sc: pyspark.SparkContext.
-    pairs, test_pairs: RDD of (x, y); test_pairs may be None.
-    num_ps, num_workers: int.
-    layout: dict, see spark/layouts.py.
+    pairs, test_pairs: of (x, y).
+    layout: see spark/layouts.py.
   """
   deal = functools.partial(_deal, num_ps=num_ps, num_workers=num_workers)
   pack_one = functools.partial(layouts.pack, layout=layout)
@@ -196,18 +226,18 @@ def make_rdd(sc, pairs, test_pairs, num_ps, num_workers, layout):
 
 
 def spool(
-  records,
+  records: Iterable[tuple[int, tuple[bool, list[bytes]]]],
   folder: str,
-  layout: dict[str, dict[str, list | None] | list[dict] | None],
+  layout: layouts.Layout,
   limit_mb: float,
-) -> int | None:
+) -> int:
   """Writes a partition's examples; returns the number of training examples.
 
   Args:
-    records: iterator of (partition, (is_test, packed)).
-    folder: str, where to write.
-    layout: dict, see spark/layouts.py.
-    limit_mb: float, the most that is accepted.
+    records: (partition, (is_test, packed)) of each example.
+    folder: where to write.
+    layout: see spark/layouts.py.
+    limit_mb: the most that is accepted.
 
   Raises:
     ValueError: there is more.
@@ -239,7 +269,7 @@ def spool(
 
 def cut(
   folder: str,
-  layout: dict[str, dict[str, list | None] | list[dict] | None],
+  layout: layouts.Layout,
   num_examples: int,
 ) -> None:
   """Keeps the first `num_examples` of the training examples."""
@@ -254,7 +284,7 @@ def cut(
 class _Writer:
   """A NumPy file that grows by rows; `close` writes their number to it."""
 
-  def __init__(self, path: str, dtype: str, row_shape: list[int]) -> None:
+  def __init__(self, path: str, dtype: str, row_shape: Sequence[int]) -> None:
     self._num_rows = 0
     self._dtype, self._row_shape = dtype, row_shape
     self._file = open(path, 'wb')  # noqa: SIM115 (until close)
@@ -278,7 +308,7 @@ class _TextWriter:
 
   def __init__(self, path: str) -> None:
     self._path = path
-    self._texts = []
+    self._texts: list[bytes] = []
 
   def write(self, text: bytes) -> None:
     self._texts.append(text)
@@ -287,18 +317,22 @@ class _TextWriter:
     np.save(self._path, np.array(self._texts, np.bytes_))
 
 
-def _make_writer(folder: str, split: str, leaf):
+def _make_writer(
+  folder: str, split: str, leaf: layouts.Leaf
+) -> contextlib.closing:
   path, dtype = _path_of(folder, split, leaf), leaf['dtype']
   if dtype == layouts.TEXT:
     return contextlib.closing(_TextWriter(path))
   return contextlib.closing(_Writer(path, dtype, leaf['shape']))
 
 
-def _path_of(folder: str, split: str, leaf) -> str:
+def _path_of(folder: str, split: str, leaf: layouts.Leaf) -> str:
   return os.path.join(folder, f'{split}_{leaf["name"]}.npy')
 
 
-def _write_header(file, dtype, shape: tuple[int, ...]) -> None:
+def _write_header(
+  file: IO[bytes], dtype: np.dtype | str, shape: tuple[int, ...]
+) -> None:
   # NumPy leaves room for any first dimension: the header keeps its length.
   file.seek(0)
   descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
@@ -307,20 +341,18 @@ def _write_header(file, dtype, shape: tuple[int, ...]) -> None:
   )
 
 
-def _columns_of(side) -> list[str]:
+def _columns_of(side: Side) -> list[str]:
   if isinstance(side, str):
     return [side]
   parts = side.values() if isinstance(side, dict) else side
   return list(itertools.chain.from_iterable(map(_columns_of, parts)))
 
 
-def _pick_row(
-  row, x: dict[str, list[str] | str], y: str
-) -> tuple[dict[str, np.ndarray | str], int]:
-  return tuple(_pick_side(row, side) for side in (x, y))
+def _pick_row(row: Any, x: Side, y: Side) -> tuple[Any, Any]:
+  return _pick_side(row, x), _pick_side(row, y)
 
 
-def _pick_side(row, side):
+def _pick_side(row: Any, side: Side) -> Any:
   if isinstance(side, dict):
     return {name: _pick_side(row, part) for name, part in side.items()}
   if isinstance(side, (list, tuple)):
@@ -332,8 +364,8 @@ def _pick_side(row, side):
 
 
 def _deal(
-  split: int, examples: range, num_ps: int, num_workers: int
-) -> Iterator[tuple[int, tuple[bool, int]]]:
+  split: int, examples: Iterable[list[bytes]], num_ps: int, num_workers: int
+) -> Iterator[tuple[int, tuple[bool, list[bytes]]]]:
   # Partitions begin with different workers: none gets all the first examples.
   for number, packed in enumerate(examples, split):
     yield num_ps + number % num_workers, (False, packed)

@@ -10,16 +10,19 @@ A layout describes the packed form, in JSON types only:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from distmnist.data import array_folder
 
 TEXT = 'text'
+Layout = dict[str, Any]
+Leaf = dict[str, Any]
 
 
-def make_of_images(
-  image_shape: tuple[int, ...], num_classes: int
-) -> dict[str, list[dict] | None]:
+def make_of_images(image_shape: Sequence[int], num_classes: int) -> Layout:
   """Returns the layout for images [height, width, channels] and labels."""
   leaves = [
     _make_leaf('images', '|u1', image_shape),
@@ -28,13 +31,14 @@ def make_of_images(
   return {'nests': None, 'leaves': leaves}
 
 
-def make(example):
+def make(example: Any) -> Layout:
   """Returns the layout that fits the first example, (x, y).
 
   Raises:
     ValueError: it is not a pair, or a value is neither numbers nor text.
   """
-  nests, leaves = {}, []
+  nests: dict[str, Any] = {}
+  leaves: list[Leaf] = []
   for side, nest in zip('xy', _check_pair(example), strict=True):
     nests[side], values = _flatten(nest)
     for i, value in enumerate(values):
@@ -53,15 +57,13 @@ def make(example):
   return {'nests': nests, 'leaves': leaves}
 
 
-def pack(
-  example, layout: dict[str, dict[str, None] | list[dict] | None]
-) -> list[bytes] | None:
+def pack(example: Any, layout: Layout) -> list[bytes]:
   """Returns an example, (x, y), as a list of bytes.
 
   Raises:
     ValueError: it does not fit the layout.
   """
-  values = []
+  values: list[Any] = []
   for side, nest in zip('xy', _check_pair(example), strict=True):
     wanted = layout['nests'] and layout['nests'][side]
     names, found = _flatten(nest)
@@ -74,7 +76,7 @@ def pack(
   ]
 
 
-def _pack_leaf(value, leaf) -> bytes | None:
+def _pack_leaf(value: Any, leaf: Leaf) -> bytes:
   name, shape = leaf['name'], tuple(leaf['shape'])
   is_bytes = isinstance(value, bytes | bytearray | memoryview)
   if leaf['dtype'] == TEXT:
@@ -105,28 +107,28 @@ def _pack_leaf(value, leaf) -> bytes | None:
 
 
 def _make_leaf(
-  name: str, dtype: str, shape: tuple[int, ...], below: int | None = None
-):
+  name: str, dtype: str, shape: Sequence[int], below: int | None = None
+) -> Leaf:
   return {'name': name, 'dtype': dtype, 'shape': [*shape], 'below': below}
 
 
-def _check_pair(example):
+def _check_pair(example: Any) -> Sequence[Any]:
   if not isinstance(example, (tuple, list)) or len(example) != 2:
     raise ValueError(f'an example is {example!r:.80}: expected (x, y)')
   return example
 
 
-def _flatten(nest):
+def _flatten(nest: Any) -> tuple[Any, list[Any]]:
   # A list is an array here, as in a DataFrame.
   return (
     (None, [nest]) if isinstance(nest, list) else array_folder.flatten(nest)
   )
 
 
-def _to_array(value: int | list[float]) -> np.ndarray:
+def _to_array(value: Any) -> np.ndarray:
   # A pyspark.ml vector has toArray.
   return np.asarray(value.toArray() if hasattr(value, 'toArray') else value)
 
 
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _without_ones(shape: Sequence[int]) -> tuple[int, ...]:
   return tuple(size for size in shape if size != 1)

@@ -27,6 +27,10 @@ SEND_SECS = 30.0
 _END_SECS = 5.0
 
 
+# A JSON object.
+Message = dict[str, Any]
+
+
 class Link:
   """One end of a connection, which a thread of its own reads.
 
@@ -35,10 +39,10 @@ class Link:
       other closes it.
   """
 
-  def __init__(self, connected) -> None:
+  def __init__(self, connected: socket.socket) -> None:
     """
     Args:
-      connected: socket, which this then owns.
+      connected: this then owns it.
     """
     connected.settimeout(None)  # The kernel keeps the time: see _set_timeout.
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -46,16 +50,15 @@ class Link:
     self._socket = connected
     self._connection = connection_lib.Connection(connected.dup().detach())
     self._set_timeout(socket.SO_SNDTIMEO, SEND_SECS)
-    self._thread = None
+    self._thread: threading.Thread | None = None
     self.is_open = True
 
   def meet(self, secret: str, is_driver: bool, secs: float) -> None:
     """Proves to the other end that this one knows the secret, and vice versa.
 
     Args:
-      secret: str.
       is_driver: whether this is the driver's end.
-      secs: float, how long to wait for each answer, and for the first message.
+      secs: how long to wait for each answer, and for the first message.
 
     Raises:
       OSError: the other end does not prove it.
@@ -73,22 +76,19 @@ class Link:
     ) as error:
       raise OSError('what answers does not know the secret') from error
 
-  def listen(
-    self, hear: Callable[..., Any], meet: Callable[..., Any] = lambda: None
-  ) -> None:
+  def listen(self, hear: Hear, meet: Callable[[], None] = lambda: None) -> None:
     """Starts the thread that reads.
 
     Args:
-      hear: callable(this Link, message), called in the thread for each message
-        (dict), and for None once the other end is gone or sent anything else.
-      meet: callable, called in the thread before.
+      hear: see Hear.
+      meet: called in the thread before.
     """
     self._thread = threading.Thread(
       target=self._read, args=(hear, meet), daemon=True
     )
     self._thread.start()
 
-  def send(self, **message) -> None:
+  def send(self, **message: Any) -> None:
     """Sends a message, unless the other end is gone."""
     if self.is_open:
       try:
@@ -111,7 +111,7 @@ class Link:
       self._socket.shutdown(socket.SHUT_RDWR)
 
   def _set_timeout(self, option: int, secs: float) -> None:
-    """Has the kernel end each read or write after `secs`, a float; 0: never."""
+    """Has the kernel end each read or write after `secs`; 0: never."""
     value = struct.pack('ll', int(secs), int(secs % 1 * 1e6))
     self._socket.setsockopt(socket.SOL_SOCKET, option, value)
 
@@ -119,7 +119,7 @@ class Link:
     """Lets the other end be silent: the kernel asks whether it is there."""
     self._set_timeout(socket.SO_RCVTIMEO, 0)
 
-  def _read(self, hear: Callable[..., Any], meet: Callable[..., Any]) -> None:
+  def _read(self, hear: Hear, meet: Callable[[], None]) -> None:
     try:
       with contextlib.suppress(EOFError, OSError):
         meet()
@@ -129,18 +129,20 @@ class Link:
     finally:
       hear(self, None)
 
-  def _receive(self):
+  def _receive(self) -> Message | None:
     return parse_object(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
 
 
-def connect(
-  host: str, port: int, secret: str, hear: Callable[..., Any]
-) -> Link | None:
-  """Returns a Link to the driver, which must know `secret` (str) too.
+# Called with each message, and with None once the other end is gone or has sent
+# anything else; in the thread of the Link.
+Hear = Callable[[Link, Message | None], None]
+
+
+def connect(host: str, port: int, secret: str, hear: Hear) -> Link:
+  """Returns a Link to the driver, which must know `secret` too.
 
   Args:
-    host, port: str and int, its address.
-    secret: str.
+    host, port: its address.
     hear: see Link.listen.
 
   Raises:
@@ -158,8 +160,8 @@ def connect(
   return link
 
 
-def parse_object(text: bytes):
-  """Returns the JSON object (dict) in `text` (bytes or str), else None."""
+def parse_object(text: bytes | str) -> Message | None:
+  """Returns the JSON object in `text`, else None."""
   try:
     value = json.loads(text)
   except (ValueError, RecursionError):

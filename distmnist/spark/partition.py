@@ -10,30 +10,32 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from distmnist.cluster import task_environment
 from distmnist.common import cli, command_line, ports
 from distmnist.common.names import CHIEF, PACKAGE_DIR, SPARK_AGENT
-from distmnist.launching import jobs
+from distmnist.launching import child_process, jobs
+
+if TYPE_CHECKING:
+  import pyspark
 
 _SECRETS_OF_SPARK = 'PYTHON_WORKER_FACTORY'
 
 
-def run_in_barrier(spec, records):
+def run_in_barrier(spec: dict[str, Any], records: Iterable[Any]) -> list[Any]:
   """Runs the task of this partition; called by Spark.
 
   Args:
-    spec: dict, JSON types only:
-      num_ps, num_workers: int.
-      train_flags: list of str.
-      module: dotted name.
-      driver: [host, port]; secret: str.
-      attempt: int, how often the tasks were started, including this time.
+    spec: JSON types only:
+      num_ps, num_workers, train_flags, module: of the run.
+      driver: [host, port]; secret: a text.
+      attempt: how often the tasks were started, including this time.
       env: [[name, value]...], what a task needs beyond the executor's.
-      main: str or None, the user's function, see
-        training/spark_function.py.
-      feed: None, or a dict: layout, limit_mb, see spark/feed.py; flag, the
-        name of the flag that says where the examples are.
+      main: None, or the user's function, see training/spark_function.py.
+      feed: None, or layout and limit_mb, see spark/feed.py; flag, the name of
+        the flag that says where the examples are.
     records: iterator over this partition; read only with `feed`.
 
   Returns:
@@ -50,14 +52,19 @@ def run_in_barrier(spec, records):
   return []
 
 
-def _make_folder():
+def _make_folder() -> tempfile.TemporaryDirectory[str]:
   """Returns a tempfile.TemporaryDirectory; the agent may remove it first."""
   return tempfile.TemporaryDirectory(
     prefix='distmnist_', dir=os.getcwd(), ignore_cleanup_errors=True
   )
 
 
-def _run_in_folder(context, spec, records, folder) -> None:
+def _run_in_folder(
+  context: pyspark.BarrierTaskContext,
+  spec: dict[str, Any],
+  records: Iterable[Any],
+  folder: str,
+) -> None:
   num_ps, index, feed = spec['num_ps'], context.partitionId(), spec['feed']
   is_fed = feed and index >= num_ps
   num_examples = 0
@@ -107,13 +114,13 @@ def _run_in_folder(context, spec, records, folder) -> None:
     _run_agent(spec, task, task.name, folder, me['host'])
 
 
-def run_trial(spec, _):
+def run_trial(spec: dict[str, Any], _: Iterable[Any]) -> list[Any]:
   """Runs a trial of a sweep; called by Spark.
 
   Args:
-    spec: dict, JSON types only:
-      name: str, what the driver calls this start of the trial.
-      argv: list of str, the command; env: dict, its environment beyond ours.
+    spec: JSON types only:
+      name: what the driver calls this start of the trial.
+      argv: the command; env: a dict, its environment beyond ours.
       lock: [path, word], a file that driver and executors share, into which
         the driver wrote this word; locked (shared) while the trial runs.
       driver, secret: as for `run_in_barrier`.
@@ -132,7 +139,7 @@ def run_trial(spec, _):
   return []
 
 
-def find_executor_pid():
+def find_executor_pid() -> int | None:
   """Returns the pid of the JVM that this Python process works for, or None."""
   parent = os.getppid()
   with contextlib.suppress(OSError, ValueError, IndexError):
@@ -145,7 +152,9 @@ def find_executor_pid():
   return None
 
 
-def _run_agent(spec, task, name, folder, host) -> None:
+def _run_agent(
+  spec: dict[str, Any], task: jobs.Task, name: str, folder: str, host: str
+) -> None:
   """Runs the agent to its end; its stdin closes when this process ends.
 
   Raises:
@@ -182,10 +191,11 @@ def _run_agent(spec, task, name, folder, host) -> None:
     stdout=subprocess.DEVNULL,
     start_new_session=True,
   )
+  stdin = child_process.get_pipe(agent.stdin)
   with contextlib.suppress(BrokenPipeError):
     # Not in its argv or environment, where others may read the secret.
-    agent.stdin.write(json.dumps(for_agent).encode() + b'\n')
-    agent.stdin.flush()
+    stdin.write(json.dumps(for_agent).encode() + b'\n')
+    stdin.flush()
   if code := agent.wait():
     why = f'ended with exit code {code}'
     if code == cli.LOST:

@@ -14,12 +14,30 @@ import decimal
 import functools
 import itertools
 import os
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from distmnist.common import cli
 from distmnist.spark import executors, spark_job
 
+if TYPE_CHECKING:
+  import numpy as np
+  import pyspark.sql
 
-def predict(dataframe, export_dir: str, columns=None, batch_size: int = 256):
+  from distmnist.serving import saved_model
+
+
+# Name, dtype, rank.
+Output = tuple[str, str, int]
+
+
+def predict(
+  dataframe: pyspark.sql.DataFrame,
+  export_dir: str,
+  columns: Mapping[str, str | list[str]] | None = None,
+  batch_size: int = 256,
+) -> pyspark.sql.DataFrame:
   """Returns the DataFrame with a column for each output of a model.
 
   It is lazy, like any DataFrame. An output [n] becomes a column of its type, an
@@ -27,12 +45,11 @@ def predict(dataframe, export_dir: str, columns=None, batch_size: int = 256):
   become float, uint64 becomes decimal(20,0).
 
   Args:
-    dataframe: pyspark.sql.DataFrame.
-    export_dir: str, the SavedModel, at the same path on each executor.
+    export_dir: the SavedModel, at the same path on each executor.
     columns: {name of an input: column, or a list of columns of numbers}. By
       default each input reads the column of its own name; a model of images
       reads the column `image`.
-    batch_size: int, rows per run of the model.
+    batch_size: rows per run of the model.
 
   Raises:
     cli.UsageError: it cannot work with this DataFrame or this path.
@@ -44,7 +61,7 @@ def predict(dataframe, export_dir: str, columns=None, batch_size: int = 256):
   session = dataframe.sparkSession
   executors.ship_package(session.sparkContext)
   inputs, outputs = _describe_model(session.sparkContext, export_dir)
-  columns = choose_columns(inputs, outputs, columns or {}, dataframe.columns)
+  chosen = choose_columns(inputs, outputs, columns or {}, dataframe.columns)
   schema = types.StructType(
     [
       *dataframe.schema.fields,
@@ -55,7 +72,7 @@ def predict(dataframe, export_dir: str, columns=None, batch_size: int = 256):
     functools.partial(
       predict_rows,
       export_dir=export_dir,
-      columns=columns,
+      columns=chosen,
       batch_size=batch_size,
     )
   )
@@ -63,18 +80,16 @@ def predict(dataframe, export_dir: str, columns=None, batch_size: int = 256):
 
 
 def choose_columns(
-  inputs: list[str],
-  outputs: list[tuple[int | str, ...]],
-  columns: dict[str, list[str] | str],
-  known: list[str],
-) -> dict[str, list[str] | str] | None:
+  inputs: Sequence[str],
+  outputs: Sequence[Output],
+  columns: Mapping[str, str | list[str]],
+  known: Sequence[str],
+) -> dict[str, str | list[str]]:
   """Returns {name of an input: column, or list of columns}.
 
   Args:
-    inputs: list of str.
-    outputs: list of (name, dtype, rank).
-    columns: dict, see `predict`.
-    known: list of str, the DataFrame's columns.
+    columns: see `predict`.
+    known: the DataFrame's columns.
 
   Raises:
     cli.UsageError: these do not fit together.
@@ -106,7 +121,9 @@ def choose_columns(
   return chosen
 
 
-def _make_field(types, name, dtype, rank):
+def _make_field(
+  types: ModuleType, name: str, dtype: str, rank: int
+) -> pyspark.sql.types.StructField:
   kind = {
     'bool': types.BooleanType,
     'string': types.StringType,
@@ -121,12 +138,12 @@ def _make_field(types, name, dtype, rank):
 
 
 def _describe_model(
-  sc, export_dir: str
-) -> tuple[list[str], list[tuple]] | None:
+  sc: pyspark.SparkContext, export_dir: str
+) -> tuple[list[str], list[Output]]:
   """Has one executor load the model; raises cli.RunError if it cannot.
 
   Returns:
-    (inputs, outputs): list of str, and list of (name, dtype, rank).
+    The names of its inputs, and its outputs.
   """
   try:
     (found,) = sc.parallelize([export_dir], 1).map(describe).collect()
@@ -139,8 +156,8 @@ def _describe_model(
   return found
 
 
-def describe(export_dir: str) -> str | tuple[list[str], list[tuple]]:
-  """Returns a model's inputs and outputs, or why it cannot be loaded (str)."""
+def describe(export_dir: str) -> str | tuple[list[str], list[Output]]:
+  """Returns a model's inputs and outputs, or why it cannot be loaded."""
   try:
     model = _load(export_dir)
   except cli.RunError as error:
@@ -152,8 +169,11 @@ def describe(export_dir: str) -> str | tuple[list[str], list[tuple]]:
 
 
 def predict_rows(
-  rows, export_dir: str, columns: dict[str, str], batch_size: int
-):
+  rows: Iterator[pyspark.sql.Row],
+  export_dir: str,
+  columns: Mapping[str, str | list[str]],
+  batch_size: int,
+) -> Iterator[tuple[Any, ...]]:
   """Yields a tuple for each pyspark.sql.Row, with the model's outputs added."""
   import numpy as np
 
@@ -169,7 +189,9 @@ def predict_rows(
       yield (*row, *each)
 
 
-def _read(row, column: list[str] | str, name: str, spec):
+def _read(
+  row: pyspark.sql.Row, column: list[str] | str, name: str, spec: Any
+) -> np.ndarray:
   """Returns the array of one input for one row.
 
   Raises:
@@ -177,10 +199,9 @@ def _read(row, column: list[str] | str, name: str, spec):
   """
   import numpy as np
 
-  if isinstance(column, list):
-    value = [row[each] for each in column]
-  else:
-    value = row[column]
+  value: Any = (
+    [row[each] for each in column] if isinstance(column, list) else row[column]
+  )
   if spec.dtype.name == 'string':
     return np.array(value, object)
   if isinstance(value, bytes | bytearray):
@@ -191,7 +212,9 @@ def _read(row, column: list[str] | str, name: str, spec):
   wanted = spec.dtype.as_numpy_dtype
   with np.errstate(all='ignore'):
     converted = array.astype(wanted) if array.dtype.kind in 'biuf' else None
-  is_exact = spec.dtype.is_floating or np.array_equal(converted, array)
+  is_exact = converted is not None and (
+    spec.dtype.is_floating or np.array_equal(converted, array)
+  )
   if converted is None or not is_exact:
     raise ValueError(f'{name} is {value!r:.80}: expected {spec.dtype.name}')
   shape = spec.shape[1:].as_list()
@@ -202,11 +225,11 @@ def _read(row, column: list[str] | str, name: str, spec):
   return converted.reshape(shape)
 
 
-def _as_values(array) -> list[int | list[float]]:
+def _as_values(array: np.ndarray) -> list[Any]:
   """Returns the values of an output in Spark's types, one for each row."""
   if array.dtype.name == 'bfloat16':  # Not one of NumPy's own.
     array = array.astype('f')
-  values = array.reshape(len(array), -1).tolist()
+  values: list[Any] = array.reshape(len(array), -1).tolist()
   if array.dtype.name == 'uint64':
     values = [[decimal.Decimal(number) for number in v] for v in values]
   if array.dtype.kind == 'O':
@@ -215,7 +238,7 @@ def _as_values(array) -> list[int | list[float]]:
 
 
 @functools.lru_cache(maxsize=1)
-def _load(export_dir: str):
+def _load(export_dir: str) -> saved_model.Model:
   # Imported first: it makes TensorFlow quiet.
   import distmnist.runtime  # noqa: F401
 

@@ -8,6 +8,7 @@ import os
 import secrets
 import sys
 import types
+from typing import Any
 
 from distmnist.common import cli, command_line
 from distmnist.common.names import LAUNCH_ID, SPARK_MAIN, TRAIN
@@ -22,14 +23,14 @@ class Program:
 
   Attributes:
     module: dotted name.
-    flags: list of str, for every task.
-    env: tuple of (name, value), which hold the file of --problem.
-    main: str, a function and its arguments as text, or None.
+    flags: for every task.
+    env: holds the file of --problem.
+    main: a function and its arguments as text, or None.
   """
 
   module: str
-  flags: list
-  env: tuple = ()
+  flags: list[str]
+  env: tuple[tuple[str, str], ...] = ()
   main: str | None = None
 
   @property
@@ -37,12 +38,14 @@ class Program:
     """Whether it learns the images of --dataset."""
     return not self.main and not command_line.find_value(self.flags, 'problem')
 
-  def make_spec(self, num_ps: int, num_workers: int, feed):
-    """Returns what each partition is told of it, a dict.
+  def make_spec(
+    self, num_ps: int, num_workers: int, feed: dict[str, Any] | None
+  ) -> dict[str, Any]:
+    """Returns what each partition is told of it.
 
     Args:
-      num_ps, num_workers: int, the shape of the cluster.
-      feed: dict from Feed.bring, or None.
+      num_ps, num_workers: the shape of the cluster.
+      feed: from Feed.bring, or None.
     """
     env = (
       *self.env,
@@ -55,7 +58,7 @@ class Program:
     }
 
 
-def make(program, args, module: str) -> Program | None:
+def make(program: Any, args: Any, module: str) -> Program:
   """Returns the Program.
 
   Args:
@@ -80,8 +83,8 @@ def make(program, args, module: str) -> Program | None:
   return Program(module, given, env)
 
 
-def _pack(function, args):
-  """Returns a function and its arguments as text (str).
+def _pack(function: types.FunctionType, args: Any) -> str:
+  """Returns a function and its arguments as text.
 
   The functions of its module are sent as they are here; what the module imports
   must be present where the executors run.

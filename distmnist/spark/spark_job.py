@@ -6,13 +6,18 @@ import contextlib
 import re
 import secrets
 import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+  import pyspark
 
 # From the end of the tasks to the end of Spark's job, and vice versa.
 END_SECS = 5.0
 
 
-def explain(error) -> str:
-  """Returns one line (str) that says what is wrong, from a Spark exception."""
+def explain(error: BaseException | None) -> str:
+  """Returns one line that says what is wrong, from a Spark exception."""
   text = str(error).strip()
   lines = [line.strip() for line in text.splitlines() if line.strip()]
   if 'Traceback (most recent call last)' in text:
@@ -27,8 +32,8 @@ def explain(error) -> str:
   return lines[0][:500] if lines else type(error).__name__
 
 
-def find_lost_executor(error) -> str | None:
-  """Returns what Spark says about a lost executor (str); None if nothing."""
+def find_lost_executor(error: BaseException | None) -> str | None:
+  """Returns what Spark says about a lost executor; None if nothing."""
   match = re.search(
     r'ExecutorLostFailure \(executor (\S+) .*?\) Reason: (.*)', str(error)
   )
@@ -41,18 +46,19 @@ class Job:
   """A Spark job in a thread of its own: the caller's reads from the agents.
 
   Attributes:
-    error: Exception that it ended with, or None.
-    is_ours: bool, whether `cancel` has cancelled it.
+    error: what it ended with, or None.
+    is_ours: whether `cancel` has cancelled it.
   """
 
-  def __init__(self, sc, rdd, on_end) -> None:
+  def __init__(
+    self, sc: pyspark.SparkContext, rdd: pyspark.RDD, on_end: Callable[[], None]
+  ) -> None:
     """
     Args:
-      sc: pyspark.SparkContext.
-      rdd: RDD to compute; its result is ignored.
-      on_end: callable, called by the job's thread at its end.
+      rdd: to compute; its result is ignored.
+      on_end: called by the job's thread at its end.
     """
-    self.error = None
+    self.error: Exception | None = None
     self.is_ours = False
     self._ended = threading.Event()
     self._sc = sc
@@ -66,12 +72,12 @@ class Job:
     InheritableThread(target=self._run, daemon=True).start()
 
   @property
-  def is_cancelled(self):
+  def is_cancelled(self) -> bool:
     """Whether something other than `cancel` cancelled it."""
     return 'cancelled' in str(self.error) and not self.is_ours
 
   @property
-  def has_ended(self):
+  def has_ended(self) -> bool:
     return self._ended.is_set()
 
   def end(self) -> None:
@@ -86,12 +92,12 @@ class Job:
     with contextlib.suppress(Exception):  # The context may be stopped.
       self._sc.cancelJobGroup(self._group)
 
-  def find_lost_executor(self):
-    """Returns what Spark says about a lost executor (str); None if nothing."""
+  def find_lost_executor(self) -> str | None:
+    """Returns what Spark says about a lost executor; None if nothing."""
     return find_lost_executor(self.error)
 
-  def explain(self):
-    """Returns why it failed, in one line (str)."""
+  def explain(self) -> str:
+    """Returns why it failed, in one line."""
     why = explain(self.error)
     if 'ModuleNotFoundError' in why:
       why += (

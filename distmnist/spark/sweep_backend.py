@@ -11,7 +11,9 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, TextIO
 
 from absl import flags
 
@@ -20,6 +22,11 @@ from distmnist.common.refusals import Refusal
 from distmnist.launching.supervisor import task_group
 from distmnist.spark import context, executors, trial_host
 from distmnist.sweeps import runners, search_space
+
+if TYPE_CHECKING:
+  import pyspark
+
+  from distmnist.sweeps import spec as spec_lib
 
 FLAGS = flags.FLAGS
 
@@ -57,18 +64,18 @@ class SparkBackend(runners.Backend):
   """Trials on executors of Spark, which share a folder with this machine.
 
   Attributes:
-    conf: dict, the settings of Spark.
-    wait_secs: float, how long to wait for executors.
-    check: callable(master), raises cli.RunError if Spark cannot start.
+    conf: the settings of Spark.
+    wait_secs: how long to wait for executors.
+    check: of the master; raises cli.RunError if Spark cannot start.
   """
 
-  conf: dict
+  conf: dict[str, str]
   wait_secs: float
-  check: Callable
+  check: Callable[[str], None]
 
   @contextlib.contextmanager
   def open_host(
-    self, folder: str, lock, stop_grace_secs: float
+    self, folder: str, lock: TextIO, stop_grace_secs: float
   ) -> Iterator[trial_host.TrialHost]:
     """See runners.Backend; `lock` is open for reading and writing, too."""
     stop_secs = stop_grace.for_worker(stop_grace_secs) + _STOP_MARGIN_SECS
@@ -85,23 +92,25 @@ class SparkBackend(runners.Backend):
   def check_ready(self) -> None:
     self.check(self.conf['spark.master'])
 
-  def find_env(self, slot):
+  def find_env(self, slot: int) -> dict[str, str]:
     return {}  # Spark gives each slot its GPUs.
 
-  def find_data_dir(self, train_flags: list[str]) -> list[str]:
+  def find_data_dir(self, train_flags: Sequence[str]) -> list[str]:
     return executors.find_data_dir(train_flags, os.environ)
 
 
 def from_flags(
-  num_parallel: int | None, spec, sweep_dir: str | None, launcher
-) -> SparkBackend | None:
+  num_parallel: int | None,
+  spec: spec_lib.Spec,
+  sweep_dir: str | None,
+  launcher: ModuleType,
+) -> SparkBackend:
   """Returns a SparkBackend.
 
   Args:
-    num_parallel: int, how many trials run at the same time; None for as many as
+    num_parallel: how many trials run at the same time; None for as many as
       Spark has slots.
-    spec: spec.Spec.
-    sweep_dir: str, as it was given, or None.
+    sweep_dir: as it was given, or None.
     launcher: the module launchers/spark.py, which this package must not import.
 
   Raises:
@@ -110,11 +119,11 @@ def from_flags(
   refusals.refuse(_REFUSALS)
   master = launcher.get_master()
   _check_paths(master, spec, sweep_dir)
-  num_parallel = _choose_num_parallel(num_parallel, master, spec.num_trials)
+  num_slots = _choose_num_parallel(num_parallel, master, spec.num_trials)
   settings = [*_CONF, *FLAGS.spark_conf]
-  conf = launcher.make_conf(master, num_parallel, settings)
+  conf = launcher.make_conf(master, num_slots, settings)
   return SparkBackend(
-    num_parallel,
+    num_slots,
     _count_cores(conf),
     conf,
     FLAGS.spark_wait_secs,
@@ -122,7 +131,9 @@ def from_flags(
   )
 
 
-def _check_paths(master: str, spec, sweep_dir: str | None) -> None:
+def _check_paths(
+  master: str, spec: spec_lib.Spec, sweep_dir: str | None
+) -> None:
   """Checks that each path is the same place on all executors.
 
   Raises:
@@ -145,8 +156,8 @@ def _check_paths(master: str, spec, sweep_dir: str | None) -> None:
 
 def _choose_num_parallel(
   wanted: int | None, master: str, num_trials: int
-) -> int | None:
-  """Returns how many of the trials run at the same time (int).
+) -> int:
+  """Returns how many of the trials run at the same time.
 
   Raises:
     cli.UsageError: it is not known, or is more than Spark can ever run.
@@ -168,8 +179,8 @@ def _choose_num_parallel(
   return num_parallel
 
 
-def _count_cores(conf: dict[str, str]) -> int | None:
-  """Returns the cores (int) of a slot.
+def _count_cores(conf: dict[str, str]) -> int:
+  """Returns the cores of a slot.
 
   Raises:
     cli.UsageError: Spark's setting for it is not a number >= 1.
@@ -182,7 +193,7 @@ def _count_cores(conf: dict[str, str]) -> int | None:
   return int(text)
 
 
-def _wait_for_slot(sc, wait_secs: float) -> None:
+def _wait_for_slot(sc: pyspark.SparkContext, wait_secs: float) -> None:
   """Returns once an executor can take a trial.
 
   Raises:

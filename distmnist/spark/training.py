@@ -24,8 +24,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from distmnist.common import cli, command_line, console, signals, stop_grace
 from distmnist.common.names import (
@@ -36,19 +36,24 @@ from distmnist.common.names import (
   TRAIN,
 )
 from distmnist.launching import jobs, run_record, run_tasks
-from distmnist.launching.screen import endings, task_logs
-from distmnist.launching.supervisor import restart_policy, task_group
+from distmnist.launching.screen import task_logs
+from distmnist.launching.supervisor import endings, restart_policy, task_group
 from distmnist.spark import executor_host, executors, partition, spark_job
 from distmnist.spark import program as program_lib
+
+if TYPE_CHECKING:
+  import pyspark
+
+  from distmnist.spark import feed as feed_lib
 
 _log = logging.getLogger(__name__)
 
 
-def _say(text) -> None:
+def _say(text: str) -> None:
   print(f'distmnist: {text}', file=sys.stderr, flush=True)
 
 
-def _show_chief(name, line) -> None:
+def _show_chief(name: str, line: str) -> None:
   if name == CHIEF:
     print(line, flush=True)
 
@@ -66,15 +71,15 @@ class Options:
   """How training runs on Spark, whatever it computes.
 
   Attributes:
-    max_restarts: int, how often all tasks are restarted after a failure.
-    logs_dir: str, a folder on the driver for one log per task. Default: logs/
-      in --logdir, or a new temporary folder.
-    wait_secs: float, how long to wait for executors and for tasks to start.
+    max_restarts: how often all tasks are restarted after a failure.
+    logs_dir: a folder on the driver for one log per task. Default: logs/ in
+      --logdir, or a new temporary folder.
+    wait_secs: how long to wait for executors and for tasks to start.
     module: dotted name, what a task runs.
-    show: callable(name of a task, a line of its log); by default the lines of
+    show: of the name of a task, and a line of its log; by default the lines of
       worker 0, the chief, are printed.
-    say: callable(a line from us); by default it goes to stderr.
-    record: run_record.RunRecord of a launcher of ours, which is told of the
+    say: of a line from us; by default it goes to stderr.
+    record: that of a launcher of ours, which is told of the
       tasks; by default this run has its own.
   """
 
@@ -82,38 +87,35 @@ class Options:
   logs_dir: str | None = None
   wait_secs: float = 120.0
   module: str = TRAIN
-  show: Callable = _show_chief
-  say: Callable = _say
+  show: Callable[[str, str], None] = _show_chief
+  say: Callable[[str], None] = _say
   record: run_record.RunRecord | None = None
 
 
 def run(
-  sc,
-  program: str | None = None,
-  args=(),
+  sc: pyspark.SparkContext,
+  program: Any = None,
+  args: Any = (),
   num_ps: int = 1,
   num_workers: int = 2,
-  feed=None,
+  feed: feed_lib.Feed | None = None,
   options: Options | None = None,
-):
+) -> Any:
   """Trains on the executors of a Spark program, and returns when it is done.
 
   Args:
-    sc: pyspark.SparkContext.
     program: what the workers learn: None for images, by --model and --dataset;
       a problem in the form of --problem, or an imported module; or a function
       main_fun(args, ctx), which each worker calls; ctx is a
       spark_function.Context.
-    args: list of str, the flags of distmnist.train for every task. A --flagfile
-      is read here; other paths are the executors'. For a function, whatever it
-      takes.
-    num_ps, num_workers: int, the shape of the cluster; each task takes a slot.
-    feed: feed.Feed, the examples from Spark to train on; by default the workers
-      read what --dataset or the problem says.
-    options: Options.
+    args: the flags of distmnist.train for every task. A --flagfile is read
+      here; other paths are the executors'. For a function, whatever it takes.
+    num_ps, num_workers: the shape of the cluster; each task takes a slot.
+    feed: the examples from Spark to train on; by default the workers read what
+      --dataset or the problem says.
 
   Returns:
-    dict, what the chief writes to report.json; None if it wrote none. For a
+    What the chief writes to report.json; None if it wrote none. For a
     function, what it returns in the chief: JSON types only.
 
   Raises:
@@ -122,20 +124,23 @@ def run(
   """
   options = options or Options()
   console.print_logs(options.say)
-  program = _make_program(program, args, feed, options.module)
+  made = _make_program(program, args, feed, options.module)
   executors.check_conf(sc.getConf())
   _log.info(executors.describe_python(sc))
   executors.wait_for_slots(sc, num_ps + num_workers, options.wait_secs)
-  with _open_record(program, num_ps, num_workers, options.record) as record:
+  with _open_record(made, num_ps, num_workers, options.record) as record:
     options = dataclasses.replace(options, record=record)
-    report = _run_on(sc, program, num_ps, num_workers, feed, options)
-  return (report or {}).get('result') if program.main else report
+    report = _run_on(sc, made, num_ps, num_workers, feed, options)
+  return (report or {}).get('result') if made.main else report
 
 
 @contextlib.contextmanager
 def _open_record(
-  program: program_lib.Program, num_ps: int, num_workers: int, given
-) -> Iterator[run_record.RunRecord]:
+  program: program_lib.Program,
+  num_ps: int,
+  num_workers: int,
+  given: run_record.RunRecord | None,
+) -> Iterator[run_record.RunRecord | None]:
   """Yields the run_record.RunRecord that is given, or one for this run.
 
   A request to stop, or the loss of --logdir, interrupts the program of Spark as
@@ -154,13 +159,13 @@ def _open_record(
 
 
 def _run_on(
-  sc,
+  sc: pyspark.SparkContext,
   program: program_lib.Program,
   num_ps: int,
   num_workers: int,
-  feed,
+  feed: feed_lib.Feed | None,
   options: Options,
-):
+) -> dict[str, Any] | None:
   """Runs the tasks on executors that are there; returns the chief's report."""
   num_tasks = num_ps + num_workers
   wait_for_slots = functools.partial(
@@ -182,9 +187,9 @@ def _run_on(
 
   def make_job(
     attempt: int,
-    contact: dict[str, list[int | str] | str],
-    on_end: Callable[..., Any],
-  ):
+    contact: dict[str, Any],
+    on_end: Callable[[], None],
+  ) -> spark_job.Job:
     told = {**spec, **contact, 'attempt': attempt}
     task = functools.partial(partition.run_in_barrier, told)
     return spark_job.Job(sc, rdd.barrier().mapPartitions(task), on_end)
@@ -207,27 +212,27 @@ def _run_on(
 
 
 def _make_program(
-  program: str | None, args, feed, module: str
-) -> program_lib.Program | None:
+  program: Any, args: Any, feed: feed_lib.Feed | None, module: str
+) -> program_lib.Program:
   """Returns the program_lib.Program, with its flags checked; see `run`."""
-  program = program_lib.make(program, args, module)
+  made = program_lib.make(program, args, module)
   if feed:
-    feed.check(program.flags, needs_test_data=not program.main)
-  elif not program.main:
-    found = executors.find_data_dir(program.flags, os.environ)
+    feed.check(made.flags, needs_test_data=not made.main)
+  elif not made.main:
+    found = executors.find_data_dir(made.flags, os.environ)
     for flag in found:
       _log.info(f'{flag} for all tasks, by DISTMNIST_DATA_DIR')
-    program.flags.extend(found)
-  return program
+    made.flags.extend(found)
+  return made
 
 
 def make_tasks(
   num_ps: int,
   num_workers: int,
-  train_flags: list[str] | tuple[str, ...],
+  train_flags: Sequence[str],
   module: str,
 ) -> list[jobs.Task]:
-  """Returns a list of jobs.Task; Spark will choose other addresses for them."""
+  """Returns the tasks; Spark will choose other addresses for them."""
   places = [f'executor-{i}:{FIRST_PORT}' for i in range(num_ps + num_workers)]
   return jobs.make_tasks(
     places[:num_ps], places[num_ps:], train_flags, module=module
@@ -235,14 +240,14 @@ def make_tasks(
 
 
 def _run(
-  host,
+  host: executor_host.ExecutorHost,
   tasks: list[jobs.Task],
   logs_dir: str,
   max_restarts: int,
-  say: Callable[..., Any],
+  say: Callable[[str], None],
   launch: str | None = None,
   record: run_record.RunRecord | None = None,
-) -> dict[str, int] | None:
+) -> dict[str, Any] | None:
   """Runs the tasks to their end; returns the chief's report.
 
   Raises:
@@ -282,7 +287,7 @@ def _run(
 
 def _run_to_end(
   group: task_group.TaskGroup, tasks: list[jobs.Task], workers: list[jobs.Task]
-) -> list[jobs.Task] | None:
+) -> list[jobs.Task]:
   """Runs the tasks; returns those that had to be stopped at the end."""
   try:
     for task in tasks:

@@ -17,10 +17,15 @@ import os
 import secrets
 import signal
 import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 from distmnist.common import cli, command_line, console, files, signals
-from distmnist.spark import agent_host, executors, partition, spark_job
+from distmnist.spark import agent_host, executors, links, partition, spark_job
 from distmnist.sweeps import runners
+
+if TYPE_CHECKING:
+  import pyspark
 
 # How often to look at Spark's jobs, which also tell us when they end.
 _TICK_SECS = 0.5
@@ -31,13 +36,13 @@ class _Start:
   """A start of a trial.
 
   Attributes:
-    key: str, by which its agent identifies itself.
-    job: spark_job.Job, in which Spark starts the agent.
-    logdir: str, train's, or None.
-    code: int, its exit code once that is known, or None.
+    key: by which its agent identifies itself.
+    job: in which Spark starts the agent.
+    logdir: train's, or None.
+    code: its exit code once that is known, or None.
     is_cancelled: whether Spark is to end its job: it was told to stop before
       its agent came, or its agent does not answer.
-    deadline: float, when its agent must have said why Spark has ended the job.
+    deadline: when its agent must have said why Spark has ended the job.
   """
 
   key: str
@@ -51,22 +56,26 @@ class _Start:
 class TrialHost(agent_host.AgentHost):
   """Runs trials on the executors of a Spark that is there."""
 
-  def __init__(self, sc, lock, wait_secs: float, stop_secs: float) -> None:
+  def __init__(
+    self,
+    sc: pyspark.SparkContext,
+    lock: TextIO,
+    wait_secs: float,
+    stop_secs: float,
+  ) -> None:
     """
     Args:
-      sc: pyspark.SparkContext.
-      lock: file, open for reading and writing and locked: as long as a trial
-        runs, no other process can lock it exclusively.
-      wait_secs: float, how long to wait for Spark to start a trial when none
-        runs.
-      stop_secs: float, how long trials that still run at the end have to save.
+      lock: open for reading and writing and locked: as long as a trial runs, no
+        other process can lock it exclusively.
+      wait_secs: how long to wait for Spark to start a trial when none runs.
+      stop_secs: how long trials that still run at the end have to save.
     """
     super().__init__(sc.getConf())
     self._sc = sc
     self._lock = os.path.abspath(lock.name), _share(lock)
     self._wait_secs, self._stop_secs = wait_secs, stop_secs
-    self._wait = None
-    self._starts = {}  # name -> _Start, of each trial in `_left`
+    self._wait: console.Wait | None = None
+    self._starts: dict[str, _Start] = {}  # Of each trial in `_left`.
     self._numbers = itertools.count(1)
 
   def __enter__(self) -> TrialHost:
@@ -78,7 +87,7 @@ class TrialHost(agent_host.AgentHost):
     self.is_ready = True
     return self
 
-  def __exit__(self, *error) -> None:
+  def __exit__(self, *error: object) -> None:
     try:
       self._stop()
     finally:
@@ -87,8 +96,8 @@ class TrialHost(agent_host.AgentHost):
   def start(
     self,
     name: str,
-    argv: list[str],
-    env: dict[str, str],
+    argv: Sequence[str],
+    env: Mapping[str, str],
     log: str,
     is_isolated: bool = False,
     title: str = '',
@@ -114,7 +123,7 @@ class TrialHost(agent_host.AgentHost):
     self.reasons.pop(name, None)
     job.start()
 
-  def signal(self, names: list[str] | set[str], signum) -> None:
+  def signal(self, names: Iterable[str], signum: int) -> None:
     for name in self._left.intersection(names):
       if name in self._peers:
         self._peers[name].order_stop(signum)
@@ -124,7 +133,7 @@ class TrialHost(agent_host.AgentHost):
 
   def poll(
     self, timeout_secs: float | None = None
-  ) -> list[tuple[str, None] | tuple[str, int]] | None:
+  ) -> list[tuple[str, int | None]]:
     if not all(map(self._is_at_work, self._left)):
       secs = _TICK_SECS if timeout_secs is None else timeout_secs
       timeout_secs = min(secs, _TICK_SECS)
@@ -156,7 +165,9 @@ class TrialHost(agent_host.AgentHost):
           break
         self.poll(secs)
 
-  def _welcome(self, link, hello: dict[str, str]) -> agent_host.Peer | None:
+  def _welcome(
+    self, link: links.Link, hello: links.Message
+  ) -> agent_host.Peer | None:
     """Lets in the agent of a trial; one that comes too late is turned away."""
     key = hello.get('hello')
     for name, start in self._starts.items():
@@ -170,7 +181,7 @@ class TrialHost(agent_host.AgentHost):
         return peer
     return None
 
-  def _read(self, peer: agent_host.Peer, message) -> None:
+  def _read(self, peer: agent_host.Peer, message: links.Message) -> None:
     super()._read(peer, message)
     if isinstance(message.get('refused'), str):
       self._end(peer.name, -signal.SIGTERM)
@@ -185,7 +196,7 @@ class TrialHost(agent_host.AgentHost):
     name: str,
     code: int,
     reason: str = '',
-    report: dict[str, float] | None = None,
+    report: dict[str, Any] | None = None,
   ) -> None:
     start = self._starts.get(name)
     if start is None or start.code is not None:
@@ -264,11 +275,11 @@ class TrialHost(agent_host.AgentHost):
       )
 
 
-def _share(lock) -> str:
+def _share(lock: TextIO) -> str:
   """Turns our exclusive lock on the file `lock` into a shared one.
 
   Returns:
-    str, a word in it by which the agents, which share it, recognize the file.
+    A word in it by which the agents, which share it, recognize the file.
   """
   word = secrets.token_hex(16)
   lock.truncate(0)
@@ -279,7 +290,7 @@ def _share(lock) -> str:
   return word
 
 
-def _save_report(report: dict[str, float], logdir: str) -> None:
+def _save_report(report: dict[str, Any], logdir: str) -> None:
   path = os.path.join(logdir, 'report.json')
   # A shared folder may show new files only some seconds later.
   if not os.path.exists(path):

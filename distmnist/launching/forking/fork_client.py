@@ -11,14 +11,16 @@ import os
 import select
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from distmnist.common import cli, files, signals, stop_grace
 from distmnist.common.names import FORK_SERVER
 from distmnist.launching import host as host_lib
+from distmnist.launching import network_namespace
 from distmnist.launching.forking import fork_server, message_socket
 from distmnist.launching.supervisor import failures
 from distmnist.storage import process_tag
@@ -42,8 +44,8 @@ class ForkServerClient(host_lib.Host):
 
   Attributes:
     is_ready: whether the module is imported; nothing starts before that.
-    server: subprocess.Popen, once the context is entered.
-    pids: dict, name -> pid of each running task whose pid is known.
+    server: its process, once the context is entered.
+    pids: name -> pid of each running task whose pid is known.
   """
 
   name = 'fork server'
@@ -52,40 +54,40 @@ class ForkServerClient(host_lib.Host):
     self,
     module: str,
     log: str,
-    env,
+    env: Mapping[str, str],
     what: str,
-    kept_fds=(),
-    namespace_fds=(),
+    kept_fds: Iterable[int] = (),
+    namespace_fds: Iterable[int] = (),
     grace_secs: float = fork_server.GRACE_SECS,
   ) -> None:
     """
     Args:
       module: dotted name to import before the first fork, or '' to run each
         task in a new Python process.
-      log: str, path of the server's own log; removed at the end if empty.
-      env: dict, the environment of the server.
-      what: str, what it starts, for error messages: 'its tasks'.
+      log: path of the server's own log; removed at the end if empty.
+      env: the environment of the server.
+      what: what it starts, for error messages: 'its tasks'.
       kept_fds: descriptors to keep open while the server or a task runs.
       namespace_fds: descriptors of a network_namespace.Namespace, for isolated
         tasks.
-      grace_secs: float, from SIGTERM to SIGKILL for tasks that still run when
-        we are gone.
+      grace_secs: from SIGTERM to SIGKILL for tasks that still run when we are
+        gone.
     """
     super().__init__()
     self._server = ServerProcess(module, log, env, kept_fds, namespace_fds)
     self._what = what
     self._grace_secs = grace_secs
-    self.pids = {}
+    self.pids: dict[str, int] = {}
 
   @property
-  def server(self):
+  def server(self) -> subprocess.Popen[bytes]:
     return self._server.process
 
   @property
   def pid(self) -> int:
     return self.server.pid
 
-  def __enter__(self) -> ForkServerClient | None:
+  def __enter__(self) -> ForkServerClient:
     with contextlib.ExitStack() as stack:
       self._wake = stack.enter_context(signals.waking(self.signals))
       self._selector = stack.enter_context(selectors.DefaultSelector())
@@ -116,7 +118,7 @@ class ForkServerClient(host_lib.Host):
     self._end_orphans()
     self._start_server()
 
-  def __exit__(self, *error) -> None:
+  def __exit__(self, *error: object) -> None:
     self._selector.close()
     self._socket.close()  # the server ends what still runs, then exits
     if self._server.wait_for_end(self._grace_secs + 2):
@@ -133,8 +135,8 @@ class ForkServerClient(host_lib.Host):
   def start(
     self,
     name: str,
-    argv: list[str] | tuple[str, ...],
-    env: dict[str, str] | tuple[tuple[str, ...], ...],
+    argv: Sequence[str],
+    env: Mapping[str, str],
     log: str,
     is_isolated: bool = False,
     title: str = '',
@@ -157,7 +159,7 @@ class ForkServerClient(host_lib.Host):
         ' hosts, and put long flags of train into a --flagfile'
       ) from error
 
-  def signal(self, names: list[str] | tuple[str, ...], signum) -> None:
+  def signal(self, names: Iterable[str], signum: int) -> None:
     for name in names:
       self._socket.send({'signal': int(signum), 'name': name})
 
@@ -166,8 +168,8 @@ class ForkServerClient(host_lib.Host):
 
   def poll(
     self, timeout_secs: float | None = None
-  ) -> list[tuple[str, int]] | None:
-    ended = []
+  ) -> list[tuple[str, int | None]]:
+    ended: list[tuple[str, int | None]] = []
     for key, events in self._selector.select(timeout_secs):
       if key.fileobj is self._wake:
         self._wake.recv(4096)
@@ -178,8 +180,8 @@ class ForkServerClient(host_lib.Host):
         ended += self._receive()
     return ended
 
-  def _receive(self) -> list[tuple[str, int]] | None:
-    ended = []
+  def _receive(self) -> list[tuple[str, int | None]]:
+    ended: list[tuple[str, int | None]] = []
     # Bounded, so that a flood of messages delays no signal.
     for _ in range(100):
       try:
@@ -217,19 +219,23 @@ class ServerProcess:
   """The process of a fork server, which may be started more than once.
 
   Attributes:
-    process: subprocess.Popen of the last start.
-    module: str, what it imports before the first fork, or ''.
-    log: str, the path of its own log.
+    process: of the last start.
+    module: what it imports before the first fork, or ''.
+    log: the path of its own log.
   """
 
   def __init__(
-    self, module: str, log: str, env, kept_fds=(), namespace_fds=()
+    self,
+    module: str,
+    log: str,
+    env: Mapping[str, str],
+    kept_fds: Iterable[int] = (),
+    namespace_fds: Iterable[int] = (),
   ) -> None:
     """
     Args:
-      module: str, dotted.
-      log: str.
-      env: dict, the environment of the server.
+      module: its dotted name, or ''.
+      env: the environment of the server.
       kept_fds: descriptors to keep open while the server or a task runs.
       namespace_fds: descriptors of a network_namespace.Namespace.
     """
@@ -239,10 +245,11 @@ class ServerProcess:
     if module:
       # Otherwise importing NumPy starts threads, which no fork can inherit.
       self._env['OPENBLAS_NUM_THREADS'] = '1'
-    self._namespace_fds = list(map(str, namespace_fds))
+    namespace_fds = [*namespace_fds]
+    self._namespace_fds = [str(fd) for fd in namespace_fds]
     self._fds = [*kept_fds, *namespace_fds]
 
-  def start(self):
+  def start(self) -> socket.socket:
     """Returns our end of a new server's messages, a socket."""
     # A user may have removed the folder.
     os.makedirs(os.path.dirname(os.path.abspath(self.log)), exist_ok=True)
@@ -284,7 +291,7 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def _blocking(signums) -> Iterator[None]:
+def _blocking(signums: Iterable[int]) -> Iterator[None]:
   """Keeps signals from this thread, and from what it starts, for a while."""
   before = signal.pthread_sigmask(signal.SIG_BLOCK, signums)
   try:
@@ -302,8 +309,8 @@ def end_orphans(pid: int, deadline: float) -> None:
   and that the number has gone to somebody else.
 
   Args:
-    pid: int, of the task, the leader of its group.
-    deadline: float, of time.monotonic, for the end of the task.
+    pid: of the task, the leader of its group.
+    deadline: of time.monotonic, for the end of the task.
   """
   wait_for_end(pid, deadline)
   if process_tag.read_start(pid) is None:
@@ -326,22 +333,22 @@ def wait_for_end(pid: int, deadline: float) -> None:
 def make_host(
   module: str,
   logs_dir: str,
-  env,
+  env: Mapping[str, str],
   fork_tasks: bool = True,
-  namespace=None,
+  namespace: network_namespace.Namespace | None = None,
   stop_grace_secs: float = stop_grace.DEFAULT_SECS,
-) -> ForkServerClient | None:
+) -> ForkServerClient:
   """Returns the Host for the tasks of a launcher on this machine.
 
   Args:
     module: dotted name, imported once if `fork_tasks`.
-    logs_dir: str, an existing folder, for the fork server's own log.
-    env: dict, the environment of all tasks.
-    fork_tasks: bool, whether to fork tasks from one process instead of starting
-      a new Python process for each.
-    namespace: network_namespace.Namespace for the tasks that serve, or None.
-    stop_grace_secs: float, after which a task that was told to stop forces its
-      own exit.
+    logs_dir: an existing folder, for the fork server's own log.
+    env: the environment of all tasks.
+    fork_tasks: whether to fork tasks from one process instead of starting a new
+      Python process for each.
+    namespace: of the tasks that serve, or None.
+    stop_grace_secs: after which a task that was told to stop forces its own
+      exit.
   """
   return ForkServerClient(
     module if fork_tasks else '',

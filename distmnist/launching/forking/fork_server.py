@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import json
 import os
 import selectors
@@ -42,6 +43,8 @@ import sys
 import time
 import traceback
 import warnings
+from collections.abc import Iterable
+from typing import Any, NoReturn
 
 from distmnist.common import cli, process_title, signals
 from distmnist.launching import child_process, network_namespace
@@ -59,20 +62,24 @@ PADDING = ' ' * 200
 class ForkServer:
   """Starts tasks on request and tracks them by name."""
 
-  def __init__(self, launcher, is_imported, namespace) -> None:
+  def __init__(
+    self,
+    launcher: socket.socket,
+    is_imported: bool,
+    namespace: network_namespace.Namespace,
+  ) -> None:
     """Makes a server that has no task yet.
 
     Args:
-      launcher: socket to the launcher, one end of message_socket.make_pair.
-      is_imported: bool, whether a task's module is imported and called here;
+      launcher: to the launcher, one end of message_socket.make_pair.
+      is_imported: whether a task's module is imported and called here;
         otherwise each task is a new Python process.
-      namespace: network_namespace.Namespace for isolated tasks; without
-        descriptors if there are none.
+      namespace: for isolated tasks; without descriptors if there are none.
     """
     self._is_imported = is_imported
     self._namespace = namespace
     self._grace_secs = GRACE_SECS
-    self._pids = {}
+    self._pids: dict[str, int] = {}
     # A child's end wakes select through this pair: nothing is polled.
     self._wake, wake_writer = socket.socketpair()
     wake_writer.setblocking(False)
@@ -93,7 +100,7 @@ class ForkServer:
         is_served = self._answer()
     self._end_all()
 
-  def _answer(self):
+  def _answer(self) -> bool:
     """Answers the next request; returns whether there may be more."""
     try:
       request = self._launcher.receive()
@@ -109,7 +116,7 @@ class ForkServer:
       self._signal(request['name'], request['signal'])
     return True
 
-  def _start(self, request) -> None:
+  def _start(self, request: dict[str, Any]) -> None:
     self._grace_secs = request.get('grace_secs', GRACE_SECS)
     server_pid = os.getpid()
     try:
@@ -133,7 +140,7 @@ class ForkServer:
     self._pids[request['start']] = pid
     self._launcher.send({'name': request['start'], 'pid': pid})
 
-  def _signal(self, name, signum) -> None:
+  def _signal(self, name: str, signum: int) -> None:
     # An unreaped child keeps its pid: no other process can be hit.
     pid = self._pids.get(name)
     if pid is None:
@@ -165,7 +172,7 @@ class ForkServer:
       self._select()
       self._reap()
 
-  def _select(self, timeout_secs=None):
+  def _select(self, timeout_secs: float | None = None) -> dict[Any, int]:
     ready = {
       key.fileobj: events for key, events in self._selector.select(timeout_secs)
     }
@@ -176,7 +183,7 @@ class ForkServer:
     return ready
 
 
-def main(fd, module, *namespace_fds):
+def main(fd: int, module: str, *namespace_fds: int) -> int:
   """Imports `module` (dotted name), serves on `fd`, returns the exit code."""
   signal.pthread_sigmask(signal.SIG_BLOCK, UNHEARD)
   launcher = socket.socket(fileno=fd)
@@ -201,17 +208,19 @@ def main(fd, module, *namespace_fds):
 
 
 def become_task(
-  request, namespace, server_files, server_pid, is_imported
-) -> None:
+  request: dict[str, Any],
+  namespace: network_namespace.Namespace,
+  server_files: Iterable[Any],
+  server_pid: int,
+  is_imported: bool,
+) -> NoReturn:
   """Turns the forked child into the task; does not return.
 
   Args:
-    request: dict, a message with "start"; see above.
-    namespace: network_namespace.Namespace to enter; without descriptors if
-      there is none.
+    request: a message with "start"; see above.
+    namespace: to enter; without descriptors if there is none.
     server_files: the server's open files, which are closed here.
-    server_pid: int.
-    is_imported: bool, whether the task's module is imported and called here;
+    is_imported: whether the task's module is imported and called here;
       otherwise the task is a new Python process.
   """
   code, has_begun = cli.FAILED, False
@@ -265,7 +274,7 @@ def become_task(
     os._exit(code)
 
 
-def _redirect(log) -> None:
+def _redirect(log: str) -> None:
   # Others may be able to write to the log's folder.
   flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
   for path, mode, targets in (
@@ -276,7 +285,8 @@ def _redirect(log) -> None:
     for target in targets:
       os.dup2(fd, target)
     os.close(fd)
-  sys.stdout.reconfigure(line_buffering=True)
+  if isinstance(sys.stdout, io.TextIOWrapper):
+    sys.stdout.reconfigure(line_buffering=True)
 
 
 def _reseed() -> None:
@@ -286,7 +296,7 @@ def _reseed() -> None:
     sys.modules['numpy'].random.seed()
 
 
-def _exit_code(end):
+def _exit_code(end: SystemExit) -> int:
   if end.code is None or isinstance(end.code, int):
     return (end.code or 0) & 0xFF
   print(end.code, file=sys.stderr)

@@ -10,12 +10,13 @@ import collections
 import json
 import selectors
 import socket
+from typing import Any
 
 # The kernel takes no message larger than a socket's buffer, by default 208 KiB.
 MAX_BYTES = 1 << 17
 
 
-def make_pair():
+def make_pair() -> tuple[socket.socket, socket.socket]:
   """Returns a pair of connected sockets: whole messages, in order."""
   return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
@@ -23,17 +24,19 @@ def make_pair():
 class MessageSocket:
   """One end of a pair, which registers itself with a selector."""
 
-  def __init__(self, connected, selector) -> None:
+  def __init__(
+    self, connected: socket.socket, selector: selectors.BaseSelector
+  ) -> None:
     """
     Args:
-      connected: socket, one of `make_pair`.
-      selector: the owner's selectors.BaseSelector; the owner calls `receive`
+      connected: one of `make_pair`.
+      selector: the owner's; the owner calls `receive`
         and `flush` when it says so.
     """
     connected.setblocking(False)
     self._socket = connected
     self._selector = selector
-    self._unsent = collections.deque()
+    self._unsent: collections.deque[bytes] = collections.deque()
     self._is_heard = True
     selector.register(self, selectors.EVENT_READ)
 
@@ -49,8 +52,8 @@ class MessageSocket:
     self._selector.unregister(self)
     self._unsent.clear()
 
-  def send(self, message) -> None:
-    """Sends a dict, now or as soon as there is room for it.
+  def send(self, message: dict[str, Any]) -> None:
+    """Sends a message, now or as soon as there is room for it.
 
     Raises:
       ValueError: it is longer than MAX_BYTES.
@@ -76,8 +79,8 @@ class MessageSocket:
       writes = selectors.EVENT_WRITE if self._unsent else 0
       self._selector.modify(self, selectors.EVENT_READ | writes)
 
-  def receive(self):
-    """Returns the next message (dict), or None once the other end is closed.
+  def receive(self) -> dict[str, Any] | None:
+    """Returns the next message, or None once the other end is closed.
 
     Raises:
       BlockingIOError: there is none yet.

@@ -17,7 +17,7 @@ class Kubectl:
   """kubectl in one namespace.
 
   Attributes:
-    error: cli.RunError, why the last `get` had no answer, or None.
+    error: why the last `get` had no answer, or None.
   """
 
   def __init__(self, flag: str, namespace: str | None = None) -> None:
@@ -34,7 +34,7 @@ class Kubectl:
         f'no kubectl on this machine, which --{flag} needs: install it, or '
         f'leave out --{flag} and take the manifests to a machine that has it'
       )
-    self.error = None
+    self.error: cli.RunError | None = None
     self._base = ['kubectl', *(['--namespace', namespace] if namespace else [])]
 
   def change(
@@ -88,7 +88,7 @@ class Kubectl:
       self.error = error
       return None
 
-  def follow(self, pod: str, is_new: bool) -> subprocess.Popen:
+  def follow(self, pod: str, is_new: bool) -> subprocess.Popen[bytes]:
     """Returns the process that copies a Pod's log to our stdout.
 
     Args:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import math
 import signal
+import subprocess
 import threading
 import time
+from typing import Any
 
 from distmnist.common import cli, signals
 from distmnist.launching.kubernetes import kubectl, run_status
@@ -35,7 +37,7 @@ SILENT_SECS = 30.0
 _SECS_PER_OBJECT = 0.5
 
 
-def run(options: Options, documents: list[dict], text: str) -> int:
+def run(options: Options, documents: list[dict[str, Any]], text: str) -> int:
   """Creates the run, and shows the chief's log until the end.
 
   The first of SIGINT, SIGTERM and SIGHUP ends the run: its tasks save, then
@@ -54,7 +56,7 @@ def run(options: Options, documents: list[dict], text: str) -> int:
     cli.RunError: kubectl is missing, or refuses; or an object of one of these
       names exists.
   """
-  received = []
+  received: list[int] = []
   with signals.collecting(received):
     launched = _Run(options, documents, received)
     launched.create(text)
@@ -71,7 +73,7 @@ class _Run:
   """The objects of one launch, the chief's log, and the Pods as last seen."""
 
   def __init__(
-    self, options, documents: list[dict[str, dict | str]], received
+    self, options: Options, documents: list[dict[str, Any]], received: list[int]
   ) -> None:
     self._client = kubectl.Kubectl('apply', options.namespace)
     self._options = options
@@ -85,9 +87,10 @@ class _Run:
     self._chief = options.name + ('-worker-0-' if is_job else '-chief-0-0-')
     self._selector = f'run={options.name},launch={options.launch}'
     self._pods: dict[str, dict] = {}
-    self._log_of = self._process = None
+    self._log_of = ''
+    self._process: subprocess.Popen[bytes] | None = None
     self._said = ''
-    self._silent_since = None  # inf once that was said
+    self._silent_since: float | None = None  # inf once that was said
 
   def create(self, text: str) -> None:
     """Creates all objects, or none of them.
@@ -127,7 +130,7 @@ class _Run:
   def _path(self) -> str:
     return f'{self._kind.lower()}/{self._name}'
 
-  def _delete(self, documents: list[dict[str, dict | str]]) -> None:
+  def _delete(self, documents: list[dict[str, Any]]) -> None:
     """Deletes what this launcher has created of the kinds of manifests."""
     self._client.change(
       *('delete', _list_kinds(documents), '--selector', self._selector),
@@ -153,7 +156,7 @@ class _Run:
       threading.Event().wait(TICK_SECS)
     return None
 
-  def _look(self) -> list[dict[str, dict | str]] | None:
+  def _look(self) -> list[dict[str, Any]] | None:
     """Shows what is new; returns the objects that run tasks, and the Pods.
 
     None if there is no answer.
@@ -187,7 +190,7 @@ class _Run:
       self._silent_since = math.inf
       _log.info(f'nothing is known of the run for now, asking on: {error}')
 
-  def _follow(self, pod) -> None:
+  def _follow(self, pod: dict[str, Any]) -> None:
     name = pod['metadata']['name']
     is_new = name != self._log_of
     is_cut = self._process is not None and self._process.poll() is not None
@@ -255,7 +258,7 @@ class _Run:
     return 128 + self._received[0]
 
   def _delete_by(
-    self, deadline: float, documents: list[dict[str, dict | str]]
+    self, deadline: float, documents: list[dict[str, Any]]
   ) -> None:
     """Deletes objects; tries again while the server is away.
 
@@ -280,6 +283,6 @@ class _Run:
       self._process.wait()
 
 
-def _list_kinds(documents: list[dict[str, dict | str]]) -> str:
+def _list_kinds(documents: list[dict[str, Any]]) -> str:
   """Returns the kinds of manifests as kubectl takes them."""
   return ','.join(dict.fromkeys(d['kind'].lower() for d in documents))

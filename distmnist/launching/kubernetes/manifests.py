@@ -102,7 +102,8 @@ def make(job: jobs.Job, options: Options) -> list[dict]:
   """
   documents = []
   if options.problem is not None:
-    documents.append(_make_config_map(job, options))
+    named = job.flag('problem') or ''
+    documents.append(_make_config_map(named, options.problem, options))
   if job.num_ps + job.num_workers > 1:
     documents.append(_make_network_policy(options))
   if options.kind == 'job':
@@ -161,13 +162,12 @@ def _make_object(
   }
 
 
-def _make_config_map(job: jobs.Job, options: Options) -> dict:
+def _make_config_map(named: str, content: bytes, options: Options) -> dict:
   """Returns the ConfigMap of the file of --problem.
 
   Raises:
     cli.UsageError: Kubernetes takes no file by its name.
   """
-  named = job.flag('problem')
   file = posixpath.basename(named)
   if not _CONFIG_MAP_KEY.fullmatch(file):
     raise cli.UsageError(
@@ -175,9 +175,9 @@ def _make_config_map(job: jobs.Job, options: Options) -> dict:
       ' the name of a file: rename it'
     )
   try:
-    field, text = 'data', options.problem.decode()
+    field, text = 'data', content.decode()
   except UnicodeDecodeError:  # Python reads other encodings as well.
-    field, text = 'binaryData', base64.b64encode(options.problem).decode()
+    field, text = 'binaryData', base64.b64encode(content).decode()
   name = f'{options.name}-problem'
   return _make_object(
     options, 'ConfigMap', name, options.labels, {file: text}, field

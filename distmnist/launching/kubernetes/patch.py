@@ -79,8 +79,8 @@ def _aim(given: object, documents: list[dict], flag: str) -> list[dict]:
   Raises:
     cli.UsageError: it is no patch, or fits none of them.
   """
-  kind = given.get('kind') if isinstance(given, dict) else None
-  metadata = (given.get('metadata') or {}) if kind else None
+  named = given if isinstance(given, dict) else {}
+  kind, metadata = named.get('kind'), named.get('metadata') or {}
   if not isinstance(kind, str) or not isinstance(metadata, dict):
     raise cli.UsageError(
       f'{flag}: expected documents with a kind, such as "kind: Pod", and the'
@@ -90,7 +90,7 @@ def _aim(given: object, documents: list[dict], flag: str) -> list[dict]:
   more = {k: v for k, v in metadata.items() if k != 'name'}
   fields = {
     k: v
-    for k, v in given.items()
+    for k, v in named.items()
     if k not in ('apiVersion', 'kind', 'metadata')
   }
   found, known = [], set()
@@ -104,9 +104,9 @@ def _aim(given: object, documents: list[dict], flag: str) -> list[dict]:
       if target[0] == kind:
         found.append(_make_patch(document, kind, more, fields))
   if not found:
-    named = f' named {name}' if name else ''
+    of_name = f' named {name}' if name else ''
     raise cli.UsageError(
-      f'{flag}: this run has no {kind}{named}: expected one of'
+      f'{flag}: this run has no {kind}{of_name}: expected one of'
       f' {", ".join(sorted(f"{k} {n}" for k, n in known))}'
     )
   return found

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Any
 
 from distmnist.common import cli
+from distmnist.launching import jobs
+
+if TYPE_CHECKING:
+  from distmnist.launching.kubernetes.manifests import Options
 
 # Strings that kubectl, unlike PyYAML, takes for numbers or booleans unless they
 # are quoted: 1e-3, 0o7, 08, y.
@@ -22,14 +27,12 @@ this run.
 
 
 def write(
-  job, options, documents: list[dict[str, dict | str] | dict[str, str]]
+  job: jobs.Job, options: Options, documents: list[dict[str, Any]]
 ) -> str:
   """Returns the manifests as YAML, below comments on how to use them.
 
   Args:
-    job: jobs.Job.
-    options: manifests.Options.
-    documents: list of dict, the manifests.
+    documents: the manifests.
 
   Raises:
     cli.RunError: PyYAML is not installed.
@@ -48,7 +51,7 @@ def dump(documents: list[dict]) -> str:
 
   # The dumper of libyaml writes the same, eight times as fast.
   class Dumper(getattr(yaml, 'CSafeDumper', yaml.SafeDumper)):
-    def ignore_aliases(self, data) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
       return True
 
   Dumper.add_implicit_resolver('!quoted', _QUOTED, None)
@@ -72,7 +75,7 @@ def load(text: str) -> list:
     raise ValueError(' '.join(str(error).split())) from error
 
 
-def _import_yaml():
+def _import_yaml() -> Any:
   """Returns the module; raises cli.RunError if it is not installed."""
   try:
     import yaml  # noqa: PLC0415 (extra kubernetes)
@@ -84,13 +87,13 @@ def _import_yaml():
   return yaml
 
 
-def _represent_text(dumper, text: str):
+def _represent_text(dumper: Any, text: str) -> Any:
   """Writes a text of several lines, such as a file, line by line."""
   style = '|' if '\n' in text else None
   return dumper.represent_scalar('tag:yaml.org,2002:str', text, style)
 
 
-def _describe(job, options) -> list[str]:
+def _describe(job: jobs.Job, options: Options) -> list[str]:
   """Returns lines that say what to do with the manifests."""
   name = options.name
   kubectl = 'kubectl'

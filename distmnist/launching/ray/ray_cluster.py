@@ -8,6 +8,7 @@ import importlib.util
 import logging
 import os
 import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from distmnist.common import cli, files, ports
 from distmnist.common.names import PACKAGE_DIR
@@ -27,7 +28,7 @@ def check_answers(address: str | None) -> None:
   """Checks that something answers where Ray should be.
 
   Args:
-    address: str or None, as ray.init takes it.
+    address: as ray.init takes it, or None.
 
   Raises:
     cli.UsageError: it is one of the Ray Client, with which nothing was tested.
@@ -39,8 +40,9 @@ def check_answers(address: str | None) -> None:
       ' of the head node itself, such as host:6379, and a machine that reaches'
       ' all nodes'
     )
-  is_place = re.fullmatch(r'.+:\d+', address or '')
-  if is_place and not ports.answers(address):
+  if not address or not re.fullmatch(r'.+:\d+', address):
+    return  # Ray finds it.
+  if not ports.answers(address):
     raise cli.RunError(
       f'no Ray answers at {address}: start it (ray start --head), or check the'
       ' host and the port of --ray_address'
@@ -48,13 +50,13 @@ def check_answers(address: str | None) -> None:
 
 
 @contextlib.contextmanager
-def opened(address, log):
+def opened(address: str | None, log: str) -> Iterator[None]:
   """Connects this process to Ray, which then has this copy of distmnist.
 
   Args:
-    address: str, as ray.init takes it; None for $RAY_ADDRESS, else for a Ray
-      that runs on this machine, else for a new one that ends with this.
-    log: str, the path of a file for what Ray itself says.
+    address: as ray.init takes it; None for $RAY_ADDRESS, else for a Ray that
+      runs on this machine, else for a new one that ends with this.
+    log: the path of a file for what Ray itself says.
 
   Raises:
     cli.RunError: there is no such Ray.
@@ -86,12 +88,14 @@ def opened(address, log):
     ray.shutdown()
 
 
-def _keep(log, data: dict[str, list[str]], **_) -> None:
+def _keep(
+  log: str | os.PathLike[str], data: Mapping[str, Sequence[str]], **_: object
+) -> None:
   """Adds what Ray says to a log, if there is still a place for it.
 
   Args:
-    log: str, a path.
-    data: dict, with a list of str as 'lines'.
+    log: a path.
+    data: with 'lines'.
   """
   with (
     contextlib.suppress(OSError),
@@ -101,11 +105,10 @@ def _keep(log, data: dict[str, list[str]], **_) -> None:
 
 
 def choose_gpus(wanted: int | None, num_workers: int) -> int:
-  """Returns the GPUs (int) of each worker.
+  """Returns the GPUs of each worker.
 
   Args:
-    wanted: int, or None for one if Ray has one for each worker, else none.
-    num_workers: int.
+    wanted: None for one if Ray has one for each worker, else none.
   """
   import ray
 
@@ -114,11 +117,11 @@ def choose_gpus(wanted: int | None, num_workers: int) -> int:
   return int(ray.cluster_resources().get('GPU', 0) >= num_workers)
 
 
-def describe_room(bundles: list[dict[str, int]]) -> str:
-  """Returns what tasks need, and what Ray has (str).
+def describe_room(bundles: Sequence[Mapping[str, int]]) -> str:
+  """Returns what tasks need, and what Ray has.
 
   Args:
-    bundles: list of dict, such as {'CPU': 1, 'GPU': 1}.
+    bundles: such as {'CPU': 1, 'GPU': 1}.
   """
   import ray
 

@@ -22,11 +22,12 @@ import re
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from distmnist.common import cli, console, files, signals, stop_grace
 from distmnist.launching import host as host_lib
+from distmnist.launching import jobs
 from distmnist.launching.ray import ray_cluster, task_actor
 from distmnist.launching.supervisor import failures
 
@@ -48,8 +49,8 @@ class _Request:
   """A task that was requested, and its actor once there is one."""
 
   name: str
-  argv: list
-  env: dict
+  argv: list[str]
+  env: dict[str, str]
   log: str
   actor: Any = None
   address: str = ''
@@ -67,26 +68,27 @@ class _Group:
   """Tasks that are placed and started together.
 
   Attributes:
-    tasks: dict, name -> jobs.Task, with an address that stands in for the one
-      that Ray will choose.
-    left: dict, name -> _Request, of those that have not ended.
+    tasks: by name, each with an address that stands in for the one that
+      Ray will choose.
+    left: by name, those that have not ended.
     is_begun: whether they were told to start.
-    num_begun: int, how often they were.
-    unstarted: set of str, those whose actors have not started them yet.
-    wait: console.Wait for what Ray does until then.
+    num_begun: how often they were.
+    unstarted: those whose actors have not started them yet.
+    wait: for what Ray does until then.
     placement: PlacementGroup, or None.
   """
 
-  def __init__(self, tasks) -> None:
+  def __init__(self, tasks: Iterable[jobs.Task]) -> None:
     self.tasks = {task.name: task for task in tasks}
     self.num_begun = 0
     self.forget()
 
   def forget(self) -> None:
-    self.left = {}
+    self.left: dict[str, _Request] = {}
     self.is_begun = False
-    self.unstarted = set()
-    self.placement = self.wait = None
+    self.unstarted: set[str] = set()
+    self.placement: Any = None
+    self.wait: console.Wait | None = None
 
 
 class RayHost(host_lib.Host):
@@ -96,23 +98,23 @@ class RayHost(host_lib.Host):
 
   def __init__(
     self,
-    groups,
-    bundles: dict[str, dict[str, int]],
+    groups: Iterable[Iterable[jobs.Task]],
+    bundles: Mapping[str, dict[str, int]],
     folder: str,
-    env: dict[str, str],
+    env: Mapping[str, str],
     grace_secs: float,
     wait_secs: float,
   ) -> None:
     """
     Args:
-      groups: list of lists of jobs.Task: those that start together.
-      bundles: dict, name of a task -> {'CPU': number, 'GPU': number}.
-      folder: str, where the tasks run on their nodes.
-      env: dict, variables for all tasks.
-      grace_secs: float, from SIGTERM to SIGKILL for tasks that still run when
-        this process is gone.
-      wait_secs: float, how long Ray may take to place tasks, and then to start
-        their actors.
+      groups: those that start together.
+      bundles: name of a task -> {'CPU': number, 'GPU': number}.
+      folder: where the tasks run on their nodes.
+      env: variables for all tasks.
+      grace_secs: from SIGTERM to SIGKILL for tasks that still run when this
+        process is gone.
+      wait_secs: how long Ray may take to place tasks, and then to start their
+        actors.
     """
     super().__init__()
     self._groups = [_Group(tasks) for tasks in groups]
@@ -120,8 +122,9 @@ class RayHost(host_lib.Host):
     self._folder, self._env = folder, env
     self._grace_secs = grace_secs
     self._wait_secs = wait_secs
-    self._pending = {}  # ObjectRef -> (_Group, callable(value or RayError))
-    self._events = []
+    # ObjectRef -> its group, and what takes its value, or a RayError.
+    self._pending: dict[Any, tuple[_Group, Callable[[Any], None]]] = {}
+    self._events: list[tuple[str, int | None]] = []
 
   def __enter__(self) -> RayHost:
     with contextlib.ExitStack() as stack:
@@ -130,7 +133,7 @@ class RayHost(host_lib.Host):
     self.is_ready = True
     return self
 
-  def __exit__(self, *error) -> None:
+  def __exit__(self, *error: object) -> None:
     for group in self._groups:
       self._release(group)
     self._at_exit.close()
@@ -138,8 +141,8 @@ class RayHost(host_lib.Host):
   def start(
     self,
     name: str,
-    argv: tuple[str, ...],
-    env: dict[str, str],
+    argv: Sequence[str],
+    env: Mapping[str, str],
     log: str,
     is_isolated: bool = False,
     title: str = '',
@@ -150,7 +153,7 @@ class RayHost(host_lib.Host):
     if len(group.left) == len(group.tasks):
       self._place(group)
 
-  def signal(self, names, signum) -> None:
+  def signal(self, names: Iterable[str], signum: int) -> None:
     for group in self._groups:
       found = [group.left[name] for name in names if name in group.left]
       if found and not group.is_begun:
@@ -164,8 +167,8 @@ class RayHost(host_lib.Host):
           request.kill_time = time.monotonic() + KILL_SECS
 
   def poll(
-    self, timeout_secs: int | None = None
-  ) -> list[tuple[str, int]] | None:
+    self, timeout_secs: float | None = None
+  ) -> list[tuple[str, int | None]]:
     end = math.inf if timeout_secs is None else time.monotonic() + timeout_secs
     num_signals = len(self.signals)
     while True:
@@ -207,7 +210,7 @@ class RayHost(host_lib.Host):
     now = time.monotonic()
     for group in self._groups:
       if group.wait and (group.unstarted or not group.is_begun):
-        self._check_wait(group)
+        self._check_wait(group, group.wait)
       for request in list(group.left.values()):
         if now > request.kill_time:
           reason = f'its actor on {request.node} does not answer: killed'
@@ -216,10 +219,10 @@ class RayHost(host_lib.Host):
           request.ask_time = math.inf
           self._follow(group, request)
 
-  def _check_wait(self, group: _Group) -> None:
+  def _check_wait(self, group: _Group, wait: console.Wait) -> None:
     left = sorted(group.unstarted) or [*group.left]
     names = ', '.join(left[:4]) + (', ...' * (len(left) > 4))
-    if not group.wait.is_over(f'for Ray to place and start {names}'):
+    if not wait.is_over(f'for Ray to place and start {names}'):
       return
     bundles = [self._bundles[name] for name in group.left]
     kind = cli.LostError if group.num_begun else cli.RunError
@@ -253,7 +256,7 @@ class RayHost(host_lib.Host):
     group.placement = placement_group(bundles, strategy='PACK')
     self._await(group, group.placement.ready(), self._make_actors)
 
-  def _make_actors(self, group: _Group, placed) -> None:
+  def _make_actors(self, group: _Group, placed: Any) -> None:
     import ray
     from ray.util import scheduling_strategies
 
@@ -261,7 +264,7 @@ class RayHost(host_lib.Host):
       why = f'Ray cannot place the tasks: {explain(placed)}'
       self._give_up(group, cli.LostError(why))
       return
-    group.wait.renew()
+    group.wait = console.Wait(self._wait_secs)
     kind = ray.remote(task_actor.TaskActor)
     for index, request in enumerate(group.left.values()):
       bundle = self._bundles[request.name]
@@ -285,7 +288,7 @@ class RayHost(host_lib.Host):
     group.is_begun = True
     group.num_begun += 1
     group.unstarted = set(group.left)
-    group.wait.renew()
+    group.wait = console.Wait(self._wait_secs)
     found = [f'{each.name} {each.address}' for each in group.left.values()]
     if len(found) > _MAX_PLACES:
       found[_MAX_PLACES:] = [f'{len(found) - _MAX_PLACES} more']
@@ -314,7 +317,7 @@ class RayHost(host_lib.Host):
     self,
     group: _Group,
     request: _Request,
-    answer: tuple[bytes | int | None, ...],
+    answer: tuple[bytes, int, int | None],
   ) -> None:
     data, request.offset, code = answer
     request.heard_time = time.monotonic()
@@ -335,19 +338,19 @@ class RayHost(host_lib.Host):
     group: _Group,
     request: _Request,
     method: str,
-    take: Callable[..., Any],
-    *arguments,
+    take: Callable[[_Group, _Request, Any], None],
+    *arguments: Any,
   ) -> None:
     """Calls a method of a task's actor; `take` gets what it returns.
 
     Args:
       group, request: the task's.
-      method: str, its name.
-      take: callable(group, request, answer).
+      method: its name.
+      take: called with group, request and answer.
       *arguments: of the method.
     """
 
-    def take_answer(group: _Group, answer) -> None:
+    def take_answer(group: _Group, answer: Any) -> None:
       if group.left.get(request.name) is not request:
         return  # It has ended: its actor was killed.
       if isinstance(answer, Exception):
@@ -358,10 +361,14 @@ class RayHost(host_lib.Host):
     ref = getattr(request.actor, method).remote(*arguments)
     self._await(group, ref, take_answer)
 
-  def _await(self, group: _Group, ref, take: Callable[..., Any]) -> None:
+  def _await(
+    self, group: _Group, ref: Any, take: Callable[[_Group, Any], None]
+  ) -> None:
     self._pending[ref] = group, functools.partial(take, group)
 
-  def _note_error(self, group: _Group, request: _Request, error) -> None:
+  def _note_error(
+    self, group: _Group, request: _Request, error: Exception
+  ) -> None:
     import ray
 
     now = time.monotonic()
@@ -411,8 +418,8 @@ class RayHost(host_lib.Host):
     group.forget()
 
 
-def explain(error) -> str:
-  """Returns why an actor has failed, in one line (str), from a RayError."""
+def explain(error: Exception) -> str:
+  """Returns why an actor has failed, in one line, from a RayError."""
   if cause := getattr(error, 'cause', None):  # Raised by the actor's code.
     return f'{type(cause).__name__}: {cause}'
   said = ' '.join(str(error).split())

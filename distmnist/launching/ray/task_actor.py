@@ -21,10 +21,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 
 from distmnist.cluster import task_environment
 from distmnist.common import ports
 from distmnist.common.names import AGENT, PACKAGE_DIR
+from distmnist.launching import child_process
 
 # How often to look for output, and after how long to answer without any.
 _TICK_SECS = 0.1
@@ -51,22 +53,26 @@ class TaskActor:
     self._output = tempfile.TemporaryFile()  # noqa: SIM115
 
   async def find_address(self) -> str:
-    """Returns where the task will serve (str), host:port."""
+    """Returns where the task will serve, host:port."""
     import ray
 
     host, port = ray.util.get_node_ip_address(), self._held.getsockname()[1]
     return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
 
   async def start(
-    self, argv: list[str], env: dict[str, str], folder: str, grace_secs: float
+    self,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    folder: str,
+    grace_secs: float,
   ) -> str | None:
-    """Starts the task; returns why it cannot (str), or None.
+    """Starts the task; returns why it cannot, or None.
 
     Args:
-      argv: list of str, ('python', '-m', module, flags...).
-      env: dict, variables beyond the node's.
-      folder: str, where it runs.
-      grace_secs: float, from SIGTERM to SIGKILL once the actor is gone.
+      argv: ('python', '-m', module, flags...).
+      env: variables beyond the node's.
+      folder: where it runs.
+      grace_secs: from SIGTERM to SIGKILL once the actor is gone.
     """
     if not os.path.isdir(folder):
       return f'there is no folder {folder}: --ray_dir names one that is'
@@ -84,15 +90,15 @@ class TaskActor:
     self._beats = asyncio.create_task(self._beat())
     return None
 
-  async def signal(self, signum) -> None:
+  async def signal(self, signum: int) -> None:
     """Sends a signal to the task, unless it has ended."""
     self._say(str(int(signum)))
 
-  async def follow(self, offset: int):
+  async def follow(self, offset: int) -> tuple[bytes, int, int | None]:
     """Waits up to 5 s for the task to write more, or to end.
 
     Args:
-      offset: int, what was read before, in bytes.
+      offset: what was read before, in bytes.
 
     Returns:
       (bytes, int, int or None): what is new, the next offset, and the exit code
@@ -115,13 +121,14 @@ class TaskActor:
       await asyncio.sleep(_BEAT_SECS)
 
   def _say(self, line: str) -> None:
+    stdin = child_process.get_pipe(self._agent.stdin)
     with contextlib.suppress(BrokenPipeError):
-      self._agent.stdin.write(f'{line}\n'.encode())
-      self._agent.stdin.flush()
+      stdin.write(f'{line}\n'.encode())
+      stdin.flush()
 
 
 def _make_env() -> dict[str, str]:
-  """Returns the node's variables (dict), as far as they are for a task."""
+  """Returns the node's variables, as far as they are for a task."""
   import ray
 
   env = dict(os.environ)

@@ -12,6 +12,8 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from distmnist.common import ports, stop_grace
 from distmnist.common import signals as signals_lib
@@ -38,7 +40,7 @@ def run() -> None:
 class _Agent:
   """Runs the task of this job on behalf of the launcher."""
 
-  def __init__(self, folder, name, request) -> None:
+  def __init__(self, folder: str, name: str, request: dict[str, Any]) -> None:
     self._name = name
     self._request = request
     self._meeting = job_meeting.Meeting(folder, name)
@@ -46,10 +48,10 @@ class _Agent:
     self._next_beat, self._num_beats = 0.0, 0
     self._signals = signals_lib.Reader(*signals_lib.STOPS, signal.SIGCHLD)
     self._told = ''
-    self._stopped_by = None
+    self._is_stopped = False
 
-  def run(self):
-    """Announces the task's place and runs it; returns its code (int)."""
+  def run(self) -> int:
+    """Announces the task's place and runs it; returns its code."""
     (held,) = ports.hold_ports(1)
     port = held.getsockname()[1]
     with open(self._meeting.path('out'), 'ab', buffering=0) as self._out:
@@ -60,10 +62,10 @@ class _Agent:
     held.close()
     return code
 
-  def _say(self, text) -> None:
+  def _say(self, text: str) -> None:
     self._out.write(f'{text}\n'.encode())
 
-  def _wait_for_all(self):
+  def _wait_for_all(self) -> dict[str, str] | None:
     """Returns {name: place} of all tasks, None if we are told to leave.
 
     An evaluator waits for no task and gets {}.
@@ -88,7 +90,7 @@ class _Agent:
       if self._listen():
         return None
 
-  def _run_task(self, places):
+  def _run_task(self, places: Mapping[str, str]) -> int:
     attempt = self._meeting.hear('attempt')
     task = child_process.Task(
       self._make_words(places),
@@ -101,8 +103,8 @@ class _Agent:
         task.leave(signum)
     return code
 
-  def _make_words(self, places):
-    """Returns the task's command (list of str), without its Python."""
+  def _make_words(self, places: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the task's command, without its Python."""
     words, module = self._request['train_flags'], self._request['module']
     hosts = {
       job: [place for name, place in places.items() if name.startswith(job)]
@@ -118,10 +120,10 @@ class _Agent:
     (task,) = [task for task in tasks if task.name == self._name]
     return task.argv[1:]
 
-  def _listen(self):
-    """Waits for TICK_SECS or an event; returns new signals, a list of int."""
+  def _listen(self) -> list[int]:
+    """Waits for TICK_SECS or an event; returns new signals."""
     self._beat()
-    found = []
+    found: list[int] = []
     if select.select([self._signals], [], [], TICK_SECS)[0]:
       found = [n for n in self._signals.read() if n != signal.SIGCHLD]
       found = [signals_lib.choose_passed_on(n) for n in found]
@@ -130,9 +132,9 @@ class _Agent:
       self._told = told
       found.append(int(told.split()[0]))
     is_alone = self._pulse.is_lost() or not self._meeting.is_open
-    if is_alone and not self._stopped_by:
+    if is_alone and not self._is_stopped:
       found.append(signal.SIGTERM)
-    self._stopped_by = self._stopped_by or bool(found)
+    self._is_stopped = self._is_stopped or bool(found)
     return found
 
   def _beat(self) -> None:

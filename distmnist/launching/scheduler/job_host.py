@@ -13,8 +13,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from distmnist.common import cli, signals
 from distmnist.common.names import ATTEMPT, JOB_AGENT
@@ -34,15 +33,19 @@ class JobHost(host_lib.Host):
   name = 'launcher'
 
   def __init__(
-    self, folder: str, templates: dict[str, str], python: str, grace_secs: int
+    self,
+    folder: str,
+    templates: Mapping[str, str],
+    python: str,
+    grace_secs: float,
   ) -> None:
     """
     Args:
-      folder: str, an absolute path that the nodes share; each attempt at all
-        tasks gets a folder in it, where they meet.
-      templates: dict, name of a task -> str, see job_template.
-      python: str, the path of Python on the nodes.
-      grace_secs: float, from SIGTERM to the end of a task.
+      folder: an absolute path that the nodes share; each attempt at all tasks
+        gets a folder in it, where they meet.
+      templates: by the names of the tasks; see job_template.
+      python: the path of Python on the nodes.
+      grace_secs: from SIGTERM to the end of a task.
     """
     super().__init__()
     self.is_ready = True
@@ -50,8 +53,8 @@ class JobHost(host_lib.Host):
     self._templates = templates
     self._python = python
     self._grace_secs = grace_secs
-    self._jobs = {}  # name -> _Job, until its end
-    self._ended = []
+    self._jobs: dict[str, _Job] = {}  # Until their ends.
+    self._ended: list[tuple[str, int | None]] = []
     self._look_time = 0.0
 
   def __enter__(self) -> JobHost:
@@ -62,7 +65,7 @@ class JobHost(host_lib.Host):
       self._at_exit = stack.pop_all()
     return self
 
-  def __exit__(self, *error) -> None:
+  def __exit__(self, *error: object) -> None:
     with self._at_exit:
       self.signal(list(self._jobs), signal.SIGTERM)
       deadline = time.monotonic() + self._grace_secs
@@ -73,8 +76,8 @@ class JobHost(host_lib.Host):
   def start(
     self,
     name: str,
-    argv,
-    env,
+    argv: Sequence[str],
+    env: Mapping[str, str],
     log: str,
     is_isolated: bool = False,
     title: str = '',
@@ -97,7 +100,7 @@ class JobHost(host_lib.Host):
       return
     self._jobs[name] = job
 
-  def signal(self, names, signum) -> None:
+  def signal(self, names: Iterable[str], signum: int) -> None:
     for name in [name for name in names if name in self._jobs]:
       self._jobs[name].tell(signum)
       if signum == signal.SIGKILL:
@@ -106,7 +109,9 @@ class JobHost(host_lib.Host):
   def kill(self) -> None:
     self.signal(list(self._jobs), signal.SIGKILL)
 
-  def poll(self, timeout_secs: int | None = None) -> list[tuple[str, int]]:
+  def poll(
+    self, timeout_secs: float | None = None
+  ) -> list[tuple[str, int | None]]:
     due_secs = max(0.0, self._look_time - time.monotonic())
     secs = due_secs if timeout_secs is None else min(timeout_secs, due_secs)
     if select.select([self._wake], [], [], 0 if self._ended else secs)[0]:
@@ -135,9 +140,8 @@ class _Job:
   """A task, from its submission to its end.
 
   Attributes:
-    reason: str, why it has ended, where its code does not say.
-    has_place: bool, whether it runs on a node.
-    has_begun: bool, whether that was told.
+    reason: why it has ended, where its code does not say.
+    has_begun: whether that was told.
   """
 
   def __init__(self, folder: str, name: str, attempt: str, log: str) -> None:
@@ -147,13 +151,20 @@ class _Job:
     self._path = log
     self._meeting = job_meeting.Meeting(folder, name)
     self._meeting.say('attempt', attempt)
-    self._pulse = None  # Once it has a place: a queue may take days.
+    # Once it has a place: a queue may take days.
+    self._pulse: job_meeting.Pulse | None = None
     self._output = log_view.Log(self._meeting.path('out'))
-    self._told = []
+    self._told: list[int] = []
     self._num_said = 0  # lines of the scheduler that were shown
-    self._end_time = None  # When one that ends without a word is given up.
+    # When one that ends without a word is given up.
+    self._end_time: float | None = None
     self.reason = ''
-    self.has_place = self.has_begun = False
+    self.has_begun = False
+
+  @property
+  def has_place(self) -> bool:
+    """Whether it runs on a node."""
+    return self._pulse is not None
 
   def submit(self, template: str, python: str) -> None:
     """Runs the command that submits it.
@@ -178,14 +189,14 @@ class _Job:
         preexec_fn=child_process.die_with_parent,
       )
 
-  def tell(self, signum) -> None:
+  def tell(self, signum: int) -> None:
     """Has the task get a signal."""
     self._told.append(int(signum))
     # The count tells two equal signals apart.
     self._meeting.say('signal', f'{self._told[-1]} {len(self._told)}')
 
   def find_code(self) -> int | None:
-    """Returns its code (int), -n after signal n; None while it runs or waits.
+    """Returns its code, -n after signal n; None while it runs or waits.
 
     Shows meanwhile what it writes.
     """
@@ -194,8 +205,8 @@ class _Job:
     if end:
       return int(end)
     code = self._process.poll()
-    self._look_for_place()
-    if not self.has_place:
+    pulse = self._look_for_place()
+    if pulse is None:
       self._show_scheduler()
       if code:
         return self._fail(cli.FAILED, f'submit: {self._last_words(code)}')
@@ -203,7 +214,7 @@ class _Job:
     if code and self._is_over():
       words = self._last_words(code)
       return self._fail(cli.LOST, f'the job has ended without a word: {words}')
-    if self._pulse.is_lost():
+    if pulse.is_lost():
       reason = f'nothing was heard of the job for {job_meeting.LOST_SECS:g} s'
       return self._fail(cli.LOST, reason)
     return None
@@ -216,12 +227,12 @@ class _Job:
       with contextlib.suppress(PermissionError):  # It runs as another user.
         os.killpg(self._process.pid, signal.SIGTERM)
 
-  def _look_for_place(self) -> None:
-    if not self.has_place and self._meeting.hear('place'):
-      self.has_place = True
+  def _look_for_place(self) -> job_meeting.Pulse | None:
+    if not self._pulse and self._meeting.hear('place'):
       self._pulse = job_meeting.Pulse(self._meeting.path('job'))
+    return self._pulse
 
-  def _is_over(self):
+  def _is_over(self) -> bool:
     """Whether a job killed with its node has had the time for a last word.
 
     Its submit command, which has waited for it, has said so.
@@ -235,7 +246,7 @@ class _Job:
     self._write([reason])
     return code
 
-  def _show_output(self, read: Callable[..., Any]) -> None:
+  def _show_output(self, read: Callable[[log_view.Log], list[str]]) -> None:
     """Adds what the task has written to its log; what cannot be read is not."""
     with contextlib.suppress(OSError):
       self._write(read(self._output))

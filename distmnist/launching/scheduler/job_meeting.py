@@ -23,6 +23,8 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Iterable
+from typing import Any
 
 from distmnist.common import files
 
@@ -38,8 +40,8 @@ class Meeting:
   def __init__(self, folder: str, name: str) -> None:
     """
     Args:
-      folder: str, an existing folder for one attempt of all tasks.
-      name: str, of the task.
+      folder: an existing folder for one attempt of all tasks.
+      name: of the task.
     """
     self._folder = folder
     self._name = name.replace(' ', '_')
@@ -50,10 +52,10 @@ class Meeting:
 
   @property
   def launcher_path(self) -> str:
-    """The file (str) that changes as long as the launcher lives."""
+    """The file that changes as long as the launcher lives."""
     return os.path.join(self._folder, 'launcher')
 
-  def path(self, what: str, name=None) -> str:
+  def path(self, what: str, name: str | None = None) -> str:
     return os.path.join(self._folder, f'{name or self._name}.{what}')
 
   def say(self, what: str, text: str) -> None:
@@ -65,10 +67,10 @@ class Meeting:
       file.write(text)
 
   def hear(self, what: str, name: str | None = None) -> str:
-    """Returns the content of a file (str), '' as long as there is none."""
+    """Returns the content of a file, '' as long as there is none."""
     return _read(self.path(what, name))
 
-  def read_places(self, names: list[str]) -> dict[str, str]:
+  def read_places(self, names: Iterable[str]) -> dict[str, str]:
     """Returns {name: host:port} of those `names` that have said theirs."""
     places = {
       name: self.hear('place', name.replace(' ', '_')) for name in names
@@ -84,8 +86,8 @@ def _read(path: str) -> str:
     return ''
 
 
-def read_request(folder: str) -> dict[str, int] | None:
-  """Returns the request (dict) of a run; None if the run is over."""
+def read_request(folder: str) -> dict[str, Any] | None:
+  """Returns the request of a run; None if the run is over."""
   try:
     with open(os.path.join(os.path.dirname(folder), REQUEST)) as file:
       return json.load(file)
@@ -99,7 +101,7 @@ class Pulse:
   def __init__(self, path: str) -> None:
     """
     Args:
-      path: str, of that file.
+      path: of that file.
     """
     self._path = path
     self._next_look = 0.0

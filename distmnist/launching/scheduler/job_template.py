@@ -21,8 +21,7 @@ def check(flag: str, template: str) -> None:
   """Refuses a template with which no task would run.
 
   Args:
-    flag: str, the flag's name.
-    template: str.
+    flag: the flag's name.
 
   Raises:
     cli.UsageError: `template` is wrong; says why.
@@ -56,7 +55,7 @@ _EXAMPLE = "--template='qsub -N {name} -o {log} {script}'"
 
 
 def fill(template: str, command: str, script: str, name: str, log: str) -> str:
-  """Returns the command (str) for a shell; all arguments are str, unquoted."""
+  """Returns the command for a shell; the arguments are unquoted."""
   return template.format(
     command=shlex.quote(command),
     script=shlex.quote(script),

@@ -6,11 +6,12 @@ nor a dying launcher can stop the task or lose a line.
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TextIO
 
 from distmnist.common import files
 from distmnist.common.names import LAUNCH
@@ -27,21 +28,21 @@ def print_line(text: str) -> None:
 class Log:
   """A log that is read while it grows."""
 
-  def __init__(self, path) -> None:
+  def __init__(self, path: str | os.PathLike[str]) -> None:
     self._path = path
     self._rest = b''
     self._file = self._open()
 
-  def _open(self):
+  def _open(self) -> io.BufferedRandom:
     # Append mode creates it if it does not exist yet.
     return open(self._path, 'a+b', opener=files.no_follow)
 
   def read_lines(self, max_bytes: int = -1) -> list[str]:
-    """Returns the lines (list of str) completed since the last call.
+    """Returns the lines completed since the last call.
 
     Args:
-      max_bytes: int, the most that one call reads; a longer line comes in
-        pieces. -1 reads all.
+      max_bytes: the most that one call reads; a longer line comes in pieces. -1
+        reads all.
     """
     data = self._file.read(max_bytes)
     if not data and self._is_removed():
@@ -76,12 +77,14 @@ class Log:
 class Screen:
   """Shows logs as they grow; on a terminal `step` lines share one line."""
 
-  def __init__(self, logs, out=None) -> None:
+  def __init__(
+    self, logs: Mapping[str, str | os.PathLike[str]], out: TextIO | None = None
+  ) -> None:
     """Opens the logs, which may not exist yet; skips lines already in them.
 
     Args:
-      logs: dict, what to show before each line of a log -> the log's path.
-      out: text file, stdout by default.
+      logs: what to show before each line of a log -> the log's path.
+      out: stdout by default.
     """
     self._logs = {prefix: Log(path) for prefix, path in logs.items()}
     self._out = out or sys.stdout
@@ -110,7 +113,7 @@ class Screen:
       self._out.write('\n')
       self._is_line_open = False
 
-  def _show(self, read: Callable[..., Any]) -> None:
+  def _show(self, read: Callable[[Log], list[str]]) -> None:
     lines = [
       prefix + line for prefix, log in self._logs.items() for line in read(log)
     ]

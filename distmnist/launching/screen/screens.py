@@ -10,15 +10,21 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from distmnist.common import console
 from distmnist.common.names import CHIEF, LAUNCH
 from distmnist.common.refusals import Refusal
+from distmnist.launching import jobs, run_record
 from distmnist.launching.screen import log_view, task_logs, terminal
 from distmnist.storage import urls
 from distmnist.watching import live_table, watched_run
+
+if TYPE_CHECKING:
+  import rich.console
 
 FLAGS = flags.FLAGS
 
@@ -36,16 +42,18 @@ _LINES_LEFT = 8
 
 
 def make(
-  logs_dir, tasks, show_logs: str, record=None
-) -> TableScreen | log_view.Screen:
+  logs_dir: str,
+  tasks: Iterable[jobs.Task],
+  show_logs: str,
+  record: run_record.RunRecord | None = None,
+) -> log_view.Screen:
   """Returns the Screen of `tasks`, on which our own lines are shown as well.
 
   Args:
-    logs_dir: str, the folder of their logs.
-    tasks: list of jobs.Task.
+    logs_dir: the folder of their logs.
     show_logs: 'chief' for its lines as they are, 'all' for the lines of every
       task, each after the task's name.
-    record: run_record.RunRecord, with the log directory of the launch, or None.
+    record: with the log directory of the launch, or None.
   """
   logs = {
     '' if show_logs == 'chief' else f'[{task.name}] ': task_logs.log_path(
@@ -54,9 +62,9 @@ def make(
     for task in tasks
     if show_logs == 'all' or task.name == CHIEF
   }
-  logdir = record and record.logdir
+  logdir = (record and record.logdir) or ''
   # What a store has of a run is some seconds old, and each look costs money.
-  is_here = logdir and not urls.is_remote(logdir)
+  is_here = bool(logdir) and not urls.is_remote(logdir)
   if is_here and _wants_table(_LIVE_TABLE.value):
     screen = TableScreen(logs, logdir)
   else:
@@ -65,7 +73,7 @@ def make(
   return screen
 
 
-def _make_refusals(flag: str, value: str):
+def _make_refusals(flag: str, value: str) -> tuple[Refusal, ...]:
   """Returns the rows of a flag that shows, at `value`, more than the chief."""
   return (
     Refusal(
@@ -111,12 +119,17 @@ def _wants_table(wanted: str) -> bool:
 class TableScreen(log_view.Screen):
   """A Screen with a table below it; `step` lines are in the table."""
 
-  def __init__(self, logs, logdir: str, console=None) -> None:
+  def __init__(
+    self,
+    logs: Mapping[str, str | os.PathLike[str]],
+    logdir: str,
+    console: rich.console.Console | None = None,
+  ) -> None:
     """
     Args:
       logs: see log_view.Screen.
-      logdir: str, of the run.
-      console: rich.console.Console; that of the terminal by default.
+      logdir: of the run.
+      console: that of the terminal by default.
     """
     super().__init__(logs)
     from rich import console as console_lib

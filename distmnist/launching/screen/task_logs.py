@@ -7,25 +7,29 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterable, Sequence
 
 from distmnist.common import cli, files, store_check
+from distmnist.launching import jobs, run_record
 from distmnist.storage import mirror, process_tag, urls
 
 # Logs of earlier runs in the same folder: worker_0.log.1 is the latest.
 NUM_KEPT = 3
-_temporary = set()  # the folders that no --logs_dir asked for
+_temporary: set[str] = set()  # the folders that no --logs_dir asked for
 _PREFIX = 'distmnist_logs_'
 
 
 def make_logs_dir(
-  logs_dir: str | None, logdir: str | None, record=None
-) -> str | None:
-  """Makes the folder for the logs and returns it (str).
+  logs_dir: str | None,
+  logdir: str | None,
+  record: run_record.RunRecord | None = None,
+) -> str:
+  """Makes the folder for the logs and returns it.
 
   Args:
-    logs_dir: str or None, the one asked for.
-    logdir: str or None, train's --logdir.
-    record: run_record.RunRecord of the launch, which takes `logdir`; or None.
+    logs_dir: the one asked for, or None.
+    logdir: train's --logdir, or None.
+    record: that of the launch, which takes `logdir`; or None.
 
   Raises:
     cli.UsageError: it cannot be made or written to.
@@ -35,7 +39,12 @@ def make_logs_dir(
     store_check.check('logdir', logdir, is_owned=bool(record))
     if record:
       record.take(urls.expand(logdir))
-  if not logs_dir and (not logdir or urls.is_remote(logdir)):
+  if logs_dir:
+    path, given, advice = logs_dir, 'logs_dir', ''
+  elif logdir and not urls.is_remote(logdir):
+    path, given = os.path.join(logdir, 'logs'), 'logdir'
+    advice = '; --logs_dir may name another folder'
+  else:
     _remove_earlier_temporary()
     folder = tempfile.mkdtemp(prefix=f'{_PREFIX}{process_tag.make_tag()}_')
     _temporary.add(folder)
@@ -43,12 +52,10 @@ def make_logs_dir(
       mirror.follow(folder, os.path.join(logdir, 'logs'))
     return folder
   # A shell does not expand the ~ of --logdir=~/run.
-  path = os.path.expanduser(logs_dir or os.path.join(logdir, 'logs'))
+  path = os.path.expanduser(path)
   try:
     os.makedirs(path, exist_ok=True)
   except OSError as error:
-    given = 'logs_dir' if logs_dir else 'logdir'
-    advice = '' if logs_dir else '; --logs_dir may name another folder'
     raise cli.UsageError(
       f'--{given}: no folder for the logs: {path}: {error.strerror}{advice}'
     ) from error
@@ -57,7 +64,7 @@ def make_logs_dir(
   return path
 
 
-def log_path(logs_dir, task) -> str:
+def log_path(logs_dir: str, task: jobs.Task) -> str:
   return os.path.join(logs_dir, task.name.replace(' ', '_') + '.log')
 
 
@@ -94,14 +101,13 @@ def _remove_earlier_temporary() -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def rotate(logs_dir: str, tasks) -> None:
+def rotate(logs_dir: str, tasks: Iterable[jobs.Task]) -> None:
   """Renames the logs of earlier runs, so that a run begins new ones.
 
   A launcher that still writes to one continues under its new name.
 
   Args:
-    logs_dir: str, an existing folder.
-    tasks: list of jobs.Task.
+    logs_dir: an existing folder.
   """
   for task in tasks:
     path = log_path(logs_dir, task)
@@ -117,9 +123,9 @@ def begin_attempt(path: str, note: str) -> int:
   """Makes a log ready for a task; returns where its lines begin, in bytes.
 
   Args:
-    path: str; its folder is made again if somebody has removed it.
-    note: str, for a line between this attempt and the last, or ''; lost on a
-      full disk.
+    path: its folder is made again if somebody has removed it.
+    note: for a line between this attempt and the last, or ''; lost on a full
+      disk.
 
   Raises:
     OSError: it cannot be written.
@@ -133,8 +139,8 @@ def begin_attempt(path: str, note: str) -> int:
     return os.path.getsize(path)
 
 
-def append(path: str, lines: list[str]) -> int:
-  """Adds `lines`, a list of str, to a log; returns its new size in bytes.
+def append(path: str, lines: Sequence[str]) -> int:
+  """Adds `lines` to a log; returns its new size in bytes.
 
   Raises:
     OSError: it cannot be written.
@@ -150,16 +156,16 @@ def append(path: str, lines: list[str]) -> int:
     return log.seek(0, os.SEEK_END)
 
 
-def append_if_possible(path: str, lines: list[str]) -> None:
-  """Adds `lines`, a list of str, to a log; loses those that do not fit."""
+def append_if_possible(path: str, lines: Sequence[str]) -> None:
+  """Adds `lines` to a log; loses those that do not fit."""
   with contextlib.suppress(OSError):
     append(path, lines)
 
 
 def read_last_lines(
-  path, start: int = 0, num_lines: int = 10
-) -> list[str] | None:
-  """Returns the last lines (list of str) of a log from byte `start` on.
+  path: str | os.PathLike[str], start: int = 0, num_lines: int = 10
+) -> list[str]:
+  """Returns the last lines of a log from byte `start` on.
 
   Raises:
     OSError: it cannot be read.
@@ -171,8 +177,8 @@ def read_last_lines(
   return [line for line in lines if line.strip()][-num_lines:]
 
 
-def find_reason(lines: list[str]) -> str | None:
-  """Returns the reason (str) in the last of a program's lines, or None."""
+def find_reason(lines: Sequence[str]) -> str | None:
+  """Returns the reason in the last of a program's lines, or None."""
   said = cli.ERROR_LINE.fullmatch(lines[-1]) if lines else None
   return said and said[2]
 
@@ -183,17 +189,17 @@ class AttemptLogs:
   def __init__(self, logs_dir: str) -> None:
     """
     Args:
-      logs_dir: str, an existing folder.
+      logs_dir: an existing folder.
     """
     self._logs_dir = logs_dir
-    self._starts = {}  # where each last attempt begins, in bytes
+    # Where each last attempt begins, in bytes.
+    self._starts: dict[str, int] = {}
 
-  def begin(self, task, note: str = '') -> str:
-    """Makes the log of a jobs.Task ready; returns its path (str).
+  def begin(self, task: jobs.Task, note: str = '') -> str:
+    """Makes the log of a task ready; returns its path.
 
     Args:
-      task: jobs.Task.
-      note: str, for a line between this attempt and the last, or ''.
+      note: for a line between this attempt and the last, or ''.
 
     Raises:
       OSError: it cannot be written.
@@ -202,8 +208,8 @@ class AttemptLogs:
     self._starts[task.name] = begin_attempt(path, note)
     return path
 
-  def last_lines(self, task, num_lines: int = 10) -> list[str]:
-    """Returns the last lines (list of str) of a task's last attempt.
+  def last_lines(self, task: jobs.Task, num_lines: int = 10) -> list[str]:
+    """Returns the last lines of a task's last attempt.
 
     There are none if somebody has removed its log.
     """
@@ -213,6 +219,6 @@ class AttemptLogs:
     except FileNotFoundError:
       return []
 
-  def remove(self, task) -> None:
+  def remove(self, task: jobs.Task) -> None:
     with contextlib.suppress(FileNotFoundError):
       os.remove(log_path(self._logs_dir, task))

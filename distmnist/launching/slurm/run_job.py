@@ -15,14 +15,20 @@ import re
 import signal
 import sys
 import traceback
+from collections.abc import Mapping, Sequence
 
 from distmnist.cluster.identity import NUM_EVALUATORS, NUM_PS
 from distmnist.common import cli, console
 from distmnist.common.names import LAUNCH_ID, SLURM_JOB
 from distmnist.launching import jobs, run_tasks
-from distmnist.launching.screen import endings, task_logs, terminal
+from distmnist.launching.screen import task_logs, terminal
 from distmnist.launching.slurm import srun_host
-from distmnist.launching.supervisor import restart_policy, task_group
+from distmnist.launching.supervisor import (
+  endings,
+  restart_policy,
+  task_group,
+  task_record,
+)
 
 _log = logging.getLogger(SLURM_JOB)  # It runs as __main__.
 
@@ -35,13 +41,11 @@ class Request:
   """What the launcher asks of the job, by the first word of the command line.
 
   Attributes:
-    logs_dir: str, an absolute path.
-    num_ps, num_workers: ints.
-    evaluator: bool.
-    max_restarts: int, of all tasks together.
-    stop_grace_secs: float, after which a task that was told to stop forces its
-      own exit.
-    share_gpus: bool, whether each worker gets one GPU of its node, a ps none.
+    logs_dir: an absolute path.
+    max_restarts: of all tasks together.
+    stop_grace_secs: after which a task that was told to stop forces its own
+      exit.
+    share_gpus: whether each worker gets one GPU of its node, a ps none.
   """
 
   logs_dir: str
@@ -53,11 +57,11 @@ class Request:
   share_gpus: bool
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
   """Runs the tasks; returns the exit code.
 
   Args:
-    argv: list of str, a Request in JSON and what follows `python` for a task.
+    argv: a Request in JSON and what follows `python` for a task.
   """
   request = Request(**json.loads(argv[0]))
   return _Job(request, argv[1:], os.environ).run()
@@ -66,7 +70,9 @@ def main(argv):
 class _Job:
   """The job, from the start of its script to its exit code."""
 
-  def __init__(self, request, words, environ) -> None:
+  def __init__(
+    self, request: Request, words: Sequence[str], environ: Mapping[str, str]
+  ) -> None:
     self._request = request
     self._logs_dir = request.logs_dir
     self._environ = environ
@@ -76,7 +82,7 @@ class _Job:
     # Earlier jobs, and this one before it was queued again, wrote there too.
     self._log_start = _find_size(self._log_path)
 
-  def run(self):
+  def run(self) -> int:
     console.print_logs(self._say)
     nodes = [
       self._environ[name]
@@ -96,11 +102,11 @@ class _Job:
       self._say_ended(code)
     return code
 
-  def _say(self, line) -> None:
+  def _say(self, line: str) -> None:
     with terminal.may_close():
       print(f'job {self._id}: {line}', flush=True)
 
-  def _say_ended(self, code) -> None:
+  def _say_ended(self, code: int) -> None:
     """Tells the launcher, which hears of it from Slurm some seconds later."""
     path = os.path.join(self._logs_dir, f'job_{self._id}.ended')
     with (
@@ -109,8 +115,8 @@ class _Job:
     ):
       file.write(f'{self._id} {code}\n')
 
-  def _run_tasks(self):
-    """Returns the exit code (int), and whether Slurm may start it again."""
+  def _run_tasks(self) -> tuple[int, bool]:
+    """Returns the exit code, and whether Slurm may start it again."""
     request = self._request
     # Slurm starts a job again whose node has failed, or was needed by others.
     num_requeued = int(self._environ.get('SLURM_RESTART_COUNT') or 0)
@@ -150,7 +156,7 @@ class _Job:
     run_tasks.say_late(late, limits, self._logs_dir)
     return 0, False
 
-  def _begin_logs(self, num_requeued) -> None:
+  def _begin_logs(self, num_requeued: int) -> None:
     """Marks in each log where this job's lines begin, if it is not new."""
     for task in self._tasks:
       path = task_logs.log_path(self._logs_dir, task)
@@ -158,7 +164,7 @@ class _Job:
       if num_requeued or _find_size(path):
         task_logs.begin_attempt(path, note)
 
-  def _report_cancelled(self, group):
+  def _report_cancelled(self, group: task_group.TaskGroup) -> tuple[int, bool]:
     why = self._find_why()
     due = f' due to {why.lower()}' if why else ''
     _log.info(f'cancelled{due}: the tasks were told to leave')
@@ -166,7 +172,7 @@ class _Job:
     # After anything else Slurm may start the job once more.
     return code, why not in ('', 'TIME LIMIT')
 
-  def _find_why(self):
+  def _find_why(self) -> str:
     """Returns why Slurm has cancelled the job, such as 'TIME LIMIT', or ''."""
     try:
       with open(self._log_path, 'rb') as log:
@@ -177,14 +183,13 @@ class _Job:
     return found[-1] if found else ''
 
 
-def make_tasks(request: Request, words: list[str]) -> list[jobs.Task]:
-  """Returns the list of jobs.Task, in the order of their numbers in the step.
+def make_tasks(request: Request, words: Sequence[str]) -> list[jobs.Task]:
+  """Returns the tasks, in the order of their numbers in the step.
 
   Slurm says where each runs, and its variables which one it is.
 
   Args:
-    request: Request.
-    words: list of str, what follows `python` for each task.
+    words: what follows `python` for each task.
   """
   names = jobs.list_roles(
     request.num_ps, request.num_workers, request.evaluator
@@ -203,13 +208,15 @@ def make_tasks(request: Request, words: list[str]) -> list[jobs.Task]:
   ]
 
 
-def _note_node(record, host) -> None:
+def _note_node(
+  record: task_record.TaskRecord, host: srun_host.SrunHost
+) -> None:
   """Has messages about a task name the node where it runs."""
   node = host.nodes[record.task.name]
   record.task = dataclasses.replace(record.task, host=node)
 
 
-def _find_size(path):
+def _find_size(path: str) -> int:
   """Returns the size of a file in bytes, 0 if there is none."""
   try:
     return os.path.getsize(path)

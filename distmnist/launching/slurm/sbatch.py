@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+import pathlib
 import re
 import select
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from distmnist.common import cli, signals
+from distmnist.launching import child_process
 
 _log = logging.getLogger(__name__)
 
@@ -52,15 +53,17 @@ class Submission:
   cancel the job. So does an exception that leaves it, if the job is waited for.
 
   Attributes:
-    signals: list of int, what this process received.
+    signals: what this process received.
   """
 
-  def __init__(self, script: str, is_waited_for: bool) -> None:
+  def __init__(
+    self, script: str | os.PathLike[str], is_waited_for: bool
+  ) -> None:
     wait = ['--wait'] if is_waited_for else []
     self._command = ['sbatch', '--parsable', *wait, str(script)]
     self._is_waited_for = is_waited_for
-    self._job_id = None
-    self.signals = []
+    self._job_id = ''
+    self.signals: list[int] = []
     self._next_ask = 0.0
     self._num_looks = 0
 
@@ -76,9 +79,10 @@ class Submission:
       env=make_env(os.environ),
       start_new_session=True,  # A Ctrl-C is ours to pass on.
     )
+    self._answer = child_process.get_pipe(self._sbatch.stdout)
     return self
 
-  def __exit__(self, error, *_) -> None:
+  def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
     if error and self._is_waited_for and self._job_id:
       # Nobody would see what becomes of it.
       _log.info(f'job {self._job_id} is cancelled')
@@ -86,25 +90,25 @@ class Submission:
     # sbatch only waits: the job is Slurm's.
     self._sbatch.kill()
     self._sbatch.wait()
-    self._sbatch.stdout.close()
+    self._answer.close()
     self._words.close()
     self._collecting.__exit__(None, None, None)
 
   def read_job_id(self) -> str:
-    """Returns the number (str) of the job.
+    """Returns the number of the job.
 
     Raises:
       cli.RunError: it is refused, or a second signal precedes the answer.
     """
     line, poll = b'', select.poll()  # A caller may have many open files.
-    poll.register(self._sbatch.stdout, select.POLLIN)
+    poll.register(self._answer, select.POLLIN)
     while not line.endswith(b'\n'):
       if len(self.signals) > 1:
         raise cli.RunError(
           'stopped while sbatch was submitting the job: check squeue for it'
         )
       if poll.poll(1000 * TICK_SECS):
-        data = os.read(self._sbatch.stdout.fileno(), 1 << 12)
+        data = os.read(self._answer.fileno(), 1 << 12)
         if not data:
           self._sbatch.wait()
           raise cli.RunError(f'no job: {self._last_words()}')
@@ -113,17 +117,18 @@ class Submission:
     self._job_id = line.decode().strip().partition(';')[0]
     return self._job_id
 
-  def wait(self, job_id: str, ended, on_tick: Callable[..., Any]) -> int:
+  def wait(
+    self, job_id: str, ended: pathlib.Path, on_tick: Callable[[], None]
+  ) -> int:
     """Waits for the end of the job; returns its exit code.
 
     The first signal cancels it: Slurm sends the tasks SIGTERM, and kills what
     still runs after its KillWait. After a second signal we no longer wait.
 
     Args:
-      job_id: str.
-      ended: path, the file to which the script finally writes the job's number
-        and exit code: it comes earlier than sbatch's answer.
-      on_tick: callable, called every TICK_SECS.
+      ended: the file to which the script finally writes the job's number and
+        exit code: it comes earlier than sbatch's answer.
+      on_tick: called every TICK_SECS.
     """
     is_cancelled = False
     while True:
@@ -159,7 +164,7 @@ class Submission:
       return code
     return _END_CODES[state]
 
-  def _last_words(self):
+  def _last_words(self) -> str:
     self._words.seek(0)
     lines = self._words.read().decode(errors='replace').split('\n')
     said = [line.strip() for line in lines if line.strip()]
@@ -168,8 +173,8 @@ class Submission:
     )
 
 
-def make_env(environ) -> dict[str, str]:
-  """Returns the variables (dict) of `environ` that a new job may have."""
+def make_env(environ: Mapping[str, str]) -> dict[str, str]:
+  """Returns the variables of `environ` that a new job may have."""
   if 'SLURM_JOB_ID' not in environ:
     return dict(environ)
   return {
@@ -179,7 +184,7 @@ def make_env(environ) -> dict[str, str]:
   }
 
 
-def _read_end(path, job_id: str) -> int | None:
+def _read_end(path: pathlib.Path, job_id: str) -> int | None:
   """Returns the exit code that the script wrote, None before it has."""
   try:
     words = path.read_text()
@@ -206,7 +211,7 @@ def _ask_state(job_id: str) -> str | None:
   return done.stdout.partition('\n')[0].strip()
 
 
-def _run(*words):
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
   """Returns the subprocess.CompletedProcess of a command that ends soon."""
   return subprocess.run(
     words,
@@ -231,13 +236,12 @@ def _cancel(job_id: str) -> None:
     _log.info(f'job {job_id}: {" ".join(done.stderr.split())}')
 
 
-def find_ending(job_id: str, code: int, said: list[str]) -> str:
-  """Returns how a job ended (str) if its script names no failed task.
+def find_ending(job_id: str, code: int, said: Sequence[str]) -> str:
+  """Returns how a job ended if its script names no failed task.
 
   Args:
-    job_id: str.
-    code: int, its exit code.
-    said: list of str, the lines of its log.
+    code: its exit code.
+    said: the lines of its log.
   """
   for line in reversed(said):
     found = re.match(rf'job {job_id}: cancelled( due to [a-z ]+)?: ', line)

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import signal
+from collections.abc import Sequence
 
 from distmnist.common import cli, signals, stop_grace
 from distmnist.common.names import SLURM_JOB
@@ -24,23 +25,22 @@ def make(
   job: jobs.Job,
   logs_dir: str,
   python: str,
-  components=((),),
-  setup=None,
+  components: Sequence[Sequence[str]] = ((),),
+  setup: str | None = None,
   kill_wait_secs: int = KILL_WAIT_SECS,
   may_requeue: bool = False,
-) -> str | None:
-  """Returns the script for sbatch (str).
+) -> str:
+  """Returns the script for sbatch.
 
   Args:
-    job: jobs.Job.
-    logs_dir: str, an absolute path.
-    python: str, the path of Python on the nodes.
-    components: list of lists of str, more options of sbatch: one list for all
-      tasks, or one for the ps and one for the workers of a heterogeneous job.
-    setup: str, shell commands that run first, or None.
-    kill_wait_secs: int, from Slurm's SIGTERM to its SIGKILL.
-    may_requeue: bool, whether Slurm may start the job again after a node has
-      failed or was needed by a job of higher priority.
+    logs_dir: an absolute path.
+    python: the path of Python on the nodes.
+    components: more options of sbatch: one list for all tasks, or one for the
+      ps and one for the workers of a heterogeneous job.
+    setup: shell commands that run first, or None.
+    kill_wait_secs: from Slurm's SIGTERM to its SIGKILL.
+    may_requeue: whether Slurm may start the job again after a node has failed
+      or was needed by a job of higher priority.
 
   Raises:
     cli.UsageError: an option of sbatch, or `logs_dir`, has a line break.
@@ -77,16 +77,19 @@ def make(
 
 
 def make_options(
-  logs_dir: str, counts: list[int], components, may_requeue: bool
-) -> str | None:
-  """Returns the lines (str) for the parts of a job.
+  logs_dir: str,
+  counts: Sequence[int],
+  components: Sequence[Sequence[str]],
+  may_requeue: bool,
+) -> str:
+  """Returns the lines for the parts of a job.
 
   Args:
-    logs_dir: str, an absolute path; slurm.log there is the job's own log.
-    counts: list of int, the ps and all other tasks.
-    components: list of lists of str, more options: one list for all tasks, or
-      one for the ps and one for the others of a heterogeneous job.
-    may_requeue: bool, whether Slurm may start the job again.
+    logs_dir: an absolute path; slurm.log there is the job's own log.
+    counts: the ps and all other tasks.
+    components: more options: one list for all tasks, or one for the ps and one
+      for the others of a heterogeneous job.
+    may_requeue: whether Slurm may start the job again.
 
   Raises:
     cli.UsageError: an option would take more than one line, or has Slurm send
@@ -134,7 +137,7 @@ def _as_pattern(path: str) -> str:
   return path.replace('%', '%%')
 
 
-def _quote(option: str) -> str | None:
+def _quote(option: str) -> str:
   if '\n' in option:
     raise cli.UsageError(
       f'{option!r} cannot be given to sbatch, which reads one option a line:'

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
 import selectors
@@ -25,10 +26,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Mapping, Sequence
 
 from distmnist.cluster.identity import FIRST_PORT
 from distmnist.common import cli, files, signals, stop_grace
 from distmnist.common.names import ATTEMPT
+from distmnist.launching import child_process
 from distmnist.launching import host as host_lib
 from distmnist.launching.screen import terminal
 from distmnist.launching.supervisor import failures
@@ -88,7 +91,7 @@ class SrunHost(host_lib.Host):
   other ports, up to 20 times, and its end is not reported.
 
   Attributes:
-    nodes: dict, name -> node (str) of each task that has begun.
+    nodes: name -> node of each task that has begun.
   """
 
   name = 'srun'
@@ -98,21 +101,21 @@ class SrunHost(host_lib.Host):
     self,
     folder: str,
     num_tasks: int,
-    env: dict[str, str],
+    env: Mapping[str, str],
     stop_grace_secs: float = stop_grace.DEFAULT_SECS,
     has_shared_gpus: bool = False,
     num_earlier: int = 0,
   ) -> None:
     """
     Args:
-      folder: str, an existing folder that the nodes share.
-      num_tasks: int, how many tasks may run at a time.
-      env: dict, this process's variables, with Slurm's, for all tasks.
-      stop_grace_secs: float, after which a task that was told to stop forces
-        its own exit.
-      has_shared_gpus: bool, whether each task gets one GPU of its node.
-      num_earlier: int, the attempts at all tasks by this job before it was
-        queued again.
+      folder: an existing folder that the nodes share.
+      num_tasks: how many tasks may run at a time.
+      env: this process's variables, with Slurm's, for all tasks.
+      stop_grace_secs: after which a task that was told to stop forces its own
+        exit.
+      has_shared_gpus: whether each task gets one GPU of its node.
+      num_earlier: the attempts at all tasks by this job before it was queued
+        again.
     """
     super().__init__()
     self._job_id = env['SLURM_JOB_ID']
@@ -123,12 +126,14 @@ class SrunHost(host_lib.Host):
     self._has_shared_gpus = has_shared_gpus
     self._num_earlier = num_earlier
     self._num_moves = 0
-    self._requests = {}  # name -> what the shell of a task does first
-    self._step = None
-    self._received = []
-    self._ended = []
-    self._helpers = []  # scancel, until it has ended
-    self.nodes = {}
+    # name -> what the shell of a task does first
+    self._requests: dict[str, str] = {}
+    self._step: _Step | None = None
+    self._received: list[int] = []
+    self._ended: list[tuple[str, int | None]] = []
+    # scancel, until it has ended
+    self._helpers: list[subprocess.Popen[bytes]] = []
+    self.nodes: dict[str, str] = {}
 
   def __enter__(self) -> SrunHost:
     with contextlib.ExitStack() as stack:
@@ -139,7 +144,7 @@ class SrunHost(host_lib.Host):
     self.is_ready = True
     return self
 
-  def __exit__(self, *error) -> None:
+  def __exit__(self, *error: object) -> None:
     if self._step:
       self._step.end()
     for helper in self._helpers:
@@ -150,14 +155,14 @@ class SrunHost(host_lib.Host):
     self._at_exit.close()
 
   @property
-  def pid(self):
+  def pid(self) -> int:
     return self._step.process.pid if self._step else os.getpid()
 
   def start(
     self,
     name: str,
-    argv: list[str],
-    env: dict[str, str],
+    argv: Sequence[str],
+    env: Mapping[str, str],
     log: str,
     is_isolated: bool = False,
     title: str = '',
@@ -175,7 +180,7 @@ class SrunHost(host_lib.Host):
       ]
     )
 
-  def signal(self, names: list[str] | tuple[str, ...], signum) -> None:
+  def signal(self, names: Iterable[str], signum: int) -> None:
     step, requests = self._step, self._requests
     if not requests.keys().isdisjoint(names):
       self._ended += [(name, -signum) for name in requests]
@@ -185,7 +190,7 @@ class SrunHost(host_lib.Host):
     if signum == signal.SIGKILL or not step.has_begun:
       step.kill(signum)
     elif not step.is_told_by_slurm:
-      self._tell(signum)
+      self._tell(step, signum)
 
   def kill(self) -> None:
     if self._step:
@@ -193,32 +198,34 @@ class SrunHost(host_lib.Host):
 
   def poll(
     self, timeout_secs: float | None = None
-  ) -> list[tuple[str, int]] | None:
+  ) -> list[tuple[str, int | None]]:
     if self._requests and not self._step:
       try:
         self._start_step()
       except OSError as error:
         self._refuse(f'not started: {self._path}: {error.strerror}')
+    step = self._step
     for key, _ in self._selector.select(self._find_secs(timeout_secs)):
       if key.fileobj is self._wake:
         self._wake.recv(4096)
-      else:
-        self._note(self._step.read())
+      elif step:
+        self._note(step, step.read())
     self._helpers = [each for each in self._helpers if each.poll() is None]
-    if self._step and self._step.has_ended():
-      self._note(self._step.read())
-      self._step.close()
-      self._finish_step()
+    if step and step.has_ended():
+      self._note(step, step.read())
+      step.close()
+      self._step = None
+      self._finish(step)
     if self._received and not self.signals:
       self.signals.append(self._received[0])
       return []
     ended, self._ended = self._ended, []
     return ended
 
-  def _find_secs(self, timeout_secs: float) -> float:
+  def _find_secs(self, timeout_secs: float | None) -> float | None:
     if self._ended:
       return 0.0
-    needs_look = self._step and self._step.needs_look
+    needs_look = self._step is not None and self._step.needs_look
     if needs_look and (timeout_secs is None or timeout_secs > _LOOK_SECS):
       return _LOOK_SECS
     return timeout_secs
@@ -250,32 +257,32 @@ class SrunHost(host_lib.Host):
       self._report(name, cli.NOT_STARTED, is_told=True)
     self._requests = {}
 
-  def _note(self, lines: list[tuple[int | str, ...]]) -> None:
+  def _note(self, step: _Step, lines: list[tuple[str, str, int, str]]) -> None:
     """Takes what the shells of the tasks say, [(name, what, number, node)]."""
     for name, what, number, node in lines:
-      if self._step.is_abandoned:
+      if step.is_abandoned:
         return
       if what == 'begun':
         self.nodes[name] = node
         self.begun.append((name, number))
       elif what == 'told':
-        if not self._step.is_told:
-          self._step.is_told_by_slurm = True
+        if not step.is_told:
+          step.is_told_by_slurm = True
           self._received.append(number)
       else:
-        self._note_end(name, failures.from_shell(number))
-    if self._step and not self._step.left:
-      self._step.kill_in(_KILL_SECS)
+        self._note_end(step, name, failures.from_shell(number))
+    if not step.left:
+      step.kill_in(_KILL_SECS)
 
-  def _note_end(self, name: str, code: int) -> None:
-    is_told = self._step.is_told or self._received
+  def _note_end(self, step: _Step, name: str, code: int) -> None:
+    is_told = step.is_told or bool(self._received)
     may_move = self._num_moves < _MAX_MOVES and not is_told
     if code == cli.PORT_TAKEN and may_move:
-      self._move(name)
+      self._move(step, name)
     else:
       self._report(name, code, is_told)
 
-  def _report(self, name: str, code: int, is_told: bool | list[int]) -> None:
+  def _report(self, name: str, code: int, is_told: bool) -> None:
     if code and name.startswith('evaluator'):
       # It cannot start again alone: it is done, and so starts with all others.
       if not is_told:
@@ -286,18 +293,18 @@ class SrunHost(host_lib.Host):
       code = 0
     self._ended.append((name, code))
 
-  def _move(self, name: str) -> None:
+  def _move(self, step: _Step, name: str) -> None:
     """Has all tasks leave, to start again on other ports."""
     self._num_moves += 1
-    self._step.is_abandoned = True
-    self._requests = self._step.requests
+    step.is_abandoned = True
+    self._requests = step.requests
     _log.info(f'{name} found its port taken: all tasks move to other ports')
-    self._tell(signal.SIGTERM)
-    self._step.kill_in(stop_grace.for_worker(self._stop_grace_secs))
+    self._tell(step, signal.SIGTERM)
+    step.kill_in(stop_grace.for_worker(self._stop_grace_secs))
 
-  def _tell(self, signum) -> None:
+  def _tell(self, step: _Step, signum: int) -> None:
     """Has Slurm signal all steps of the job, and not wait for that."""
-    self._step.is_told = True
+    step.is_told = True
     name = signal.Signals(signum).name.removeprefix('SIG')
     command = ['scancel', f'--signal={name}', self._job_id]
     try:
@@ -315,9 +322,8 @@ class SrunHost(host_lib.Host):
     except OSError as error:
       _log.info(f'{shlex.join(command)}: {error.strerror}')
 
-  def _finish_step(self) -> None:
+  def _finish(self, step: _Step) -> None:
     """Reports what the shells of tasks could not: they were killed, too."""
-    step, self._step = self._step, None
     if step.is_abandoned:
       return
     code = step.process.returncode
@@ -342,23 +348,23 @@ class _Step:
   """One srun, and what is known of its tasks.
 
   Attributes:
-    process: subprocess.Popen, of srun.
-    requests: dict, name -> what the shell of the task does first, in the order
-      of the tasks' numbers.
-    left: set of str, the tasks whose end is not known.
-    has_begun: bool, whether a task has.
-    is_told: bool, whether we told the tasks to leave.
-    is_told_by_slurm: bool, whether Slurm has.
-    killed_by: int, the signal for which we had it killed, or None.
-    is_abandoned: bool, whether it is to be forgotten, as its tasks start again.
+    process: of srun.
+    requests: name -> what the shell of the task does first, in the order of the
+      tasks' numbers.
+    left: the tasks whose end is not known.
+    has_begun: whether a task has.
+    is_told: whether we told the tasks to leave.
+    is_told_by_slurm: whether Slurm has.
+    killed_by: the signal for which we had it killed, or 0.
+    is_abandoned: whether it is to be forgotten, as its tasks start again.
   """
 
   def __init__(
     self,
-    command: list[str],
-    env: dict[str, str],
+    command: Sequence[str],
+    env: Mapping[str, str],
     requests: dict[str, str],
-    selector,
+    selector: selectors.BaseSelector,
   ) -> None:
     """Starts it.
 
@@ -370,8 +376,8 @@ class _Step:
     self.left = set(requests)
     self.has_begun = self.is_told = self.is_told_by_slurm = False
     self.is_abandoned = False
-    self.killed_by = None
-    self._kill_time = None
+    self.killed_by = 0
+    self._kill_time = math.inf
     self._rest = b''
     self._selector = selector
     try:
@@ -387,37 +393,38 @@ class _Step:
       raise cli.RunError(
         f'srun cannot be started on this node: {error.strerror}'
       ) from error
-    os.set_blocking(self.process.stdout.fileno(), False)
-    selector.register(self.process.stdout, selectors.EVENT_READ)
+    self._stdout = child_process.get_pipe(self.process.stdout)
+    os.set_blocking(self._stdout.fileno(), False)
+    selector.register(self._stdout, selectors.EVENT_READ)
     self._is_heard = True
 
   @property
   def needs_look(self) -> bool:
     """Whether something is to happen that no event announces."""
-    return not self._is_heard or self._kill_time is not None
+    return not self._is_heard or self._kill_time < math.inf
 
   def read(self) -> list[tuple[str, str, int, str]]:
     """Returns the new [(name, what, number, node)]; prints other lines."""
-    found = []
+    found: list[tuple[str, str, int, str]] = []
     if not self._is_heard:
       return found
     with contextlib.suppress(BlockingIOError):
-      while data := os.read(self.process.stdout.fileno(), 1 << 16):
+      while data := os.read(self._stdout.fileno(), 1 << 16):
         *lines, self._rest = (self._rest + data).split(b'\n')
         found += filter(None, map(self._parse, lines))
       self._stop_reading()
     return found
 
   def _stop_reading(self) -> None:
-    self._selector.unregister(self.process.stdout)
+    self._selector.unregister(self._stdout)
     self._is_heard = False
 
-  def _parse(self, line: bytes) -> tuple[str, str, int, str]:
-    line = line.decode(errors='replace')
-    match = _LINE.search(line)
+  def _parse(self, line: bytes) -> tuple[str, str, int, str] | None:
+    text = line.decode(errors='replace')
+    match = _LINE.search(text)
     if not match:
       with terminal.may_close():
-        print(line, flush=True)
+        print(text, flush=True)
       return None
     name = self._names[int(match[1])]
     self.has_begun = True
@@ -427,20 +434,20 @@ class _Step:
 
   def has_ended(self) -> bool:
     """Whether srun has; kills what is due."""
-    if self._kill_time is not None and time.monotonic() >= self._kill_time:
+    if time.monotonic() >= self._kill_time:
       self.kill()
     return self.process.poll() is not None
 
   def close(self) -> None:
     if self._is_heard:
       self._stop_reading()
-    self.process.stdout.close()
+    self._stdout.close()
 
   def kill_in(self, secs: float) -> None:
-    if self._kill_time is None:
+    if self._kill_time == math.inf:
       self._kill_time = time.monotonic() + secs
 
-  def kill(self, signum=signal.SIGKILL) -> None:
+  def kill(self, signum: int = signal.SIGKILL) -> None:
     """Has Slurm kill all tasks; srun itself is killed if that fails.
 
     `signum` is what they were to get: those that have not begun end by that.
@@ -465,30 +472,27 @@ class _Step:
 
 
 def choose_first_port(job_id: int, num_tasks: int, num_moves: int = 0) -> int:
-  """Returns the first port (int) of a job's tasks on each node.
+  """Returns the first port of a job's tasks on each node.
 
   Jobs that share a node serve on ports of their own, below those that the
   kernel gives to outgoing connections.
 
   Args:
-    job_id: int.
-    num_tasks: int.
-    num_moves: int, how often the job has found a port taken.
+    num_moves: how often the job has found a port taken.
   """
   width = -(-num_tasks // 32) * 32
   return 10000 + (job_id + num_moves * 37) % (22400 // width) * width
 
 
 def make_command(
-  num_tasks: int, env: dict[str, str], words: list[str]
+  num_tasks: int, env: Mapping[str, str], words: Sequence[str]
 ) -> list[str]:
-  """Returns the command (list of str) that starts a step.
+  """Returns the command that starts a step.
 
   Args:
-    num_tasks: int.
-    env: dict, with the variables of the job; if that is a heterogeneous one of
-      two parts, the tasks fill both.
-    words: list of str, what each task runs.
+    env: with the variables of the job; if that is a heterogeneous one of two
+      parts, the tasks fill both.
+    words: what each task runs.
   """
   if 'SLURM_HET_SIZE' not in env:
     return [*_SRUN, f'--ntasks={num_tasks}', *_find_cpus(env, ''), *words]
@@ -500,18 +504,18 @@ def make_command(
   return ['srun', *parts[0], *words, ':', *parts[1], *words]
 
 
-def _find_cpus(env: dict[str, str], group: str) -> list[str]:
-  """Returns the option (list of str) that srun does not inherit from sbatch."""
+def _find_cpus(env: Mapping[str, str], group: str) -> list[str]:
+  """Returns the option that srun does not inherit from sbatch."""
   cpus = env.get(f'SLURM_CPUS_PER_TASK{group}')
   return [f'--cpus-per-task={cpus}'] if cpus else []
 
 
-def make_script(starts, has_shared_gpus: bool) -> str:
-  """Returns what the shell of each task runs (str), for /bin/sh.
+def make_script(starts: Iterable[str], has_shared_gpus: bool) -> str:
+  """Returns what the shell of each task runs, for /bin/sh.
 
   Args:
-    starts: iterable of str, what each does first, in the order of the tasks.
-    has_shared_gpus: bool, whether each task gets one GPU of its node.
+    starts: what each does first, in the order of the tasks.
+    has_shared_gpus: whether each task gets one GPU of its node.
   """
   cases = '\n'.join(f'{rank}) {start} ;;' for rank, start in enumerate(starts))
   return f'case $SLURM_PROCID in\n{cases}\nesac\n' + _TASK.format(

@@ -21,6 +21,8 @@ import selectors
 import signal
 import subprocess
 import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, Any
 
 from distmnist.common import cli, files, signals, stop_grace
 from distmnist.common.names import ATTEMPT, LAUNCH_ID
@@ -43,13 +45,14 @@ _AGAIN_SECS = 0.2, 2.0
 _LOOK_SECS = 0.05
 
 
-def ssh_command(login: str, command: str, options: list[str] = ()) -> list[str]:
-  """Returns the list of str that runs `command` (str, for the shell there).
+def ssh_command(
+  login: str, command: str, options: Sequence[str] = ()
+) -> list[str]:
+  """Returns the words that run `command`, which is for the shell there.
 
   Args:
-    login: str, [user@]host.
-    command: str.
-    options: list of str for ssh. They override ours: ssh takes the first.
+    login: [user@]host.
+    options: of ssh. They override ours: ssh takes the first.
   """
   ours = (
     'BatchMode=yes',  # A prompt would wait forever.
@@ -73,21 +76,21 @@ class SshHost(host_lib.Host):
 
   def __init__(
     self,
-    places: dict[str, tuple[str | None, ...]],
+    places: Mapping[str, tuple[str, int | None]],
     command: str,
-    options,
+    options: Sequence[str],
     python: str,
     grace_secs: float,
   ) -> None:
     """
     Args:
-      places: dict, name of a task -> (login, port): ssh's [user@]host, and
-        where the task serves there (int or None).
-      command: str, starts agent there, for the shell.
-      options: list of str for ssh.
-      python: str, the Python in `command`, for messages.
-      grace_secs: float, from SIGTERM to SIGKILL for tasks that still run there
-        when we are gone.
+      places: name of a task -> (login, port): ssh's [user@]host, and where the
+        task serves there.
+      command: starts the agent there, for the shell.
+      options: of ssh.
+      python: the Python in `command`, for messages.
+      grace_secs: from SIGTERM to SIGKILL for tasks that still run there when we
+        are gone.
     """
     super().__init__()
     self.is_ready = True
@@ -96,8 +99,8 @@ class SshHost(host_lib.Host):
     self._options = options
     self._python = python
     self._grace_secs = grace_secs
-    self._tasks = {}  # name -> _Task, until its end
-    self._ended = []
+    self._tasks: dict[str, _Task] = {}  # Until their ends.
+    self._ended: list[tuple[str, int | None]] = []
 
   def __enter__(self) -> SshHost:
     child_process.allow_many_files()  # Two a task.
@@ -110,7 +113,7 @@ class SshHost(host_lib.Host):
       self._at_exit = stack.pop_all()
     return self
 
-  def __exit__(self, *error) -> None:
+  def __exit__(self, *error: object) -> None:
     self._beats.__exit__(*error)
     for task in self._tasks.values():
       task.hang_up()
@@ -122,8 +125,8 @@ class SshHost(host_lib.Host):
   def start(
     self,
     name: str,
-    argv: list[str],
-    env,
+    argv: Sequence[str],
+    env: Mapping[str, str],
     log: str,
     is_isolated: bool = False,
     title: str = '',
@@ -132,7 +135,7 @@ class SshHost(host_lib.Host):
     told = {LAUNCH_ID: os.environ[LAUNCH_ID]} if LAUNCH_ID in os.environ else {}
     request = {
       'argv': argv,
-      'env': told | env,
+      'env': {**told, **env},
       'port': port,
       'grace_secs': stop_grace.for_remote(self._grace_secs),
     }
@@ -140,7 +143,7 @@ class SshHost(host_lib.Host):
     self._tasks[name] = _Task(login, words, request, log, self._beats)
     self._connect_next()
 
-  def signal(self, names: list[str], signum: int) -> None:
+  def signal(self, names: Iterable[str], signum: int) -> None:
     for name in [name for name in names if name in self._tasks]:
       if self._tasks[name].tell(signum):
         self._note_end(name, -signum)
@@ -148,7 +151,9 @@ class SshHost(host_lib.Host):
   def kill(self) -> None:
     self.signal(list(self._tasks), signal.SIGKILL)
 
-  def poll(self, timeout_secs: float | None = None) -> list[tuple[str, int]]:
+  def poll(
+    self, timeout_secs: float | None = None
+  ) -> list[tuple[str, int | None]]:
     self._connect_next()
     for key, events in self._selector.select(self._find_secs(timeout_secs)):
       if key.fileobj is self._wake:
@@ -166,7 +171,7 @@ class SshHost(host_lib.Host):
     ended, self._ended = self._ended, []
     return ended
 
-  def _find_secs(self, timeout_secs: float) -> float:
+  def _find_secs(self, timeout_secs: float | None) -> float | None:
     """Returns the seconds until something is due, at most `timeout_secs`."""
     if self._ended:
       return 0.0
@@ -214,14 +219,23 @@ class _Task:
   """A task elsewhere, from its request to the end of its ssh.
 
   Attributes:
-    login: str.
-    host: str, without the user.
-    is_ready: bool, whether the other end runs.
-    has_begun: bool, whether that was told.
+    host: without the user.
+    is_ready: whether the other end runs.
+    has_begun: whether that was told.
   """
 
+  # Those of the last ssh, once there was one.
+  _process: subprocess.Popen[bytes]
+  _stdin: IO[bytes]
+  _stderr: IO[bytes]
+
   def __init__(
-    self, login: str, command: list[str], request, log: str, beats: beats.Beats
+    self,
+    login: str,
+    command: list[str],
+    request: dict[str, Any],
+    log: str,
+    beats: beats.Beats,
   ) -> None:
     self.login = login
     self.host = login.rpartition('@')[2]
@@ -230,30 +244,31 @@ class _Task:
     self._request = json.dumps(request).encode() + b'\n'
     self._log = log
     self._beats = beats
-    self._process = None
+    self._has_ssh = False
     self._start_time = 0.0  # When the next ssh may start.
-    self._give_up_time = None  # When one that is turned away tries no more.
-    self._killed_by = None  # The signal for which its ssh was killed.
+    self._give_up_time = math.inf  # Then one that is turned away tries no more.
+    self._killed_by = 0  # The signal for which its ssh was killed.
     self._is_too_late = False
     self.is_ready = self.has_begun = False
 
   @property
-  def is_killed(self) -> bool | None:
+  def is_killed(self) -> bool:
     """Whether its ssh was killed because we were told to."""
-    return self._killed_by and self._process.returncode == -signal.SIGKILL
+    is_by_kill = self._has_ssh and self._process.returncode == -signal.SIGKILL
+    return bool(self._killed_by) and is_by_kill
 
   @property
   def is_connecting(self) -> bool:
-    return self._process is not None and not self.is_ready
+    return self._has_ssh and not self.is_ready
 
   @property
   def is_due(self) -> bool:
-    return self._process is None and time.monotonic() >= self._start_time
+    return not self._has_ssh and time.monotonic() >= self._start_time
 
   @property
   def due_secs(self) -> float:
     """Seconds until it has something to do that no event announces."""
-    if self._process is None:
+    if not self._has_ssh:
       # With those that connect already it waits for one of their events.
       return max(_LOOK_SECS, self._start_time - time.monotonic())
     if not self._is_heard:
@@ -262,7 +277,7 @@ class _Task:
       return math.inf
     return max(0.0, self._ready_deadline - time.monotonic())
 
-  def connect(self, selector) -> None:
+  def connect(self, selector: selectors.BaseSelector) -> None:
     """Starts ssh.
 
     Raises:
@@ -277,18 +292,22 @@ class _Task:
         start_new_session=True,  # A Ctrl-C is ours to pass on.
         preexec_fn=child_process.die_with_parent,
       )
+    self._has_ssh = True
+    self._stdin = child_process.get_pipe(self._process.stdin)
+    self._stderr = child_process.get_pipe(self._process.stderr)
     now = time.monotonic()
-    self._give_up_time = self._give_up_time or now + TURNED_AWAY_SECS
+    self._give_up_time = min(self._give_up_time, now + TURNED_AWAY_SECS)
     self._ready_deadline = now + READY_SECS
     self._selector = selector
-    self._said, self._rest = [], b''
+    self._said: list[str] = []
+    self._rest = b''
     self._unsent = self._request
     self._has_request = False
     self._is_heard = True
-    for pipe in (self._process.stdin, self._process.stderr):
+    for pipe in (self._stdin, self._stderr):
       os.set_blocking(pipe.fileno(), False)
-    selector.register(self._process.stderr, selectors.EVENT_READ, self)
-    selector.register(self._process.stdin, selectors.EVENT_WRITE, self)
+    selector.register(self._stderr, selectors.EVENT_READ, self)
+    selector.register(self._stdin, selectors.EVENT_WRITE, self)
 
   def handle(self, events: int) -> None:
     """Reads or writes what there is, as the selector says."""
@@ -306,7 +325,7 @@ class _Task:
 
   def tell(self, signum: int) -> bool:
     """Has the task get a signal; returns whether it ends without one."""
-    if self._process is None:
+    if not self._has_ssh:
       return True
     self._read()  # It may have said that the other end runs.
     if self.is_ready and signum != signal.SIGKILL:
@@ -318,34 +337,34 @@ class _Task:
 
   def has_ended(self) -> bool:
     """Whether its ssh has ended; closes its pipes then."""
-    if self._process is None or self._process.poll() is None:
+    if not self._has_ssh or self._process.poll() is None:
       return False
     self._read()
     self._take(self._rest)
     self.hang_up()
     if self._is_heard:
-      self._selector.unregister(self._process.stderr)
-    self._process.stderr.close()
+      self._selector.unregister(self._stderr)
+    self._stderr.close()
     return True
 
   def hang_up(self) -> None:
     """Ends what ssh reads, and so the task."""
-    if self._process is not None and not self._process.stdin.closed:
+    if self._has_ssh and not self._stdin.closed:
       self._stop_writing()
-      self._beats.drop_pipe(self._process.stdin.fileno())
+      self._beats.drop_pipe(self._stdin.fileno())
       with contextlib.suppress(BrokenPipeError):
-        self._process.stdin.close()
+        self._stdin.close()
 
-  def end(self, secs) -> None:
+  def end(self, secs: float) -> None:
     """Waits for the end of ssh, at most `secs` seconds; then kills it."""
-    if self._process is None:
+    if not self._has_ssh:
       return
     try:
       self._process.wait(secs)
     except subprocess.TimeoutExpired:
       self._process.kill()
       self._process.wait()
-    self._process.stderr.close()
+    self._stderr.close()
 
   @property
   def is_turned_away(self) -> bool:
@@ -360,7 +379,7 @@ class _Task:
 
   def try_again(self) -> None:
     """Lets the next ssh start in a while."""
-    self._process = None
+    self._has_ssh = False
     self._start_time = time.monotonic() + random.uniform(*_AGAIN_SECS)
 
   @property
@@ -371,7 +390,7 @@ class _Task:
 
   @property
   def words(self) -> str:
-    """What ssh, or the shell there, said last (str)."""
+    """What ssh, or the shell there, said last."""
     code = self._process.returncode
     if self._said and (code >= 0 or self._is_too_late):
       return self._said[-1]
@@ -382,7 +401,7 @@ class _Task:
     return f'ended with exit code {code} before the task'
 
   def find_code(self) -> int:
-    """Returns the task's exit code (int), -n after signal n."""
+    """Returns the task's exit code, -n after signal n."""
     if self.is_killed:
       return -self._killed_by
     if self.has_failed:
@@ -396,18 +415,16 @@ class _Task:
     """Adds a line to the task's log; one that does not fit is lost."""
     task_logs.append_if_possible(self._log, [line])
 
-  def _send(self, data) -> None:
-    if not self._process.stdin.closed:
+  def _send(self, data: bytes) -> None:
+    if not self._stdin.closed:
       if not self._unsent:
-        self._selector.register(
-          self._process.stdin, selectors.EVENT_WRITE, self
-        )
+        self._selector.register(self._stdin, selectors.EVENT_WRITE, self)
       self._unsent += data
       self._flush()
 
   def _flush(self) -> None:
     try:
-      sent = os.write(self._process.stdin.fileno(), self._unsent)
+      sent = os.write(self._stdin.fileno(), self._unsent)
       self._unsent = self._unsent[sent:]
     except BlockingIOError:
       pass
@@ -417,33 +434,33 @@ class _Task:
       self._stop_writing()
       if not self._has_request:  # Whole: a line may follow it.
         self._has_request = True
-        self._beats.add_pipe(self._process.stdin.fileno())
+        self._beats.add_pipe(self._stdin.fileno())
 
   def _stop_writing(self) -> None:
     with contextlib.suppress(KeyError):
-      self._selector.unregister(self._process.stdin)
+      self._selector.unregister(self._stdin)
 
   def _read(self) -> None:
     """Takes what ssh says."""
     if not self._is_heard:
       return
     try:
-      while data := os.read(self._process.stderr.fileno(), 1 << 16):
+      while data := os.read(self._stderr.fileno(), 1 << 16):
         *lines, self._rest = (self._rest + data).split(b'\n')
         for line in lines:
           self._take(line)
     except BlockingIOError:
       return
     self._is_heard = False
-    self._selector.unregister(self._process.stderr)
+    self._selector.unregister(self._stderr)
 
   def _take(self, line: bytes) -> None:
-    line = line.decode(errors='replace').strip()
-    if line.endswith(agent.READY):  # After a prompt without an end, say.
+    text = line.decode(errors='replace').strip()
+    if text.endswith(agent.READY):  # After a prompt without an end, say.
       self.is_ready = True
       self._said = []
-    elif line:
-      self.write(line)
+    elif text:
+      self.write(text)
       # We print the host: drop the prefix `ssh:` or `user@host:`.
-      said = re.sub(r'^(ssh|\S+@\S+): ', '', line)
+      said = re.sub(r'^(ssh|\S+@\S+): ', '', text)
       self._said.append(said.removesuffix('.'))

@@ -28,8 +28,8 @@ class Place:
     return f'{self.host}:{self.port}'
 
 
-def parse_hosts(text: str) -> list[Place] | None:
-  """Returns the list of Place in `text`, the value of --hosts.
+def parse_hosts(text: str) -> list[Place]:
+  """Returns the places in `text`, the value of --hosts.
 
   Raises:
     cli.UsageError: there is none, or an entry is not a host.
@@ -39,7 +39,7 @@ def parse_hosts(text: str) -> list[Place] | None:
     entry = entry.strip()
     match = _HOST.fullmatch(entry)
     port = int(match['port'] or FIRST_PORT) if match else 0
-    if not 1 <= port <= 65535:
+    if not match or not 1 <= port <= 65535:
       raise cli.UsageError(
         f'--hosts: {entry!r} is not a host: expected [user@]host[:port], with '
         'a port from 1 to 65535'
@@ -72,14 +72,13 @@ def move_ports(text: str, number: int) -> str:
   return ','.join(moved)
 
 
-def deal(hosts: list[Place], num_tasks: int) -> list[Place] | None:
+def deal(hosts: list[Place], num_tasks: int) -> list[Place]:
   """Returns one Place per task, taking the hosts in turn.
 
   A port that is already taken on a host is replaced by the next one.
 
   Args:
-    hosts: list of Place, each with its first port.
-    num_tasks: int.
+    hosts: their first ports.
 
   Raises:
     cli.UsageError: a host would have no task, or no port is left on one.
@@ -90,7 +89,8 @@ def deal(hosts: list[Place], num_tasks: int) -> list[Place] | None:
       f' task{"s" if num_tasks > 1 else ""}: leave some out, or raise --num_ps'
       ' or --num_workers'
     )
-  places, taken = [], set()
+  places: list[Place] = []
+  taken: set[tuple[str, int]] = set()
   for index in range(num_tasks):
     place = hosts[index % len(hosts)]
     # TensorFlow listens on all addresses of a machine: 127.0.0.1, 127.0.0.2 and
@@ -111,8 +111,8 @@ def is_loopback(host: str) -> bool:
 
 
 def describe_ports(places: list[Place]) -> str:
-  """Returns where the tasks serve (str): 'a (2222, 2223) and b (2222)'."""
-  ports = {}
+  """Returns where the tasks serve: 'a (2222, 2223) and b (2222)'."""
+  ports: dict[str, list[str]] = {}
   for place in places:
     ports.setdefault(place.host, []).append(str(place.port))
   told = []

@@ -6,6 +6,7 @@ import dataclasses
 import signal
 
 from distmnist.common import signals
+from distmnist.launching import jobs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Failure:
   `reason` says what happened where the code does not.
   """
 
-  task: object
+  task: jobs.Task
   code: int
   num_restarts: int = 0
   reason: str = ''
@@ -45,7 +46,7 @@ def from_shell(code: int) -> int:
 
 
 def describe_end(code: int) -> str:
-  """Returns 'exit code 3', or 'killed by SIGKILL' for -9 (str)."""
+  """Returns 'exit code 3', or 'killed by SIGKILL' for -9."""
   if code < 0:
     try:
       return f'killed by {signal.Signals(-code).name}'

@@ -25,6 +25,8 @@ import signal
 
 from distmnist.common import cli
 from distmnist.common.names import CHIEF
+from distmnist.launching import jobs
+from distmnist.launching.supervisor import failures
 from distmnist.launching.supervisor.task_record import TaskRecord, TaskRecords
 
 _log = logging.getLogger(__name__)
@@ -42,12 +44,12 @@ class Limits:
   """How many failures a run tolerates.
 
   Attributes:
-    max_restarts: int, of each task within `window_secs`.
-    window_secs: float, seconds; 0 counts over the whole run.
-    min_workers: int, with how many workers the run still goes on, the chief
+    max_restarts: of each task within `window_secs`.
+    window_secs: seconds; 0 counts over the whole run.
+    min_workers: with how many workers the run still goes on, the chief
       included; None ends it with the first task that is lost for good.
-    restart_together: bool, whether a task restarts only with all others, once
-      they have left in order; `max_restarts` then counts for all together.
+    restart_together: whether a task restarts only with all others, once they
+      have left in order; `max_restarts` then counts for all together.
   """
 
   max_restarts: int = 0
@@ -59,8 +61,8 @@ class Limits:
 NO_LIMITS = Limits()
 
 
-def from_job(job) -> Limits:
-  """Returns the Limits that a jobs.Job asks for."""
+def from_job(job: jobs.Job) -> Limits:
+  """Returns what a job asks for."""
   return Limits(job.max_restarts, job.restart_window_secs, job.min_workers)
 
 
@@ -69,7 +71,7 @@ class Budget:
 
   def __init__(self, limits: Limits) -> None:
     self._limits = limits
-    self._times = []
+    self._times: list[float] = []
     self._backoff_secs = FIRST_BACKOFF_SECS
     self.total = 0
 
@@ -92,54 +94,47 @@ class RestartPolicy:
   """The policy of one run; times are in seconds, of any clock.
 
   Attributes:
-    restarts_together: bool, whether all tasks restart with one.
-    failure: failures.Failure of the first task that failed for good, or None.
-    records: TaskRecords.
+    restarts_together: whether all tasks restart with one.
+    failure: that of the first task that failed for good, or None.
   """
 
   def __init__(self, limits: Limits) -> None:
-    """
-    Args:
-      limits: Limits.
-    """
     self._limits = limits
     self.restarts_together = limits.restart_together
     self._server = Budget(limits)
-    self.failure = None
+    self.failure: failures.Failure | None = None
     self.records = TaskRecords()
 
-  def add(self, task):
-    """Adds a jobs.Task; returns its TaskRecord."""
+  def add(self, task: jobs.Task) -> TaskRecord:
+    """Adds a task; returns its record."""
     record = self.records[task.name] = TaskRecord(task, Budget(self._limits))
     if self.restarts_together and task.is_member:
       record.budget = self._server
     return record
 
-  def note_start(self, record, now: float) -> None:
+  def note_start(self, record: TaskRecord, now: float) -> None:
     record.attempt += 1
     record.start_time = now
     record.is_running, record.restart_time = True, None
 
   def note_end(
     self,
-    record,
+    record: TaskRecord,
     code: int | None,
     now: float,
     is_told: bool = False,
     may_restart: bool = True,
-  ):
+  ) -> list[jobs.Task]:
     """Decides what a task's end means for the run.
 
     Args:
-      record: TaskRecord.
-      code: int, the exit code, or -n after signal n; None if it is lost though
-        it still runs.
-      now: float.
+      code: the exit code, or -n after signal n; None if it is lost though it
+        still runs.
       is_told: whether all tasks were told to end; then nothing is decided.
-      may_restart: bool, False once this launcher itself was told to end.
+      may_restart: False once this launcher itself was told to end.
 
     Returns:
-      list of jobs.Task to end, as they restart with it.
+      The tasks to end, as they restart with it.
     """
     is_killed_to_restart = record.restart_time is not None
     record.is_running = code is None
@@ -160,8 +155,8 @@ class RestartPolicy:
   ) -> bool:
     """Decides what happens once the fork server and its tasks are gone.
 
-    `cause` (str) says how it ended, `start_time` (float) when it started.
-    Returns whether a new one is to start, for the tasks that are due (bool).
+    `cause` says how it ended, `start_time` when it started.
+    Returns whether a new one is to start, for the tasks that are due.
     """
     lost = self.records.running
     for record in lost:
@@ -190,7 +185,9 @@ class RestartPolicy:
     bears_losses = self._limits.max_restarts or self._limits.min_workers
     return bool(bears_losses and chief and chief.code == 0)
 
-  def _note_complete(self, record, failure) -> None:
+  def _note_complete(
+    self, record: TaskRecord, failure: failures.Failure
+  ) -> None:
     if record.task.name == CHIEF:
       for waiting in self.records.waiting:
         name = waiting.task.name
@@ -199,7 +196,13 @@ class RestartPolicy:
     elif failure.code:
       _log.info(f'{failure}: not restarted, as the training is complete')
 
-  def _plan_restart(self, record, failure, now: float, may_restart: bool):
+  def _plan_restart(
+    self,
+    record: TaskRecord,
+    failure: failures.Failure,
+    now: float,
+    may_restart: bool,
+  ) -> list[jobs.Task]:
     if not may_restart and self._limits.max_restarts:
       return []
     taken = record.budget.take(record.start_time, now)
@@ -212,8 +215,8 @@ class RestartPolicy:
     is_together = self.restarts_together
     others = []
     if record.task.is_member and is_together:
-      others = self.records.values()
-      others = [r for r in others if r is not record and r.task.is_member]
+      members = [r for r in self.records.values() if r.task.is_member]
+      others = [r for r in members if r is not record]
     with_all = ', with all other tasks' if others else ''
     _log.info(f'{failure}: {note} in {secs:g} s{with_all}')
     to_end = [r.task for r in (record, *others) if r.is_running]
@@ -221,7 +224,7 @@ class RestartPolicy:
       other.restart_at(now + secs, note)
     return to_end
 
-  def _lose(self, record, failure) -> None:
+  def _lose(self, record: TaskRecord, failure: failures.Failure) -> None:
     """Handles a task lost for good: the run goes on without it, or fails."""
     num_left = len(self.records.left_workers)
     is_chief = record.task.name == CHIEF
@@ -239,7 +242,7 @@ class RestartPolicy:
       f' worker{plural} (--min_workers={self._limits.min_workers})'
     )
 
-  def _fail(self, record, failure) -> None:
+  def _fail(self, record: TaskRecord, failure: failures.Failure) -> None:
     """Fails the run, unless it can go on without the task."""
     if record.task.job_name == 'evaluator':
       _log.info(f'{failure}: the run goes on without it; see its log')

@@ -15,14 +15,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from absl import flags
 
 from distmnist.common import cli
 from distmnist.common.names import METRICS_PORT
 from distmnist.common.refusals import Refusal
+from distmnist.launching import run_record
 from distmnist.launching.screen import task_logs
 from distmnist.launching.supervisor import failures
 from distmnist.storage import urls
@@ -54,7 +54,7 @@ _FOLLOW = (
 )
 
 
-def _make_refusals(flag: str):
+def _make_refusals(flag: str) -> tuple[Refusal, ...]:
   """Returns the rows of a flag that asks for a companion."""
 
   def is_asked() -> bool:
@@ -100,8 +100,8 @@ REFUSALS = (
 )
 
 
-def from_flags() -> list[Callable[..., Any]]:
-  """Returns the list of sidecars that run_record.RunRecord takes."""
+def from_flags() -> list[run_record.Sidecar]:
+  """Returns the sidecars that the flags ask for."""
   found = []
   if _TENSORBOARD.value:
     found.append(_run_tensorboard)
@@ -110,7 +110,9 @@ def from_flags() -> list[Callable[..., Any]]:
   return found
 
 
-def _run_tensorboard(logdir, logs_dir):
+def _run_tensorboard(
+  logdir: str, logs_dir: str
+) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
   with socket.socket() as free:
     free.bind(('127.0.0.1', 0))
     port = free.getsockname()[1]
@@ -120,13 +122,15 @@ def _run_tensorboard(logdir, logs_dir):
 
 
 @contextlib.contextmanager
-def _run_metrics_port(port, logdir, logs_dir):
+def _run_metrics_port(
+  port: int, logdir: str, logs_dir: str
+) -> Iterator[subprocess.Popen[bytes]]:
   try:
     listener = socket.create_server(('127.0.0.1', port))
   except OSError as error:
     raise cli.RunError(
-      f'--metrics_port={port}: {os.strerror(error.errno)}; give a free one, '
-      'or 0'
+      f'--metrics_port={port}: {os.strerror(error.errno or 0)}; give a free '
+      'one, or 0'
     ) from error
   with contextlib.ExitStack() as stack:
     with listener:
@@ -140,8 +144,10 @@ def _run_metrics_port(port, logdir, logs_dir):
 
 
 @contextlib.contextmanager
-def running(name: str, argv: list[str], logs_dir: str, kept_fds=()):
-  """Runs Python with `argv` (list of str) in this context; logs to NAME.log.
+def running(
+  name: str, argv: list[str], logs_dir: str, kept_fds: Sequence[int] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+  """Runs Python with `argv` in this context; logs to NAME.log.
 
   If it fails, that is said at once. At the end the process gets SIGTERM, and
   _END_SECS to exit. Where an exception ends the context, it is killed at once.
@@ -180,13 +186,13 @@ def running(name: str, argv: list[str], logs_dir: str, kept_fds=()):
     watcher.join()
 
 
-def _has_ended(process, secs: float) -> bool | None:
+def _has_ended(process: subprocess.Popen[bytes], secs: float) -> bool:
   with contextlib.suppress(subprocess.TimeoutExpired):
     process.wait(secs)
   return process.poll() is not None
 
 
-def _find_cause(process, log: str) -> str:
-  """Returns why a process has failed (str): what it says, or its code."""
+def _find_cause(process: subprocess.Popen[bytes], log: str) -> str:
+  """Returns why a process has failed: what it says, or its code."""
   reason = task_logs.find_reason(task_logs.read_last_lines(log, num_lines=1))
   return reason or failures.describe_end(process.returncode)

@@ -15,17 +15,21 @@ import functools
 import logging
 import signal
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from distmnist.common import cli, command_line, stop_grace
 from distmnist.launching import host as host_lib
+from distmnist.launching import jobs, run_record
 from distmnist.launching.screen import task_logs
-from distmnist.launching.supervisor import restart_policy
+from distmnist.launching.supervisor import failures, restart_policy
+from distmnist.launching.supervisor.task_record import TaskRecord
 from distmnist.storage import retries
 
 TICK_SECS = 0.1
 _log = logging.getLogger(__name__)
+
+# Called with a task's name, its pid (None elsewhere) and the attempt's number.
+OnStart = Callable[[str, int | None, int], None]
 
 
 class _State(enum.Enum):
@@ -40,31 +44,31 @@ class TaskGroup:
   """The tasks that run. A context: leaving it ends all of them.
 
   Attributes:
-    records: task_record.TaskRecords of the tasks that were started.
-    signals: list of int, what this process received; see Host.
-    is_cut_short: bool, whether another signal came during `stop`.
+    records: of the tasks that were started.
+    signals: what this process received; see Host.
+    is_cut_short: whether another signal came during `stop`.
   """
 
   def __init__(
     self,
-    host,
+    host: host_lib.Host,
     logs_dir: str,
     limits: restart_policy.Limits = restart_policy.NO_LIMITS,
-    on_tick: Callable[..., Any] = lambda: None,
-    on_start: Callable[..., Any] = lambda name, pid, attempt: None,
+    on_tick: Callable[[], None] = lambda: None,
+    on_start: OnStart = lambda name, pid, attempt: None,
     stop_grace_secs: float = stop_grace.DEFAULT_SECS,
-    record=None,
+    record: run_record.RunRecord | None = None,
   ) -> None:
     """
     Args:
-      host: host_lib.Host, which the group opens and closes.
-      logs_dir: str, an existing folder.
-      limits: restart_policy.Limits, when a task restarts.
-      on_tick: callable, called every TICK_SECS while we wait.
-      on_start: callable(name, pid, attempt), called when a task has begun.
-      stop_grace_secs: float, after which a task that was told to stop forces
-        its own exit.
-      record: run_record.RunRecord, told which tasks start and end, or None.
+      host: which the group opens and closes.
+      logs_dir: an existing folder.
+      limits: when a task restarts.
+      on_tick: called every TICK_SECS while we wait.
+      on_start: called when a task has begun.
+      stop_grace_secs: after which a task that was told to stop forces its own
+        exit.
+      record: told which tasks start and end, or None.
     """
     self._host, self._record = host, record
     self._logs_dir = logs_dir
@@ -74,9 +78,9 @@ class TaskGroup:
     self._on_tick, self._on_start = on_tick, on_start
     self._state = _State.RUNNING
     self._host_time = time.monotonic()
-    self._to_end = []  # With a task that could not be started.
+    self._to_end: list[jobs.Task] = []  # With a task that could not be started.
     self._num_noticed = 0
-    self._told = {}  # name -> the attempt that was told to end
+    self._told: dict[str, int] = {}  # name -> the attempt that was told to end
     self.is_cut_short = False
     self.records = self._policy.records
     self.signals = host.signals
@@ -85,26 +89,28 @@ class TaskGroup:
     self._host.__enter__()
     return self
 
-  def __exit__(self, *error) -> None:
+  def __exit__(self, *error: object) -> None:
     self._host.__exit__(*error)
 
   @property
-  def failure(self):
+  def failure(self) -> failures.Failure | None:
     """The Failure of the first task that failed for good, or None.
 
     What fails after `stop` is our doing, and is none.
     """
     return self._policy.failure
 
-  def start(self, task) -> None:
-    """Requests the first attempt at a jobs.Task.
+  def start(self, task: jobs.Task) -> None:
+    """Requests the first attempt at a task.
 
     Raises:
       OSError: its log cannot be written.
     """
     self._start(self._policy.add(task))
 
-  def wait(self, tasks, timeout_secs: float = float('inf')):
+  def wait(
+    self, tasks: Sequence[jobs.Task], timeout_secs: float = float('inf')
+  ) -> list[jobs.Task]:
     """Waits for `tasks` to end; returns those that still run.
 
     A task that is to restart counts as running. Some may be left: it ends early
@@ -116,14 +122,14 @@ class TaskGroup:
     """
     return self._wait(lambda: self.records.find_left(tasks), timeout_secs)
 
-  def stop(self, signum=signal.SIGTERM):
+  def stop(self, signum: int = signal.SIGTERM) -> list[jobs.Task]:
     """Ends all tasks: the workers first, as their last checkpoint needs the ps.
 
     A task that has not left after its grace is killed; if another signal comes,
     all are killed at once. Failures meanwhile are our doing and are not noted.
 
     Returns:
-      list of Task that had to be killed.
+      The tasks that had to be killed.
     """
     self._state = _State.STOPPING
     self.records.cancel_restarts()
@@ -133,18 +139,20 @@ class TaskGroup:
       self._host.kill()
     return self._end_in_order(signum)
 
-  def discard(self, task) -> None:
+  def discard(self, task: jobs.Task) -> None:
     """Forgets a task that has ended, and removes its log."""
     del self.records[task.name]
     self._logs.remove(task)
 
-  def last_lines(self, task, num_lines: int = 10) -> list[str]:
-    """Returns the last lines (list of str) of a task's last attempt."""
+  def last_lines(self, task: jobs.Task, num_lines: int = 10) -> list[str]:
+    """Returns the last lines of a task's last attempt."""
     return self._logs.last_lines(task, num_lines)
 
   # ---- The loop ----
 
-  def _wait(self, find_left: Callable[..., Any], timeout_secs: float):
+  def _wait(
+    self, find_left: Callable[[], list[jobs.Task]], timeout_secs: float
+  ) -> list[jobs.Task]:
     """Waits until `find_left()` is empty; returns its value; see `wait`."""
     deadline = time.monotonic() + timeout_secs
     while (left := find_left()) and not self._is_disturbed():
@@ -178,7 +186,7 @@ class TaskGroup:
       self._record.update(self.records)
     self._on_tick()
 
-  def _poll(self, secs: float):
+  def _poll(self, secs: float) -> list[jobs.Task]:
     """Notes what has begun and ended; returns the Tasks to end with that."""
     secs = min(secs, self.records.compute_wait_secs(time.monotonic()))
     to_end, self._to_end = self._to_end, []
@@ -199,7 +207,9 @@ class TaskGroup:
       if name in self.records:
         self._on_start(name, pid, self.records[name].attempt)
 
-  def _note_end(self, record, code: int | None, reason: str):
+  def _note_end(
+    self, record: TaskRecord, code: int | None, reason: str
+  ) -> list[jobs.Task]:
     record.reason = reason
     return self._policy.note_end(
       record,
@@ -209,7 +219,7 @@ class TaskGroup:
       may_restart=not self.signals,
     )
 
-  def _note_host_death(self, error) -> None:
+  def _note_host_death(self, error: host_lib.HostDiedError) -> None:
     """Restarts the host, and its tasks with it, where that is allowed.
 
     Raises:
@@ -250,7 +260,7 @@ class TaskGroup:
 
   # ---- One task, or all ----
 
-  def _start(self, record) -> None:
+  def _start(self, record: TaskRecord) -> None:
     task = record.task
     self._policy.note_start(record, time.monotonic())
     try:
@@ -272,7 +282,7 @@ class TaskGroup:
       title=f'distmnist {task.name} {folder}',
     )
 
-  def _end_in_order(self, signum):
+  def _end_in_order(self, signum: int) -> list[jobs.Task]:
     """Ends what runs, the ps last; returns the Tasks that had to be killed."""
     killed = []
     jobs = {record.task.job_name for record in self.records.values()}
@@ -292,7 +302,7 @@ class TaskGroup:
         self._turn(TICK_SECS)
     return killed
 
-  def _find_running(self, is_ps: bool):
+  def _find_running(self, is_ps: bool) -> list[jobs.Task]:
     """Returns the running tasks to end: the ps if `is_ps`, else all others."""
     return [
       record.task
@@ -300,19 +310,19 @@ class TaskGroup:
       if (record.task.job_name == 'ps') == is_ps and self._must_end(record)
     ]
 
-  def _must_end(self, record) -> bool:
+  def _must_end(self, record: TaskRecord) -> bool:
     # Where it can, an evaluator stays while the others start again.
     is_for_good = self._state is _State.STOPPING
     return (
       is_for_good or self._host.ends_as_one or record.restart_time is not None
     )
 
-  def _tell(self, tasks, signum) -> None:
+  def _tell(self, tasks: Sequence[jobs.Task], signum: int) -> None:
     """Sends a signal, once: a second one means to leave at once."""
     attempts = {task.name: self.records[task.name].attempt for task in tasks}
     untold = [t for t in tasks if self._told.get(t.name) != attempts[t.name]]
     self._told |= attempts
     self._signal(untold, signum)
 
-  def _signal(self, tasks, signum) -> None:
+  def _signal(self, tasks: Iterable[jobs.Task], signum: int) -> None:
     self._host.signal([task.name for task in tasks], signum)

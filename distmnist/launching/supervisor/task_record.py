@@ -5,10 +5,16 @@ from __future__ import annotations
 import logging
 import math
 import signal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from distmnist.common import cli, signals
 from distmnist.common.names import ATTEMPT, CHIEF
+from distmnist.launching import jobs
 from distmnist.launching.supervisor import failures
+
+if TYPE_CHECKING:
+  from distmnist.launching.supervisor import restart_policy
 
 _log = logging.getLogger(__name__)
 
@@ -20,25 +26,23 @@ class TaskRecord:
   """What is known about a task that was started.
 
   Attributes:
-    task: jobs.Task.
-    budget: restart_policy.Budget, its restarts.
-    attempt: int, 0 before the first.
-    is_running: bool.
-    code: int, of the last attempt once it has ended, else None.
-    reason: str, why it has ended, where the code does not say; see Host.
-    restart_time: float, set while it waits to restart.
-    note: str, why it restarts.
+    budget: its restarts.
+    attempt: 0 before the first.
+    code: of the last attempt once it has ended, else None.
+    reason: why it has ended, where the code does not say; see Host.
+    restart_time: set while it waits to restart.
+    note: why it restarts.
   """
 
-  def __init__(self, task, budget) -> None:
+  def __init__(self, task: jobs.Task, budget: restart_policy.Budget) -> None:
     self.task = task
     self.budget = budget
     self.attempt = 0
     self.start_time = 0.0
     self.is_running = False
-    self.code = None
+    self.code: int | None = None
     self.reason = ''
-    self.restart_time = None
+    self.restart_time: float | None = None
     self.note = ''
 
   @property
@@ -72,13 +76,15 @@ class TaskRecord:
 
   @property
   def env(self) -> dict[str, str]:
-    """Its variables (dict), with the attempt's number from the second on."""
+    """Its variables, with the attempt's number from the second on."""
     again = {ATTEMPT: str(self.attempt)} if self.attempt > 1 else {}
     return dict(self.task.env) | again
 
   @property
   def failure(self) -> failures.Failure:
-    """The failures.Failure of the last attempt, which has ended."""
+    """The end of the last attempt, which has ended."""
+    if self.code is None:
+      raise ValueError(f'{self.task.name} has not ended')
     return failures.Failure(
       self.task, self.code, self.budget.total, self.reason
     )
@@ -87,28 +93,28 @@ class TaskRecord:
     self.restart_time, self.note = restart_time, note
 
 
-class TaskRecords(dict):
+class TaskRecords(dict[str, TaskRecord]):
   """{name: TaskRecord} of all tasks, and which of them start next."""
 
   @property
   def running(self) -> list[TaskRecord]:
-    """The TaskRecords (list) whose processes run."""
+    """The TaskRecords whose processes run."""
     return [record for record in self.values() if record.is_running]
 
   @property
   def waiting(self) -> list[TaskRecord]:
-    """The TaskRecords (list) that wait to restart."""
+    """The TaskRecords that wait to restart."""
     return [r for r in self.values() if r.restart_time is not None]
 
   @property
   def left_workers(self) -> list[TaskRecord]:
-    """The TaskRecords (list) of workers that run, will restart, or are done."""
+    """The TaskRecords of workers that run, will restart, or are done."""
     return [
       r for r in self.values() if r.is_worker and (r.is_left or r.is_done)
     ]
 
-  def find_left(self, tasks):
-    """Returns those of `tasks`, jobs.Tasks, that run or will restart."""
+  def find_left(self, tasks: Iterable[jobs.Task]) -> list[jobs.Task]:
+    """Returns those of `tasks` that run or will restart."""
     return [t for t in tasks if t.name in self and self[t.name].is_left]
 
   def take_due(self, now: float) -> list[TaskRecord]:
@@ -119,7 +125,9 @@ class TaskRecords(dict):
     waiting = self.waiting
     if any(record.is_running for record in waiting):
       return []
-    due = [record for record in waiting if record.restart_time <= now]
+    due = [
+      r for r in waiting if r.restart_time is not None and r.restart_time <= now
+    ]
     if any(record.task.name == CHIEF for record in due):
       for record in self.values():
         if record.is_done:
@@ -129,10 +137,12 @@ class TaskRecords(dict):
     return due
 
   def compute_wait_secs(self, now: float) -> float:
-    """Returns the seconds (float) until `take_due` may return any, or inf."""
+    """Returns the seconds until `take_due` may return any, or inf."""
     if any(record.is_running for record in self.waiting):
       return math.inf
-    times = [record.restart_time for record in self.waiting]
+    times = [
+      r.restart_time for r in self.values() if r.restart_time is not None
+    ]
     return max(0.0, min(times, default=math.inf) - now)
 
   def cancel_restarts(self) -> None:

@@ -1,6 +1,5 @@
 """Ray as a host, with the test in place of Ray; see launchers/ray_test.py."""
 
-import inspect
 import os
 import signal
 import threading
@@ -8,7 +7,6 @@ import threading
 import pytest
 
 from distmnist.common import cli
-from distmnist.launching import host as host_lib
 from distmnist.launching import jobs
 from distmnist.launching.ray import ray_host
 from tests.support.fake_ray import ActorDiedError, FakeRay
@@ -78,17 +76,6 @@ def room(ray, tmp_path):
     yield room
   assert all(placement.is_removed for placement in ray.placements)
   assert all(actor.is_killed for actor in ray.actors)
-
-
-@pytest.mark.parametrize(
-  'name', [*sorted(host_lib.Host.__abstractmethods__), 'pid', 'restart']
-)
-def test_it_is_called_as_the_contract_says(name):
-  wanted, found = (
-    getattr(kind, name) for kind in (host_lib.Host, ray_host.RayHost)
-  )
-  if not isinstance(wanted, property):
-    assert inspect.signature(found) == inspect.signature(wanted)
 
 
 def test_tasks_start_once_all_have_said_where_they_are(room):

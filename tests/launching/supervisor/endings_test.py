@@ -6,8 +6,13 @@ import pytest
 
 from distmnist.common import console, files
 from distmnist.launching import jobs
-from distmnist.launching.screen import endings, log_view, task_logs
-from distmnist.launching.supervisor import failures, restart_policy, task_record
+from distmnist.launching.screen import log_view, task_logs
+from distmnist.launching.supervisor import (
+  endings,
+  failures,
+  restart_policy,
+  task_record,
+)
 
 PS, CHIEF, WORKER = jobs.make_tasks(['x:1'], ['x:2', 'x:3'], [])
 SAID = 'distmnist.launch: '

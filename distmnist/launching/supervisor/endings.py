@@ -9,23 +9,27 @@ import logging
 import re
 import signal
 import sys
+from collections.abc import Iterable
 
 from distmnist.common import cli, files
 from distmnist.common.names import CHIEF
+from distmnist.launching import jobs
 from distmnist.launching.screen import task_logs, terminal
+from distmnist.launching.supervisor import failures, task_group
 
 _log = logging.getLogger(__name__)
 
 _DATA_TITLE = 'the task that gets the data'
 
 
-def say_killed(tasks, signum, is_cut_short: bool) -> None:
+def say_killed(
+  tasks: Iterable[jobs.Task], signum: int, is_cut_short: bool
+) -> None:
   """Names the tasks that were killed.
 
   Args:
-    tasks: list of jobs.Task.
-    signum: int, by which they were told to stop.
-    is_cut_short: bool, whether another signal then left them no time.
+    signum: by which they were told to stop.
+    is_cut_short: whether another signal then left them no time.
   """
   why = f'did not exit after {signal.Signals(signum).name}: killed'
   if is_cut_short:
@@ -34,26 +38,25 @@ def say_killed(tasks, signum, is_cut_short: bool) -> None:
     _log.info(f'{task.name} ({task.address}) {why}')
 
 
-def report_failure(group, logs_dir: str) -> int:
+def report_failure(group: task_group.TaskGroup, logs_dir: str) -> int:
   """Names the root cause of `group.failure`; returns the exit code.
 
   Args:
-    group: task_group.TaskGroup in which a task has failed for good.
-    logs_dir: str.
+    group: in which a task has failed for good.
   """
   text, exit_code = show_failure(group, logs_dir)
   _log.info(f'error: {text}')
   return exit_code
 
 
-def show_failure(group, logs_dir: str) -> tuple[str, int]:
+def show_failure(group: task_group.TaskGroup, logs_dir: str) -> tuple[str, int]:
   """Shows the last lines of the task that is the root cause.
 
   Args:
     group, logs_dir: see `report_failure`.
 
   Returns:
-    str, one line on the failure, and int, the exit code.
+    One line on the failure, and the exit code.
   """
   failure = _find_root(group)
   last_lines = group.last_lines(failure.task)
@@ -76,17 +79,20 @@ def show_failure(group, logs_dir: str) -> tuple[str, int]:
   return text, failure.exit_code
 
 
-def report_signal(group, signum: int, logs_dir: str, name=None) -> int:
+def report_signal(
+  group: task_group.TaskGroup,
+  signum: int,
+  logs_dir: str,
+  name: str | None = None,
+) -> int:
   """Says what has stopped the run; returns the exit code.
 
   Args:
-    group: task_group.TaskGroup that this signal has stopped.
-    signum: int.
-    logs_dir: str.
-    name: str, of what has sent the signal, or None: the signal's own.
+    group: which this signal has stopped.
+    name: of what has sent the signal, or None: the signal's own.
 
   Returns:
-    int, 128 + n after signal n; 75 if the chief could not save, or was killed
+    128 + n after signal n; 75 if the chief could not save, or was killed
     before it said that it had.
   """
   say_stopped(name or signal.Signals(signum).name, logs_dir)
@@ -106,8 +112,7 @@ def end_logs(code: int, logs_dir: str) -> None:
   """Removes a temporary folder of logs, unless something was not saved.
 
   Args:
-    code: int, the exit code of a run that has ended well or was stopped.
-    logs_dir: str.
+    code: the exit code of a run that has ended well or was stopped.
   """
   if code != cli.NOT_SAVED:
     task_logs.remove_if_temporary(logs_dir)
@@ -115,7 +120,7 @@ def end_logs(code: int, logs_dir: str) -> None:
     _log.info(f'logs in {logs_dir}')
 
 
-def report_saved(group, signum) -> int:
+def report_saved(group: task_group.TaskGroup, signum: int) -> int:
   """Says if steps may be lost; see `report_signal`, which does more."""
   chief = group.records.get(CHIEF)
   if not chief or not chief.has_lost_steps:
@@ -131,15 +136,13 @@ def report_saved(group, signum) -> int:
 
 
 def describe_late(
-  task, leave_secs: float, waited_for: str, logs_dir: str
+  task: jobs.Task, leave_secs: float, waited_for: str, logs_dir: str
 ) -> str:
-  """Returns what to say of a task that had to be stopped, a str.
+  """Returns what to say of a task that had to be stopped.
 
   Args:
-    task: jobs.Task.
-    leave_secs: float, how long it had.
-    waited_for: str, whose end it outlived, which is the end of the training.
-    logs_dir: str.
+    leave_secs: how long it had.
+    waited_for: whose end it outlived, which is the end of the training.
   """
   return (
     f'{task.name} ({task.address}) still ran {leave_secs:.0f} s after'
@@ -148,19 +151,21 @@ def describe_late(
   )
 
 
-def _print(lines: list[str]) -> None:
+def _print(lines: Iterable[str]) -> None:
   with terminal.may_close():
     for line in lines:
       print(line, file=sys.stderr, flush=True)
 
 
-def _find_root(group):
+def _find_root(group: task_group.TaskGroup) -> failures.Failure:
   """Returns the Failure that is the cause of `group.failure`.
 
   A ps that leaves because a worker has failed may end before that worker does;
   it names the worker in its last line.
   """
   failure = group.failure
+  if failure is None:
+    raise ValueError('no task has failed')
   last_lines = group.last_lines(failure.task, 1)
   named = re.search(r'\b(worker|ps) \d+\b', ''.join(last_lines))
   record = group.records.get(named[0]) if named else None
