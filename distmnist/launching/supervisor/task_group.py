@@ -226,8 +226,10 @@ class TaskGroup:
       host_lib.HostDiedError: it is out of restarts, or must not restart.
     """
     if self._state is _State.STOPPING:
-      for record in self.records.values():
+      for record in self.records.running:
         record.is_running = False
+        if self._host.is_ready:  # Else none had begun.
+          record.code = -signal.SIGKILL
       return
     now = time.monotonic()
     may_restart = not self.signals and self._policy.note_server_death(

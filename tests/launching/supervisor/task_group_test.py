@@ -404,12 +404,18 @@ def test_after_a_signal_no_task_starts_again(make, cluster):
   assert group.records.waiting == []
 
 
-def test_a_host_that_dies_while_all_end_has_no_task_left(make, cluster):
+@pytest.mark.parametrize('is_ready', [False, True])
+def test_a_host_that_dies_while_all_end_has_no_task_left(
+  make, cluster, is_ready
+):
   death = host_lib.HostDiedError('the host has died', 'killed by SIGKILL')
   host, group = make([death], restart_policy.NO_LIMITS)
+  host.is_ready = is_ready
   assert group.stop() == []
   assert group.records.running == []
   assert host.num_restarts == 0
+  # Those that ran were killed with it, and may not have saved.
+  assert group.records['worker 0'].has_lost_steps == is_ready
 
 
 def test_the_start_of_each_attempt_is_told_with_its_number(make, cluster):
