@@ -14,10 +14,14 @@ import pathlib
 import re
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distmnist.common import command_line, files
 from distmnist.watching import metrics_file, run_state, table_text
+from distmnist.watching.metrics_line import Line
+
+if TYPE_CHECKING:
+  import numpy as np
 
 NAME = 'report.html'
 _TEMPLATE = pathlib.Path(__file__).with_name('report.html.jinja')
@@ -36,12 +40,18 @@ _CHARTS = (
 )
 _PUSHES = 'pushes by staleness', 'updates'
 _WAITS = 'samples of ps in which a worker waited for a round', 's'
-_STYLE = {
+_STYLE: dict[Any, Any] = {
   **{'font.size': 8, 'axes.titlesize': 9, 'legend.fontsize': 7},
   **{'axes.grid': True, 'grid.color': '#ddd', 'lines.linewidth': 1.2},
   # Words stay words, and a $ in the name of a metric is no formula.
   **{'svg.fonttype': 'none', 'text.parse_math': False},
 }
+
+
+# What a chart is called, and what its x axis is.
+_Chart = tuple[str, str]
+# (x, y)s, with None between the lives of a task.
+_Points = list[tuple[Any, Any] | None]
 
 
 class History:
@@ -59,11 +69,17 @@ class History:
     waited: {worker: samples of ps in which it waited for the end of a round}.
   """
 
-  def __init__(self, lines: Iterable[dict]) -> None:
-    self.start, self.zero, self.hosts, self.versions = 0.0, None, set(), {}
-    self.lives, self.events = {}, []
-    self.curves = collections.defaultdict(lambda: collections.defaultdict(list))
-    self.waited = collections.Counter()
+  def __init__(self, lines: Iterable[Line]) -> None:
+    self.start = 0.0
+    self.zero: float | None = None
+    self.hosts: set[str] = set()
+    self.versions: dict[str, str] = {}
+    self.lives: dict[tuple[str, str], list[Any]] = {}
+    self.events: list[tuple[float, str | None, str, bool]] = []
+    self.curves: dict[_Chart, dict[str, _Points]] = collections.defaultdict(
+      lambda: collections.defaultdict(list)
+    )
+    self.waited: collections.Counter[str] = collections.Counter()
     for line in lines:
       is_of_task = line['task'] != metrics_file.LAUNCHER
       self.start = self.start or is_of_task * line['time']
@@ -73,7 +89,7 @@ class History:
         self._take(line, line['time'] - self.start)
     self._begin_with_first_step()
 
-  def _take_event(self, line: dict, secs: float) -> None:
+  def _take_event(self, line: Line, secs: float) -> None:
     event, text = line['event'], line.get('text', '')
     task = line.get('about', line['task'])
     is_mark = event == 'ended' and line.get('code') not in (0, 130, 143)
@@ -83,7 +99,7 @@ class History:
     elif is_mark or event == 'wait':
       self.events.append((secs, task, f'{task}: {text}', is_mark))
 
-  def _take(self, line: dict, secs: float) -> None:
+  def _take(self, line: Line, secs: float) -> None:
     task, kind = line['task'], line['kind']
     if (task, line['life']) not in self.lives:
       for curves in self.curves.values():
@@ -119,15 +135,18 @@ class History:
 
   def _begin_with_first_step(self) -> None:
     """Makes all times those after the first step, if there is one."""
-    self.zero = self.zero or 0.0
+    self.zero = zero = self.zero or 0.0
     for life in self.lives.values():
-      life[:2] = life[0] - self.zero, life[1] - self.zero
-    self.events = [(event[0] - self.zero, *event[1:]) for event in self.events]
+      life[:2] = life[0] - zero, life[1] - zero
+    self.events = [
+      (secs - zero, task, text, is_mark)
+      for secs, task, text, is_mark in self.events
+    ]
     for (_, axis), curves in self.curves.items():
       for name, points in curves.items() if axis == 's' else ():
-        curves[name] = [p and (p[0] - self.zero, p[1]) for p in points]
+        curves[name] = [p and (p[0] - zero, p[1]) for p in points]
 
-  def _add(self, chart: tuple, name: str, x: Any, y: Any) -> None:
+  def _add(self, chart: _Chart, name: str, x: Any, y: Any) -> None:
     if x is not None and y is not None:
       self.curves[chart][name].append((x, y))
 
@@ -218,7 +237,9 @@ def _draw_curves(history: History, unit: str) -> str:
     has_many = len(curves) >= 10  # Their names would hide the curves.
     for name in sorted(curves, key=_order):
       is_thin = has_mean and name in workers
-      style = {'linewidth': 0.5, 'alpha': 0.6} if is_thin else {}
+      style: dict[str, Any] = {}
+      if is_thin:
+        style |= {'linewidth': 0.5, 'alpha': 0.6}
       if is_thin and has_many:
         style['label'] = '_'  # No legend has it.
       _draw_curve(axes, _split(curves[name]), name, **style)
@@ -234,19 +255,21 @@ def _draw_curves(history: History, unit: str) -> str:
   return ''.join(svg for *_, svg in sorted(drawn))
 
 
-def _sum_staleness(history: History) -> dict[str, collections.Counter]:
+def _sum_staleness(history: History) -> dict[str, collections.Counter[int]]:
   """Returns {worker: how many pushes had which staleness, in updates}."""
-  sums = collections.defaultdict(collections.Counter)
+  sums: dict[str, collections.Counter[int]] = collections.defaultdict(
+    collections.Counter
+  )
   for (task, _), (_, _, last) in history.lives.items():
     for value, count in (last.get('staleness') or {}).items():
       sums[task][int(value)] += count
   return sums
 
 
-def _split(points: list[tuple | None]) -> list[list[tuple]]:
+def _split(points: _Points) -> list[list[tuple[Any, Any]]]:
   """Returns the points of each life, by x, at most _NUM_POINTS in all."""
   every = -(-len(points) // _NUM_POINTS)
-  segments = [[]]
+  segments: list[list[tuple[Any, Any]]] = [[]]
   for point in points:
     if point is None:
       segments.append([])
@@ -257,7 +280,7 @@ def _split(points: list[tuple | None]) -> list[list[tuple]]:
 
 
 def _draw_curve(
-  axes: Any, segments: list[list[tuple]], name: str, **style
+  axes: Any, segments: list[list[tuple[Any, Any]]], name: str, **style: Any
 ) -> None:
   """Draws the points of a task, without a line from one life to the next."""
   gap = (math.nan, math.nan)
@@ -269,15 +292,16 @@ def _draw_curve(
   axes.plot(*zip(*points, strict=True), '.-' if is_dotted else '-', **style)
 
 
-def _compute_mean(segments: list[list[tuple]]) -> tuple[Any, Any]:
+def _compute_mean(
+  segments: list[list[tuple[Any, Any]]],
+) -> tuple[np.ndarray, np.ndarray]:
   """Returns x and y of the mean of curves, nan where there is none."""
   import numpy as np
 
   ends = [x for segment in segments for x, _ in (segment[0], segment[-1])]
   x = np.linspace(min(ends), max(ends), _NUM_POINTS)
-  found = np.stack(
-    [np.interp(x, *zip(*s, strict=True), np.nan, np.nan) for s in segments]
-  )
+  drawn = [zip(*segment, strict=True) for segment in segments]
+  found = np.stack([np.interp(x, xs, ys, np.nan, np.nan) for xs, ys in drawn])
   number = np.sum(~np.isnan(found), axis=0)
   return x, np.where(number, np.nansum(found, axis=0) / number.clip(1), np.nan)
 
@@ -324,7 +348,9 @@ def _make_svg(figure: Any, title: str) -> str:
   )
 
 
-def _make_totals(history: History, unit: str) -> tuple[list, list]:
+def _make_totals(
+  history: History, unit: str
+) -> tuple[list[str], list[list[str]]]:
   """Returns the heads and the rows of what each task did in all its lives."""
   columns = {'local_steps': 'local steps', 'examples': unit}
   columns['cpu_secs'] = 'CPU s'

@@ -17,6 +17,7 @@ import os
 from typing import TYPE_CHECKING
 
 from distmnist.watching import metrics_file, metrics_line
+from distmnist.watching.metrics_line import Line
 
 if TYPE_CHECKING:
   from matplotlib import axes as axes_lib
@@ -38,7 +39,8 @@ class Curve:
       logdir: a folder; None, or one in which nothing is kept, has no points.
     """
     self._logdir = logdir
-    self._files = {}  # {path: (inode, bytes read, lines)}.
+    # {path: (inode, bytes read, lines)}.
+    self._files: dict[str, tuple[int | None, int, list[Line]]] = {}
 
   def look(self) -> bool:
     """Reads what has been written since the last look; returns if any is."""
@@ -69,7 +71,7 @@ class Curve:
       return bool(found)
     return False
 
-  def _find_means(self) -> dict[str, list[dict]]:
+  def _find_means(self) -> dict[str, list[Line]]:
     """Returns {task: its lines of means, by step}, without what was lost."""
     means = collections.defaultdict(list)
     for *_, lines in self._files.values():
@@ -82,7 +84,7 @@ class Curve:
           mine.append(line)
     return means
 
-  def _find_validations(self) -> list[dict]:
+  def _find_validations(self) -> list[Line]:
     """Returns the lines of evaluations on validation examples, by step."""
     found = {
       line['step']: line
@@ -215,13 +217,13 @@ class Curve:
         else f'there is no {name!r}: this run keeps no metrics'
       )
     if axes is None:
-      axes = _make_axes(1)[0]
+      _, [axes] = _make_axes(1)
     if of == name and ((points := self.find_points(name)) or not names):
       axes.plot(*_transpose(points), label='training')
     if points := self.find_points(f'val_{of}'):
       axes.plot(*_transpose(points), 'o-', markersize=4, label='validation')
       axes.legend()
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis='x', integer=True)
     axes.set_xlabel('global step')
     axes.set_ylabel(of)
     return axes
@@ -233,12 +235,12 @@ class Curve:
       ImportError: matplotlib is not installed.
     """
     names = self._find_all_names()[:_MOST_PANELS] or [LOSS]
-    panels = _make_axes(len(names))
+    figure, panels = _make_axes(len(names))
     for axes, name in zip(panels, names, strict=True):
       self.plot(axes, name)
     if title:
-      panels[0].figure.suptitle(title, fontsize='medium')
-    return _make_png(panels[0].figure)
+      figure.suptitle(title, fontsize='medium')
+    return _make_png(figure)
 
   def find_picture(self) -> bytes | None:
     """Returns the picture that a notebook shows; None without matplotlib."""
@@ -249,7 +251,7 @@ class Curve:
   _repr_png_ = find_picture
 
 
-def _compute_mean(lines: list[dict], name: str) -> float:
+def _compute_mean(lines: list[Line], name: str) -> float:
   """Returns the mean over the steps of lines; nan if none has the metric."""
   found = [x for x in lines if x['metrics'].get(name) is not None]
   steps = sum(line['steps'] for line in found)
@@ -265,8 +267,10 @@ def _transpose(points: Points) -> tuple[list[int], list[float]]:
   return [step for step, _ in points], [value for _, value in points]
 
 
-def _make_axes(number: int) -> list[axes_lib.Axes]:
-  """Returns the axes of a new figure, side by side.
+def _make_axes(
+  number: int,
+) -> tuple[figure_lib.Figure, list[axes_lib.Axes]]:
+  """Returns a new figure, and its axes side by side.
 
   A notebook shows them as a picture, with or without pyplot.
 
@@ -283,10 +287,10 @@ def _make_axes(number: int) -> list[axes_lib.Axes]:
 
   class Axes(axes_lib.Axes):
     def _repr_png_(self) -> bytes:
-      return _make_png(self.figure)
+      return _make_png(figure)
 
   figure = figure_lib.Figure((1 + 4.5 * number, 3), layout='constrained')
-  return [
+  return figure, [
     figure.add_subplot(1, number, i + 1, axes_class=Axes) for i in range(number)
   ]
 

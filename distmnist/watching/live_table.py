@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from distmnist.common import cli
 from distmnist.watching import table_text
+
+if TYPE_CHECKING:
+  from rich import console as console_lib
+
+  from distmnist.watching import run_state
 
 _COLOURS = {
   'training': 'green',
@@ -18,14 +26,14 @@ _COLOURS = {
 _BAR_WIDTH = 30
 
 
-def make(logdir: str, state, num_rows: int, is_ascii: bool = False):
+def make(
+  logdir: str, state: run_state.RunState, num_rows: int, is_ascii: bool = False
+) -> console_lib.Group:
   """Returns what `rich` can print.
 
   Args:
-    logdir: str.
-    state: run_state.RunState.
-    num_rows: int, how many tasks fit; those that need a look come first.
-    is_ascii: bool, whether the terminal may lack all other characters: a
+    num_rows: how many tasks fit; those that need a look come first.
+    is_ascii: whether the terminal may lack all other characters: a
       longer substitute would spoil the lines that are drawn over.
   """
   from rich import console, table, text
@@ -63,19 +71,22 @@ def make(logdir: str, state, num_rows: int, is_ascii: bool = False):
   return console.Group(*parts)
 
 
-def choose_rows(rows, num_rows: int):
+def choose_rows(
+  rows: Sequence[run_state.Row], num_rows: int
+) -> list[run_state.Row]:
   """Returns `num_rows` of `rows` in order, preferring those not at work."""
 
-  def needs_look(row) -> bool:
+  def needs_look(row: run_state.Row) -> bool:
     return row.state not in ('training', 'serving', 'evaluating')
 
   first = sorted(rows, key=lambda row: not needs_look(row))[:num_rows]
   return [row for row in rows if row in first]
 
 
-def _make_bar(state, full: str, empty: str) -> str:
+def _make_bar(state: run_state.RunState, full: str, empty: str) -> str:
   bar, text = '', table_text.describe_progress(state)
-  if None not in (state.step, state.last_step):  # Else only time ends it.
-    done = round(_BAR_WIDTH * min(1.0, state.step / state.last_step))
+  step, last = state.step, state.last_step
+  if step is not None and last is not None:  # Else only time ends it.
+    done = round(_BAR_WIDTH * min(1.0, step / last))
     bar = full * done + empty * (_BAR_WIDTH - done) + ' '
   return bar + text

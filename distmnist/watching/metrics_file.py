@@ -27,12 +27,13 @@ import re
 import statistics
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any, BinaryIO
 
 from distmnist.common import files, layout
 from distmnist.storage import paths, urls
 from distmnist.watching import metrics_line
+from distmnist.watching.metrics_line import Line
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ def find(logdir: str) -> dict[str, str]:
   }
 
 
-def has_begun(sample: dict) -> bool:
+def has_begun(sample: Line) -> bool:
   """Whether work can be counted from a sample on."""
   return bool(sample.get('examples')) or sample.get('state') == 'serving'
 
@@ -75,7 +76,7 @@ def has_begun(sample: dict) -> bool:
 class Writer:
   """Appends the lines of one life of a task, the first of kind `start`."""
 
-  def __init__(self, logdir: str, task: str, life: str, **start) -> None:
+  def __init__(self, logdir: str, task: str, life: str, **start: Any) -> None:
     """
     Args:
       logdir: nothing is written while it does not exist: a ps may be on a host
@@ -94,11 +95,11 @@ class Writer:
     self._start = self._clean({'kind': 'start', 'time': time.time(), **start})
     self._has_failed = False
     self._lock = threading.Lock()
-    self._inode = None
+    self._inode: int | None = None
     self._most_bytes = MAX_BYTES
     self._state = _State(os.path.join(os.path.dirname(self.path), STATE))
 
-  def write(self, kind: str, **fields) -> dict:
+  def write(self, kind: str, **fields: Any) -> Line:
     """Writes one line; returns it.
 
     Args:
@@ -118,10 +119,10 @@ class Writer:
         )
     return line
 
-  def _clean(self, line: dict) -> dict:
+  def _clean(self, line: Line) -> Line:
     return metrics_line.clean(self._own | line, metrics_line.shorten)
 
-  def _append(self, line: dict) -> None:
+  def _append(self, line: Line) -> None:
     if self._is_in_store:
       self._put(line)
       return
@@ -145,7 +146,7 @@ class Writer:
       self._most_bytes = max(MAX_BYTES, 3 * _thin(self.path) // 2)
       self._inode = os.stat(self.path).st_ino
 
-  def _put(self, line: dict) -> None:
+  def _put(self, line: Line) -> None:
     known = self._state.to_bytes()
     self._state.note(self._start)
     self._state.note(line)
@@ -169,7 +170,7 @@ class _State:
 
   def __init__(self, path: str) -> None:
     self._path = path
-    self._texts = {}  # {what it tells: line (bytes)}.
+    self._texts: dict[Hashable, bytes] = {}  # What it tells: the line.
     self._is_ours = False
 
   @property
@@ -193,8 +194,9 @@ class _State:
       if line['kind'] == 'evaluation'
     }
 
-  def note(self, line: dict) -> None:
-    texts, key = self._texts, line['kind']
+  def note(self, line: Line) -> None:
+    texts = self._texts
+    key: Any = line['kind']
     if key == 'means':
       return
     if key == 'evaluation':
@@ -333,14 +335,15 @@ def _find_time(text: bytes) -> float:
   return float(found[1]) if found else math.inf
 
 
-def read_state(logdir: str) -> tuple[list[dict], dict[str, float]]:
+def read_state(logdir: str) -> tuple[list[Line], dict[str, float]]:
   """Returns how things stand in a run, however long it has been.
 
   Returns:
     The lines of all state.jsonl, by time, and {task: when its metrics.jsonl was
     written last}, seconds since 1970 by the clock of the file server.
   """
-  lines, written = [], {}
+  lines: list[Line] = []
+  written: dict[str, float] = {}
   for task, path in find(logdir).items():
     with contextlib.suppress(OSError):  # It was removed, or moved away.
       written[task] = os.stat(path).st_mtime
@@ -349,26 +352,27 @@ def read_state(logdir: str) -> tuple[list[dict], dict[str, float]]:
   return sorted(lines, key=lambda line: line['time']), written
 
 
-def _read_file(path: str) -> list[dict]:
+def _read_file(path: str) -> list[Line]:
   with contextlib.suppress(OSError):
     lines = paths.read_bytes(path).splitlines()
     return [line for text in lines if (line := metrics_line.parse(text))]
   return []
 
 
-def _read_end(path: str) -> list[dict]:
+def _read_end(path: str) -> list[Line]:
   """Returns what the end of a file says: of one that was copied alone, say."""
   with open(path, 'rb') as file:
     first = metrics_line.parse(file.readline())
     file.seek(max(0, os.fstat(file.fileno()).st_size - _END_BYTES))
     lines = [line for text in file if (line := metrics_line.parse(text))]
-  is_one_life = first and lines and first['life'] == lines[-1]['life']
-  return [first, *lines] if is_one_life and first not in lines else lines
+  if not (first and lines) or first['life'] != lines[-1]['life']:
+    return lines
+  return lines if first in lines else [first, *lines]
 
 
 def read_last_samples(
   logdir: str, job: str, indices: Iterable[int]
-) -> list[dict]:
+) -> list[Line]:
   """Returns the last sample of each life of the tasks of a job, in no order.
 
   Args:
@@ -381,14 +385,16 @@ def read_last_samples(
     OSError: a store does not list its folders.
   """
   known = [f'{job} {index}' for index in indices]
-  last = {}
+  last: dict[tuple[str, str], Line] = {}
   for line in _iterate_lives(logdir, job, known):
     if line['kind'] == 'sample':
       last[line['task'], line['life']] = line
   return list(last.values())
 
 
-def _iterate_lives(logdir: str, job: str, known: list[str]) -> Iterator[dict]:
+def _iterate_lives(
+  logdir: str, job: str, known: Iterable[str]
+) -> Iterator[Line]:
   if not urls.is_remote(logdir):
     found = find(logdir) | {task: path_of(logdir, task) for task in known}
     for task, path in found.items():
@@ -403,16 +409,15 @@ def _iterate_lives(logdir: str, job: str, known: list[str]) -> Iterator[dict]:
           yield from _read_file(os.path.join(root, folder, name))
 
 
-def read(logdir: str) -> list[dict]:
+def read(logdir: str) -> list[Line]:
   """Returns all lines of all tasks by time."""
   return list(iterate(logdir))
 
 
-def iterate(logdir: str, num_samples: float = math.inf) -> Iterator[dict]:
+def iterate(logdir: str, num_samples: float = math.inf) -> Iterator[Line]:
   """Yields the lines of all tasks by time, one of a file in memory at a time.
 
   Args:
-    logdir: str.
     num_samples: of the samples about this many, evenly spread over each file,
       and the last one before any other line.
   """
@@ -424,7 +429,7 @@ def iterate(logdir: str, num_samples: float = math.inf) -> Iterator[dict]:
   )
 
 
-def _iterate_file(path: str, num_samples: float) -> Iterator[dict]:
+def _iterate_file(path: str, num_samples: float) -> Iterator[Line]:
   # A pipe that nobody fills would be waited for.
   if not os.path.isfile(path):
     return

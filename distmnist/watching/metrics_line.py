@@ -9,6 +9,9 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+# A line as JSON has it.
+Line = dict[str, Any]
+
 _TASK = re.compile(r'launcher|(ps|worker|evaluator) \d{1,7}')
 # What a launcher tells of, which may be a part of it, too.
 _PART = re.compile(r'(?!(ps|worker|evaluator)\b)\w[\w ]*|' + _TASK.pattern)
@@ -21,7 +24,7 @@ def clean(value: Any, shorten: Callable[[float], float] = float) -> Any:
 
   Args:
     value: a nest of dicts, lists and tuples.
-    shorten: callable, of a finite float.
+    shorten: changes each finite float.
   """
   if isinstance(value, dict):
     return {str(name): clean(x, shorten) for name, x in value.items()}
@@ -39,7 +42,7 @@ def shorten(value: float) -> float:
   return round(value, 3) if abs(value) >= 1e6 else float(f'{value:.7g}')
 
 
-def format_lines(lines: Iterable[dict]) -> bytes:
+def format_lines(lines: Iterable[Line]) -> bytes:
   """Returns the bytes of a file with these lines."""
   return ''.join(f'{json.dumps(line)}\n' for line in lines).encode()
 
@@ -90,7 +93,7 @@ def _is_process(value: Any) -> bool:
 
 # The fields that something is computed from, and what each has to be unless it
 # is None. Others may say what they like.
-_FIELDS = {
+_FIELDS: dict[str, Callable[[Any], bool]] = {
   'time': lambda value: _is_number(value) and 0 <= value < _MAX_TIME,
   'task': lambda value: _is_text(value) and bool(_TASK.fullmatch(value)),
   'about': lambda value: _is_text(value) and bool(_PART.fullmatch(value)),
@@ -122,7 +125,7 @@ _FIELDS = {
 }
 # What each line has to have, and each of a kind, or event, besides.
 _NEEDED = 'time', 'task', 'life', 'kind'
-_NEEDED_BY = {
+_NEEDED_BY: dict[Any, tuple[str, ...]] = {
   'sample': ('state',),
   'end': ('ok', 'text'),
   'event': ('event',),
@@ -133,8 +136,8 @@ _NEEDED_BY = {
 }
 
 
-def parse(text: bytes) -> dict | None:
-  """Returns the dict of one line, or None if it is not one of ours.
+def parse(text: bytes) -> Line | None:
+  """Returns one line, or None if it is not one of ours.
 
   The folder is shared: another version, another tool or another user may have
   written there, and what reads the lines relies on their fields.

@@ -11,8 +11,10 @@ import http.server
 import socket
 import sys
 import threading
+from collections.abc import Iterable
+from typing import Any
 
-from distmnist.watching import watched_run
+from distmnist.watching import run_state, watched_run
 
 _GAUGES = {
   'up': ('is_live', 'Whether the task runs, as far as is known.'),
@@ -29,8 +31,8 @@ _IDLE_SECS = 5.0
 _TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 
 
-def format_text(state) -> str:
-  """Returns the page (str) of a run_state.RunState."""
+def format_text(state: run_state.RunState) -> str:
+  """Returns the page."""
   rows, lines = state.make_rows(), []
   for name, (field, text) in _GAUGES.items():
     values = [(row.task, getattr(row, field)) for row in rows]
@@ -44,7 +46,9 @@ def format_text(state) -> str:
   return '\n'.join([*lines, ''])
 
 
-def _format_gauge(name: str, text: str, label: str, values) -> list[str]:
+def _format_gauge(
+  name: str, text: str, label: str, values: Iterable[tuple[str, float | None]]
+) -> list[str]:
   lines = [
     f'distmnist_{name}{{{label}="{key}"}} {float(value):.15g}'
     for key, value in values
@@ -68,11 +72,10 @@ class Server(http.server.ThreadingHTTPServer):
   `_IDLE_SECS`.
   """
 
-  def __init__(self, logdir, listener) -> None:
+  def __init__(self, logdir: str, listener: socket.socket) -> None:
     """
     Args:
-      logdir: str.
-      listener: socket.socket that listens.
+      listener: a socket that listens.
     """
     run, lock = watched_run.WatchedRun(logdir), threading.Lock()
 
@@ -91,7 +94,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.end_headers()
         self.wfile.write(body)
 
-      def log_message(self, *_) -> None:
+      def log_message(self, *_: Any) -> None:
         pass
 
     super().__init__(('127.0.0.1', 0), Handler, bind_and_activate=False)
@@ -99,19 +102,19 @@ class Server(http.server.ThreadingHTTPServer):
     self.socket = listener
     self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
 
-  def process_request(self, request, client_address) -> None:
+  def process_request(self, request: Any, client_address: Any) -> None:
     if self._free.acquire(blocking=False):
       super().process_request(request, client_address)
     else:
       self.shutdown_request(request)
 
-  def process_request_thread(self, request, client_address) -> None:
+  def process_request_thread(self, request: Any, client_address: Any) -> None:
     try:
       super().process_request_thread(request, client_address)
     finally:
       self._free.release()
 
-  def handle_error(self, request, client_address) -> None:
+  def handle_error(self, request: Any, client_address: Any) -> None:
     # Who asks may leave before the answer.
     if not isinstance(sys.exc_info()[1], OSError):
       super().handle_error(request, client_address)

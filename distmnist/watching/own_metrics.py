@@ -17,11 +17,13 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from distmnist.common import owner_file, versions
 from distmnist.common.names import ATTEMPT, LAUNCH_ID
 from distmnist.watching import metrics_file, process_bytes
+from distmnist.watching.metrics_line import Line
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ class OwnMetrics:
   """Lines of this process, for whatever adds to them, while they are kept."""
 
   def __init__(self) -> None:
-    self._sampler = None
+    self._sampler: Sampler | None = None
 
   @contextlib.contextmanager
   def kept(
@@ -47,16 +49,16 @@ class OwnMetrics:
     task: str,
     life: str,
     every_secs: float,
-    collect=dict,
-    sinks=(),
-  ) -> Iterator[Sampler]:
-    """Keeps metrics of this process in the block; yields the Sampler, or None.
+    collect: Callable[[], dict[str, Any]] = dict,
+    sinks: Sequence[Callable[[Line], None]] = (),
+  ) -> Iterator[Sampler | None]:
+    """Keeps metrics of this process in the block; yields what does.
 
     Args:
-      logdir: str, or None to keep nothing.
-      task: str, such as 'ps 0'.
-      life: str, different in each process.
-      every_secs: float, from one sample to the next.
+      logdir: None to keep nothing.
+      task: such as 'ps 0'.
+      life: different in each process.
+      every_secs: from one sample to the next.
       collect, sinks: see Sampler.
     """
     if not logdir:
@@ -76,7 +78,7 @@ class OwnMetrics:
       self._sampler = None
       mine.close(error)
 
-  def write(self, kind: str, **fields) -> None:
+  def write(self, kind: str, **fields: Any) -> None:
     """Writes a line, if they are kept."""
     mine = self._sampler  # Another thread may end them.
     if mine:
@@ -96,8 +98,8 @@ class OwnMetrics:
     if mine and mine.is_due():
       mine.write('sample')
 
-  def collect_by(self, collect) -> None:
-    """Adds what a worker's `collect`, callable() -> dict, says to the samples.
+  def collect_by(self, collect: Callable[[], dict[str, Any]]) -> None:
+    """Adds what a worker's `collect` says to the samples.
 
     See `sample_if_due` for when they come from now on.
     """
@@ -111,12 +113,12 @@ class Sampler:
   """The metrics of one life of a task, from `start` to `close`.
 
   Attributes:
-    collect: callable() -> dict, what this task reports besides the usage of
-      its process; may be set.
-    every_secs, pause_secs: floats, from one sample to the next, and until one
-      comes that nobody has asked for.
-    sinks: list of callable(line), given each line that is written.
-    ending: str, what to call an orderly end before the work is done.
+    collect: returns what this task reports besides the usage of its process;
+      may be set.
+    every_secs, pause_secs: from one sample to the next, and until one comes
+      that nobody has asked for.
+    sinks: given each line that is written.
+    ending: what to call an orderly end before the work is done.
   """
 
   def __init__(
@@ -124,15 +126,14 @@ class Sampler:
   ) -> None:
     """
     Args:
-      logdir: str.
-      task: str, such as 'ps 0'.
-      life: str, different in each process.
-      every_secs: float, from one sample to the next.
+      task: such as 'ps 0'.
+      life: different in each process.
+      every_secs: from one sample to the next.
     """
     me, every_secs = owner_file.describe_self(), max(LEAST_SECS, every_secs)
     launch = os.environ.get(LAUNCH_ID)
-    self.collect = dict
-    self.sinks = []
+    self.collect: Callable[[], dict[str, Any]] = dict
+    self.sinks: list[Callable[[Line], None]] = []
     self.ending = ''
     self._writer = metrics_file.Writer(
       logdir,
@@ -150,7 +151,8 @@ class Sampler:
     self.pause_secs = self.every_secs
     self._last_sample = self._last_asked = -math.inf
     self._usage = Usage()
-    self._lines = queue.Queue(_MAX_LINES)  # (kind, fields), 'end' the last.
+    # (kind, fields), 'end' the last.
+    self._lines: queue.Queue[tuple[str, Line]] = queue.Queue(_MAX_LINES)
     self._last_time = 0.0
     self._is_closed = False
     self._thread = threading.Thread(target=self._run, daemon=True)
@@ -168,7 +170,7 @@ class Sampler:
     """
     return time.monotonic() - self._last_asked > 0.9 * self.every_secs
 
-  def write(self, kind: str, **fields) -> None:
+  def write(self, kind: str, **fields: Any) -> None:
     """Has a line written, a `sample` as it is then; does not wait."""
     if kind == 'sample':
       # Even if the disk is slow to take it.
@@ -181,7 +183,7 @@ class Sampler:
     """Writes the last lines, if the disk takes them within some seconds.
 
     Args:
-      error: str, what made this life fail, or ''.
+      error: what made this life fail, or ''.
     """
     if self._is_closed or self._thread.ident is None:
       return
@@ -224,10 +226,19 @@ class Sampler:
       fields = self.collect() | self._usage.look()
       self._give(self._writer.write('sample', **fields))
 
-  def _give(self, line) -> None:
+  def _give(self, line: Line) -> None:
     self._last_time = line['time']
     for sink in self.sinks:
       sink(line)
+
+
+class _Count(NamedTuple):
+  """What a process has used; None where the system does not count it."""
+
+  time: float  # By time.monotonic().
+  sent_bytes: int | None
+  received_bytes: int | None
+  cpu_secs: float
 
 
 class Usage:
@@ -237,30 +248,32 @@ class Usage:
     self._sockets = process_bytes.Meter()
     self._mark = self._count()
 
-  def _count(self) -> dict[str, float]:
-    sent, received = self._sockets.read() or (None, None)
-    return {
-      'time': time.monotonic(),
-      'sent_bytes': sent,
-      'received_bytes': received,
-      'cpu_secs': time.process_time(),
-    }
+  def _count(self) -> _Count:
+    moved = self._sockets.read() or (None, None)
+    return _Count(time.monotonic(), *moved, time.process_time())
 
-  def look(self) -> dict[str, float]:
-    """Returns a dict of numbers; the schema has their names.
+  def look(self) -> dict[str, float | None]:
+    """Returns numbers by their names in the schema.
 
     Bytes are counted from when this object was made; None where the system
     does not count them.
     """
     then, now = self._mark, self._count()
     self._mark = now
-    secs = max(1e-9, now['time'] - then['time'])
-    found = {name: now[name] for name in now if name != 'time'}
-    for name in ('sent_bytes', 'received_bytes'):
-      if now[name] is not None and then[name] is not None:
-        found[f'{name}_per_sec'] = (now[name] - then[name]) / secs
-    found['cpu_cores'] = (now['cpu_secs'] - then['cpu_secs']) / secs
-    found['rss_bytes'] = read_rss()
+    secs = max(1e-9, now.time - then.time)
+    found = {
+      'sent_bytes': now.sent_bytes,
+      'received_bytes': now.received_bytes,
+      'cpu_secs': now.cpu_secs,
+      'cpu_cores': (now.cpu_secs - then.cpu_secs) / secs,
+      'rss_bytes': read_rss(),
+    }
+    if now.sent_bytes is not None and then.sent_bytes is not None:
+      moved = now.sent_bytes - then.sent_bytes
+      found['sent_bytes_per_sec'] = moved / secs
+    if now.received_bytes is not None and then.received_bytes is not None:
+      moved = now.received_bytes - then.received_bytes
+      found['received_bytes_per_sec'] = moved / secs
     return found
 
 

@@ -10,13 +10,16 @@ import socket
 import struct
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from distmnist.common import tcp_sockets
 
 # The last bytes of a socket that closes between two looks are not counted.
 _LOOK_SECS = 0.25
-_shared = weakref.WeakValueDictionary()  # Process id: its counter.
+# By process id.
+_shared: weakref.WeakValueDictionary[int, _Counter] = (
+  weakref.WeakValueDictionary()
+)
 # In Linux's struct tcp_info: tcpi_bytes_acked and tcpi_bytes_received.
 _OFFSET, _SIZE = 120, 136
 
@@ -30,7 +33,7 @@ class Meter:
     _shared[pid] = self._counter
     self._first = self._counter.read() or (0, 0)
 
-  def read(self) -> tuple[int, int]:
+  def read(self) -> tuple[int, int] | None:
     """Returns (bytes sent, bytes received).
 
     None where the system does not count, and until a socket has been seen.
@@ -38,9 +41,7 @@ class Meter:
     counts = self._counter.read()
     if counts is None:
       return None
-    return tuple(
-      n - first for n, first in zip(counts, self._first, strict=True)
-    )
+    return counts[0] - self._first[0], counts[1] - self._first[1]
 
 
 class _Counter:
@@ -59,13 +60,15 @@ class _Counter:
       daemon=True,
     ).start()
 
-  def read(self) -> tuple[int, int]:
+  def read(self) -> tuple[int, int] | None:
     with self._lock:
       self._sockets.look()
       return self._sockets.read()
 
 
-def _look_on(find_counter, is_closed) -> None:
+def _look_on(
+  find_counter: Callable[[], _Counter | None], is_closed: threading.Event
+) -> None:
   while not is_closed.wait(_LOOK_SECS):
     if counter := find_counter():
       counter.read()
@@ -82,12 +85,13 @@ class SocketBytes:
   def __init__(self, pid: int | None = None) -> None:
     """
     Args:
-      pid: int, a process that we may trace; None for this one.
+      pid: a process that we may trace; None for this one.
     """
     self._pid = pid
     self._has_looked = False
-    self._first = {}
-    self._last = {}
+    # By inode.
+    self._first: dict[str, tuple[int, int]] = {}
+    self._last: dict[str, tuple[int, int]] = {}
 
   def look(self) -> None:
     """Reads all sockets; does nothing where the system has no such counts."""
@@ -101,13 +105,16 @@ class SocketBytes:
     """Returns (bytes sent, bytes received); None before a look found any."""
     if not self._last:
       return None
-    return tuple(
+    sent, received = (
       sum(self._last[inode][i] - self._first[inode][i] for inode in self._last)
       for i in (0, 1)
     )
+    return sent, received
 
 
-def _read_sockets(pid) -> Iterator[tuple[str, tuple[int, int]]]:
+def _read_sockets(
+  pid: int | None,
+) -> Iterator[tuple[str, tuple[int, int]]]:
   """Yields (inode, (bytes sent, bytes received)) of each open TCP socket."""
   if not hasattr(socket, 'TCP_INFO'):
     return

@@ -26,8 +26,8 @@ _FILE = 'stop_request.json'
 _LOOK_SECS = 0.5
 
 
-def write(logdir: str):
-  """Leaves the request; returns it, a dict.
+def write(logdir: str) -> dict[str, Any]:
+  """Leaves the request; returns it.
 
   Raises:
     OSError: the folder cannot be written.
@@ -43,7 +43,7 @@ def write(logdir: str):
   return request
 
 
-def withdraw(logdir: str, request) -> None:
+def withdraw(logdir: str, request: dict[str, Any]) -> None:
   """Takes back what `write` has returned, unless a later one has come."""
   if read(logdir) == request:
     with contextlib.suppress(OSError):
@@ -57,21 +57,20 @@ def confirm(logdir: str) -> None:
     json.dump(request, file)
 
 
-def read(logdir: str):
-  """Returns the request, a dict; empty if there is none."""
+def read(logdir: str) -> dict[str, Any]:
+  """Returns the request; empty if there is none."""
   return files.read_dict(layout.own_path(logdir, _FILE))
 
 
 class Watch:
   """Looks for new requests in a thread of its own. A context."""
 
-  def __init__(self, logdir: str, obey: Callable[..., Any]) -> None:
+  def __init__(self, logdir: str, obey: Callable[[str, bool], bool]) -> None:
     """
     Args:
-      logdir: str.
-      obey: callable(who, is_taken) -> bool, called in that thread: `who` (str)
-        has left the request, and a launcher has confirmed that it obeys it. It
-        is called with the same request again until it returns True.
+      obey: called in that thread, with who has left the request, and whether a
+        launcher has confirmed that it obeys it. It is called with the same
+        request again until it returns True.
     """
     self._logdir = logdir
     self._obey = obey
@@ -82,7 +81,7 @@ class Watch:
     threading.Thread(target=self._run, daemon=True).start()
     return self
 
-  def __exit__(self, *_) -> None:
+  def __exit__(self, *_: Any) -> None:
     self._is_closed.set()
 
   def _run(self) -> None:

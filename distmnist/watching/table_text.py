@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
 from distmnist.common.names import SPLITS
 from distmnist.storage import urls
 
+if TYPE_CHECKING:
+  from distmnist.watching import run_state
 
-def make_cells(rows, unit: str):
-  """Returns the heads and the cells of a table, lists of str.
+
+def make_cells(
+  rows: Sequence[run_state.Row], unit: str
+) -> tuple[list[str], list[list[str]]]:
+  """Returns the heads and the cells of a table.
 
   Args:
-    rows: list of run_state.Row.
-    unit: str, what examples are called.
+    unit: what examples are called.
   """
   heads = ['task', 'state', 'step', f'{unit}/s', 'staleness', 'in MB/s']
   heads += ['out MB/s', 'memory MB', 'restarts']
@@ -37,8 +44,8 @@ def _format(value: float | None, form: str, scale: float | None = None) -> str:
   return format(value / scale if scale else value, form)
 
 
-def format_table(rows, unit: str) -> str:
-  """Returns the table as a str of several lines; see `make_cells`."""
+def format_table(rows: Sequence[run_state.Row], unit: str) -> str:
+  """Returns the table as several lines; see `make_cells`."""
   heads, cells = make_cells(rows, unit)
   widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
   return '\n'.join(
@@ -50,13 +57,8 @@ def format_table(rows, unit: str) -> str:
   )
 
 
-def describe_run(logdir: str, state) -> str:
-  """Returns a line (str) about a run as a whole.
-
-  Args:
-    logdir: str.
-    state: run_state.RunState.
-  """
+def describe_run(logdir: str, state: run_state.RunState) -> str:
+  """Returns a line about a run as a whole."""
   rows = state.make_rows()
   parts = [_describe_stage(state, rows)]
   if state.step is not None:
@@ -78,7 +80,7 @@ def describe_run(logdir: str, state) -> str:
   return f'{urls.tidy(logdir)}: {"; ".join(parts)}'
 
 
-def describe_progress(state) -> str:
+def describe_progress(state: run_state.RunState) -> str:
   """Returns how far a run is, in a few words; see `describe_run`."""
   if state.step is None:
     return 'starting'
@@ -92,7 +94,7 @@ def describe_progress(state) -> str:
   return step
 
 
-def _format_left(state, separator: str) -> str:
+def _format_left(state: run_state.RunState, separator: str) -> str:
   secs = state.find_secs_left()
   return f'{separator}{format_secs(secs)} left' if secs else ''
 
@@ -105,7 +107,7 @@ def format_secs(secs: float) -> str:
   return f'{secs:.0f} s'
 
 
-def format_metrics(metrics: dict[str, float]) -> str:
+def format_metrics(metrics: Mapping[str, float | None]) -> str:
   """Returns {name: number or None} as one line, such as 'accuracy 0.9664'."""
   return ', '.join(
     f'{name} {"-" if value is None else format(value, ".4g")}'
@@ -113,7 +115,9 @@ def format_metrics(metrics: dict[str, float]) -> str:
   )
 
 
-def _describe_stage(state, rows) -> str:
+def _describe_stage(
+  state: run_state.RunState, rows: Sequence[run_state.Row]
+) -> str:
   num_live = sum(row.is_live for row in rows)
   # Tasks may be kept going by hand after their launcher has ended.
   if num_live:

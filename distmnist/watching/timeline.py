@@ -10,6 +10,8 @@ from __future__ import annotations
 import glob
 import json
 import os
+from collections.abc import Sequence
+from typing import Any
 
 from distmnist.common import files, layout
 
@@ -23,14 +25,13 @@ KINDS = {
 }
 _ROWS_OF_A_KIND = 1000
 
+# `task` and `name` are texts, `kind` is one of KINDS, `start` and `micros` are
+# microseconds of one clock, and `args` is a dict.
+Event = dict[str, Any]
 
-def lay_out(events):
-  """Returns the trace, a dict for JSON, of a list of events.
 
-  Args:
-    events: list of dict with `task` (str), `kind` (of KINDS), `name`, `start`
-      and `micros` (numbers, microseconds of one clock) and `args` (dict).
-  """
+def lay_out(events: Sequence[Event]) -> dict[str, Any]:
+  """Returns the trace of events, for JSON."""
   tasks = sorted({event['task'] for event in events}, key=_order)
   first = min((event['start'] for event in events), default=0)
   found = []
@@ -48,8 +49,8 @@ def lay_out(events):
   return {'traceEvents': found, 'distmnist': {'start': first}}
 
 
-def read(trace) -> list[dict[str, int | str]]:
-  """The inverse of `lay_out`: returns the list of events of a trace."""
+def read(trace: dict[str, Any]) -> list[Event]:
+  """The inverse of `lay_out`: returns the events of a trace."""
   names = {
     event['pid']: event['args']['name']
     for event in trace['traceEvents']
@@ -74,7 +75,7 @@ def merge(logdir: str) -> str | None:
   """Writes one timeline of what all workers have traced.
 
   Returns:
-    Its path (str), or None if there is no trace.
+    Its path, or None if there is no trace.
 
   Raises:
     OSError: it cannot be written.
@@ -95,9 +96,9 @@ def merge(logdir: str) -> str | None:
   return path
 
 
-def _share_out(events) -> list[list[dict]]:
-  """Returns `events` in rows (lists), none with two that overlap."""
-  rows = []
+def _share_out(events: Sequence[Event]) -> list[list[Event]]:
+  """Returns `events` in rows, none with two that overlap."""
+  rows: list[list[Event]] = []
   for event in sorted(events, key=lambda e: (e['start'], -e['micros'])):
     for row in rows:
       if row[-1]['start'] + row[-1]['micros'] <= event['start']:
@@ -108,7 +109,9 @@ def _share_out(events) -> list[list[dict]]:
   return rows
 
 
-def _make_event(event, pid: int, tid: int, first: float):
+def _make_event(
+  event: Event, pid: int, tid: int, first: float
+) -> dict[str, Any]:
   return {
     'ph': 'X',
     'pid': pid,
@@ -122,7 +125,9 @@ def _make_event(event, pid: int, tid: int, first: float):
   }
 
 
-def _make_meta(what: str, pid: int, tid: int = 0, **args):
+def _make_meta(
+  what: str, pid: int, tid: int = 0, **args: Any
+) -> dict[str, Any]:
   return {'ph': 'M', 'pid': pid, 'tid': tid, 'name': what, 'args': args}
 
 

@@ -13,14 +13,14 @@ class WatchedRun:
   """What is known of a run since the last `look`.
 
   Attributes:
-    logdir: str.
-    state: run_state.RunState.
+    logdir: its folder.
+    state: how things stood then.
   """
 
   def __init__(self, logdir: str) -> None:
     self.logdir = logdir
     self.state = run_state.RunState()
-    self._clock_ahead = None
+    self._clock_ahead: float | None = None
 
   def look(self) -> run_state.RunState:
     """Looks at how things stand now; returns `state`, a new one."""
