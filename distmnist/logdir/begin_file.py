@@ -10,12 +10,20 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any, TypedDict
 
 from distmnist.common import files, layout
 from distmnist.common.names import LAUNCH_ID
 from distmnist.storage import paths
 
 _FILE = 'begin.json'
+
+# What is about to be moved aside: for which value of --resume; the path, after
+# the move, of the checkpoint that the run begins with; which paths in the log
+# directory, in this order; into which folder there.
+Move = TypedDict(
+  'Move', {'resume': str, 'from': str | None, 'names': list[str], 'to': str}
+)
 
 
 def write(logdir: str, path: str | None) -> None:
@@ -24,8 +32,8 @@ def write(logdir: str, path: str | None) -> None:
   Without a launcher no file is left.
 
   Args:
-    logdir: str.
-    path: str, the checkpoint that it begins with; None for the first weights.
+    logdir: of the run.
+    path: of the checkpoint that it begins with; None for the first weights.
 
   Raises:
     OSError: the file cannot be written.
@@ -38,14 +46,8 @@ def write(logdir: str, path: str | None) -> None:
   paths.remove(layout.own_path(logdir, _FILE))
 
 
-def write_move(logdir: str, move: dict[str, list[str] | str | None]) -> None:
+def write_move(logdir: str, move: Move) -> None:
   """Notes what is about to be moved aside.
-
-  Args:
-    logdir: str.
-    move: dict: `resume`, the value of --resume; `from`, the path, after the
-      move, of the checkpoint that the run begins with, or None; `names`, a list
-      of str, in order; `to`, the name of a folder there.
 
   Raises:
     OSError: the file cannot be written.
@@ -53,7 +55,7 @@ def write_move(logdir: str, move: dict[str, list[str] | str | None]) -> None:
   _write(logdir, {'move': move})
 
 
-def _write(logdir: str, found) -> None:
+def _write(logdir: str, found: dict[str, Any]) -> None:
   with files.replacing(layout.make_own_path(logdir, _FILE)) as file:
     json.dump(found, file)
 
@@ -64,18 +66,18 @@ def forget_move(logdir: str) -> None:
     paths.remove(layout.own_path(logdir, _FILE))
 
 
-def find_move(logdir: str, resume: str) -> dict[str, list[str] | str] | None:
-  """Returns the move (dict) that was cut short, or None.
+def find_move(logdir: str, resume: str) -> Move | None:
+  """Returns the move that was cut short, or None.
 
   Args:
-    logdir: str.
-    resume: str, the value of --resume; a move for another one does not count.
+    logdir: of the run.
+    resume: the value of --resume; a move for another one does not count.
   """
   move = read(logdir).get('move')
   return move if move and move.get('resume') == resume else None
 
 
-def read(logdir: str) -> dict[str, dict[str, list | str] | str | None]:
+def read(logdir: str) -> dict[str, Any]:
   """Returns {'launch': ..., 'from': path} as written; {} if nothing was."""
   return files.read_dict(layout.own_path(logdir, _FILE))
 

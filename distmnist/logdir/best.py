@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,44 +34,47 @@ class Best:
   that is set back may lack one, which a better evaluation has come after.
 
   Attributes:
-    step: int, global_step of the best, or None before the first evaluation.
-    metric: str, the name of the metric that judges.
-    metrics: {name: float}, all of the best's on validation data; empty before
-      the first evaluation.
-    path: str, its checkpoint, or None without a folder.
-    num_worse: int, evaluations after it that were not better.
+    step: global_step of the best, or None before the first evaluation.
+    metric: the name of the metric that judges.
+    metrics: by name, all of the best's on validation data; empty before the
+      first evaluation.
+    path: of its checkpoint, or None without a folder.
+    num_worse: evaluations after it that were not better.
   """
 
   def __init__(
     self,
     folder: str | None = None,
-    check_owner: Callable[..., Any] = lambda: None,
+    check_owner: Callable[[], None] = lambda: None,
     metric: str = 'accuracy',
     sign: int = 1,
   ) -> None:
     """Goes on from what earlier lives of this training left in `folder`.
 
     Args:
-      folder: str, or None to keep nothing.
-      check_owner: callable, see saving.CheckpointWriter.
-      metric: str.
-      sign: int, 1 if more of it is better, -1 if less is.
+      folder: None to keep nothing.
+      check_owner: see saving.CheckpointWriter.
+      metric: what judges.
+      sign: 1 if more of it is better, -1 if less is.
     """
-    self.step, self.path, self.metrics = None, None, {}
+    self.step: int | None = None
+    self.path: str | None = None
+    self.metrics: dict[str, float] = {}
     self.metric = metric
     self._sign = sign
-    self._worse_steps = []
-    self._cuts = []  # (number from 1, step of the evaluation), in order.
+    self._worse_steps: list[int] = []
+    # (number from 1, step of the evaluation), in order.
+    self._cuts: list[tuple[int, int]] = []
     self._folder = folder
-    self._writer = None
+    self._writer: saving.CheckpointWriter | None = None
     if folder:
       self._writer = saving.CheckpointWriter(folder, 1, check_owner)
       self._writer.remove_unfinished()
-      self._read()
+      self._read(folder)
 
   @property
   def value(self) -> float | None:
-    """float, what judges the best; None before the first evaluation."""
+    """What judges the best; None before the first evaluation."""
     return self.metrics.get(self.metric)
 
   @property
@@ -83,25 +86,25 @@ class Best:
 
   def note(
     self,
-    values,
+    values: Mapping[str, np.ndarray],
     step: int,
-    metrics: dict[str, float],
+    metrics: Mapping[str, float],
     patience: int = 0,
     num_cuts: int = 0,
-  ) -> bool | None:
+  ) -> bool:
     """Notes an evaluation, and keeps what was evaluated if it is the best.
 
     Args:
-      values: {name: array}, whole variables: all that a checkpoint holds.
-      step: int, their global_step.
-      metrics: {name: float}, computed from them, with the one that judges;
-        nan is never the best.
-      patience: int, a cut follows from so many more that were not better; 0
-        for none.
-      num_cuts: int, the cuts that the center has.
+      values: whole variables, by name: all that a checkpoint holds.
+      step: their global_step.
+      metrics: by name, computed from them, with the one that judges; nan is
+        never the best.
+      patience: a cut follows from so many more that were not better; 0 for
+        none.
+      num_cuts: the cuts that the center has.
 
     Returns:
-      bool, whether it is the best so far.
+      Whether it is the best so far.
 
     Raises:
       saving.SaveError: it could not be written; then nothing is noted.
@@ -110,10 +113,10 @@ class Best:
     self.forget_removed()
     value = metrics[self.metric]
     if not math.isnan(value) and self._is_better(value):
-      if self._folder:
+      if self._writer:
         kept = {_METRIC.format(n): np.float64(x) for n, x in metrics.items()}
-        self._writer.save_values(values | kept, step)
-        self.path = checkpoints.path_of_step(self._folder, step)
+        self._writer.save_values({**values, **kept}, step)
+        self.path = self._writer.path_of_step(step)
       self.step, self.metrics, self._worse_steps = step, dict(metrics), []
       return True
     # A training that was set back reaches the same steps again.
@@ -124,7 +127,7 @@ class Best:
         last = cuts[-1][0] if cuts else 0
         cuts.append((max(num_cuts, last) + 1, step))
     if self._folder:
-      self._write_worse(worse_steps, cuts)
+      self._write_worse(self._folder, worse_steps, cuts)
     self._worse_steps, self._cuts = worse_steps, cuts
     return False
 
@@ -140,9 +143,9 @@ class Best:
     self._worse_steps, self._cuts = found
     if self._folder:
       with contextlib.suppress(saving.SaveError):  # The next one writes it.
-        self._write_worse(*found)
+        self._write_worse(self._folder, *found)
 
-  def _find_until(self, step: int):
+  def _find_until(self, step: int) -> tuple[list[int], list[tuple[int, int]]]:
     """Returns (worse steps, cuts) up to `step`.
 
     With the cuts up to the best, as what led to these no longer counts.
@@ -167,10 +170,12 @@ class Best:
         self.step, self.path, self.metrics = None, None, {}
         self._worse_steps = []
 
-  def _write_worse(self, steps: list[int], cuts: list[tuple[int, ...]]) -> None:
-    path = os.path.join(self._folder, _WORSE_FILE)
+  def _write_worse(
+    self, folder: str, steps: list[int], cuts: list[tuple[int, int]]
+  ) -> None:
+    path = os.path.join(folder, _WORSE_FILE)
     try:
-      paths.make_folders(self._folder)  # As long as nothing was the best.
+      paths.make_folders(folder)  # As long as nothing was the best.
       with files.replacing(path) as file:
         found = {'metric': self.metric, 'best_step': self.step}
         json.dump(found | {'worse_steps': steps, 'cuts': cuts}, file)
@@ -181,8 +186,8 @@ class Best:
         f'{files.advise(str(error.strerror))}'
       ) from error
 
-  def _read(self) -> None:
-    for path in checkpoints.list_checkpoints(self._folder):
+  def _read(self, folder: str) -> None:
+    for path in checkpoints.list_checkpoints(folder):
       if damage := checkpoints.find_damage(path):
         _log.info(f'{path} was the best checkpoint, and is not whole: {damage}')
         continue
@@ -198,21 +203,21 @@ class Best:
       # There are two if the writer was killed: the better one is newer.
       if not math.isnan(value) and self._is_better(value):
         self.step, self.path, self.metrics = step, path, metrics
-    self._worse_steps = _read_worse(self._folder, self.metric, self.step)
+    self._worse_steps = _read_worse(folder, self.metric, self.step)
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-      cuts = _read_file(self._folder)['cuts']  # Whatever is best by now.
+      cuts = _read_file(folder)['cuts']  # Whatever is best by now.
       self._cuts = [(int(number), int(step)) for number, step in cuts]
 
 
 def count_worse(folder: str, metric: str) -> int:
-  """Returns the `num_worse` (int) of the Best in a folder; reads no weights."""
+  """Returns the `num_worse` of the Best in a folder; reads no weights."""
   path = checkpoints.find_latest(folder) if paths.is_folder(folder) else None
   step = checkpoints.parse_step(path) if path else None
   return len(_read_worse(folder, metric, step))
 
 
 def _read_worse(folder: str, metric: str, best_step: int | None) -> list[int]:
-  """Returns the steps (list of int) of later evaluations; [] if unknown."""
+  """Returns the steps of later evaluations; [] if unknown."""
   # If this file is damaged, that costs some patience and nothing else.
   with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
     found = _read_file(folder)
@@ -222,5 +227,5 @@ def _read_worse(folder: str, metric: str, best_step: int | None) -> list[int]:
   return []
 
 
-def _read_file(folder: str):
+def _read_file(folder: str) -> dict[str, Any]:
   return json.loads(paths.read_text(os.path.join(folder, _WORSE_FILE)))

@@ -21,8 +21,8 @@ import glob
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -33,6 +33,7 @@ from distmnist.common import cli, partial_names
 from distmnist.storage import copies, paths, retries, scratch, stores, urls
 
 _log = logging.getLogger(__name__)
+_Found = TypeVar('_Found')
 
 _DAMAGE = (
   *(tf.errors.DataLossError, tf.errors.OutOfRangeError),
@@ -50,7 +51,7 @@ class DamageError(cli.RunError):
   """A checkpoint is not as it was written.
 
   Attributes:
-    reason: str, without the checkpoint's path.
+    reason: without the checkpoint's path.
   """
 
   def __init__(self, path: str, reason: str) -> None:
@@ -62,9 +63,9 @@ class Slice(NamedTuple):
   """A part of a variable; of one stored whole, all of it.
 
   Attributes:
-    first: int, its first row.
-    size: int, the number of its rows.
-    place: str, TensorFlow's shape_and_slices, '' for all of the variable.
+    first: its first row.
+    size: the number of its rows.
+    place: TensorFlow's shape_and_slices, '' for all of the variable.
   """
 
   first: int
@@ -79,9 +80,8 @@ class Reader:
   Each read is tried again while its failure may pass.
 
   Attributes:
-    shapes: {name: list of int}, those of whole variables.
-    dtypes: {name: tf.DType}.
-    base: str, the path of its base; None if it is whole.
+    shapes, dtypes: by name, those of whole variables.
+    base: the path of its base; None if it is whole.
   """
 
   def __init__(self, path: str) -> None:
@@ -94,13 +94,17 @@ class Reader:
     self._slices = _SliceOps()
     self._own = _Files(path, self._slices)
     found = self._own.shapes
-    self.shapes = {n: found[n] for n in found if partial_names.is_plain(n)}
-    self.dtypes = {n: self._own.dtypes[n] for n in self.shapes}
+    self.shapes: dict[str, list[int]] = {
+      n: found[n] for n in found if partial_names.is_plain(n)
+    }
+    self.dtypes: dict[str, tf.DType] = {
+      n: self._own.dtypes[n] for n in self.shapes
+    }
     self._ranges = partial_names.find_ranges(found)
-    self.base = None
+    self.base: str | None = None
     if base := partial_names.find_base(found):
       self.base = os.path.join(os.path.dirname(path), base)
-      self._base = self._open_base(base)
+      self._base = self._open_base(base, self.base)
       for name in self._ranges:
         self._check_ranges(name)
         self.shapes[name] = self._base.shapes[name]
@@ -112,8 +116,7 @@ class Reader:
   def __exit__(self, *_: Any) -> None:
     self._slices.close()
 
-  def _open_base(self, name: str) -> _Files:
-    path = self.base
+  def _open_base(self, name: str, path: str) -> _Files:
     expected = self._own.read(partial_names.name_base(name)).decode()
     if not trying(path, lambda: is_there(path)):
       raise self._blame(path, 'is not there')
@@ -147,12 +150,12 @@ class Reader:
     files = self._base if name in self._ranges else self._own
     return files.find_slices(name)
 
-  def read(self, name: str, part: Slice | None = None) -> Any:
+  def read(self, name: str, part: Slice | None = None) -> np.ndarray:
     """Returns the array of a variable, or of a part of it.
 
     Args:
-      name: str.
-      part: Slice, any rows of it; None for all of the variable.
+      name: of the variable.
+      part: any rows of it; None for all of the variable.
 
     Raises:
       DamageError, cli.PassingError: as by `Reader`.
@@ -174,7 +177,7 @@ class Reader:
         value[rows[here]] = values[here]
     return value
 
-  def read_rows(self, name: str, first: int, size: int) -> Any:
+  def read_rows(self, name: str, first: int, size: int) -> np.ndarray:
     """Returns `size` rows of a variable, from row `first`.
 
     Of a large variable that is stored in one piece, as in a SavedModel, only
@@ -190,17 +193,17 @@ class _Files:
   """The files of one checkpoint, with the names that they have in it.
 
   Attributes:
-    path: str. shapes, dtypes: see Reader.
-    hash: str, of its index; see partial_names.
+    shapes, dtypes: see Reader.
+    hash: of its index; see partial_names.
   """
 
   def __init__(self, path: str, slice_ops: _SliceOps) -> None:
     self.path, self._slice_ops = path, slice_ops
-    self._reader: Any = None
+    self._reader: tf.train.CheckpointReader | None = None
     self._local = path
-    self._try(lambda: None)
+    self._try(lambda _: None)
 
-  def _open(self) -> None:
+  def _open(self) -> tf.train.CheckpointReader:
     self._local = _fetch(self.path)
     reader = open_reader(self._local)
     with open(f'{self._local}.index', 'rb') as file:
@@ -210,13 +213,13 @@ class _Files:
     self.shapes = reader.get_variable_to_shape_map()
     self.dtypes = reader.get_variable_to_dtype_map()
     self._reader = reader
+    return reader
 
-  def _try(self, read: Callable[[], Any]) -> Any:
-    def read_once():
-      if self._reader is None:
-        self._open()
+  def _try(self, read: Callable[[tf.train.CheckpointReader], _Found]) -> _Found:
+    def read_once() -> _Found:
+      reader = self._open() if self._reader is None else self._reader
       try:
-        return read()
+        return read(reader)
       except Exception:
         self._reader = None  # Its files may be stale.
         raise
@@ -234,12 +237,12 @@ class _Files:
     entry = self._entries[name]
     return entry.size > partial_names.SLICE_BYTES and not entry.slices
 
-  def read_bytes(self, name: str, first: int, size: int) -> Any:
+  def read_bytes(self, name: str, first: int, size: int) -> np.ndarray:
     """Returns rows of a variable that is stored in one piece, unchecked."""
     entry, shape = self._entries[name], self.shapes[name]
     row_bytes = entry.size // shape[0]
 
-    def read() -> np.ndarray | None:
+    def read(_: tf.train.CheckpointReader) -> np.ndarray:
       start = f'{self._local}.data-{entry.shard_id:05d}-of-'
       [path] = glob.glob(f'{glob.escape(start)}*') or [f'{start}*']
       with open(path, 'rb') as file:
@@ -254,9 +257,9 @@ class _Files:
 
   def read(self, name: str, place: str = '') -> Any:
     if not place:
-      return self._try(lambda: self._reader.get_tensor(name))
+      return self._try(lambda reader: reader.get_tensor(name))
     return self._try(
-      lambda: self._slice_ops.run(self._local, name, place, self.dtypes[name])
+      lambda _: self._slice_ops.run(self._local, name, place, self.dtypes[name])
     )
 
 
@@ -264,22 +267,25 @@ class _SliceOps:
   """Reads slices by ops of a session on the CPU: the reader has none."""
 
   def __init__(self) -> None:
-    self._session = None
-    self._ops: dict[tf.DType, Any] = {}
+    self._session: tf.Session | None = None
+    self._ops: dict[tf.DType, tuple[tf.Tensor, ...]] = {}
 
-  def run(self, path: str, name: str, place: str, dtype: tf.DType) -> Any:
+  def run(
+    self, path: str, name: str, place: str, dtype: tf.DType
+  ) -> np.ndarray:
+    session = self._session
+    if session is None:
+      config = tf.ConfigProto(device_count={'GPU': 0})
+      session = self._session = tf.Session(graph=tf.Graph(), config=config)
     if dtype not in self._ops:
-      self._ops[dtype] = self._build(dtype)
+      self._ops[dtype] = self._build(session.graph, dtype)
     value, *fed = self._ops[dtype]
     given = path, [name], [place]
-    return self._session.run(value, dict(zip(fed, given, strict=True)))
+    return session.run(value, dict(zip(fed, given, strict=True)))
 
-  def _build(self, dtype: tf.DType) -> tuple:
+  def _build(self, graph: tf.Graph, dtype: tf.DType) -> tuple[tf.Tensor, ...]:
     """Returns (value, placeholders of path, name and place)."""
-    if self._session is None:
-      config = tf.ConfigProto(device_count={'GPU': 0})
-      self._session = tf.Session(graph=tf.Graph(), config=config)
-    with self._session.graph.as_default(), tf.device('/cpu:0'):
+    with graph.as_default(), tf.device('/cpu:0'):
       path = tf.placeholder(tf.string, [])
       name, place = (tf.placeholder(tf.string, [1]) for _ in range(2))
       [value] = tf.raw_ops.RestoreV2(
@@ -336,8 +342,8 @@ def _fetch(path: str) -> str:
     ) from error
 
 
-def open_reader(path: str) -> Any:
-  """Returns the tf.train.CheckpointReader of a checkpoint on this machine.
+def open_reader(path: str) -> tf.train.CheckpointReader:
+  """Returns the reader of a checkpoint on this machine.
 
   To be called within `trying`, and so are its methods.
   """
@@ -360,18 +366,19 @@ def _wait_for_disk(path: str) -> None:
           file.read(None if other.endswith('.index') else 1)
 
 
-def trying(path: str, read: Callable[[], Any]) -> Any:
+def trying(path: str, read: Callable[[], _Found]) -> _Found:
   """Returns read(), which is called again while its failure may pass.
 
   Args:
-    path: str, of the checkpoint.
-    read: callable, reads it.
+    path: of the checkpoint.
+    read: reads it.
 
   Raises:
     DamageError: the checkpoint is not as it was written.
     cli.PassingError: it cannot be read; nobody knows whether it is whole.
   """
-  for wait_secs in (*retries.WAITS_SECS, None):
+  waits = iter(retries.WAITS_SECS)
+  while True:
     try:
       return read()
     except (cli.RunError, cli.UsageError, MemoryError):
@@ -382,6 +389,7 @@ def trying(path: str, read: Callable[[], Any]) -> Any:
         raise DamageError(path, reason) from error
       # A request to a store was repeated before; see storage/retries.py.
       is_of_store = urls.is_remote(str(getattr(error, 'filename', '')))
+      wait_secs = next(waits, None)
       if wait_secs is None or is_of_store:
         raise cli.PassingError(
           f'checkpoint {path} cannot be read: {reason}; it may be whole, and '
@@ -392,7 +400,6 @@ def trying(path: str, read: Callable[[], Any]) -> Any:
       f'{wait_secs:g} s'
     )
     time.sleep(wait_secs)
-  return None
 
 
 def _is_damage(error: Exception) -> bool:
@@ -425,7 +432,7 @@ def _find_words_of_the_system(error: Exception) -> str | None:
   if not isinstance(error, tf.errors.OpError):
     return None
   # TensorFlow says 'PATH; WORDS', with more lines, or after a colon more words.
-  for line in error.message.splitlines():
+  for line in str(getattr(error, 'message', '')).splitlines():
     path, _, words = line.rpartition('; ')
     words = words.partition(':')[0]
     if '/' in path and words in _OF_THE_SYSTEM:
@@ -433,8 +440,8 @@ def _find_words_of_the_system(error: Exception) -> str | None:
   return None
 
 
-def _describe(shape: list[int], extents: Any) -> Slice:
-  """Returns the Slice of a tensor_slice.proto's list of extents."""
+def _describe(shape: Sequence[int], extents: Any) -> Slice:
+  """Returns the slice of a tensor_slice.proto's extents."""
   ranges = [
     (e.start, e.length if e.HasField('length') else size)
     for e, size in zip(extents, shape, strict=True)

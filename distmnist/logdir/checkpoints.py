@@ -6,8 +6,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -45,7 +44,7 @@ def find_latest(logdir: str) -> str | None:
   return next((p for p in found if checkpoint_reader.is_there(p)), None)
 
 
-def list_checkpoints(logdir: str) -> list[str] | None:
+def list_checkpoints(logdir: str) -> list[str]:
   """Returns the paths of the checkpoints in a folder, the latest first.
 
   They are those that TensorFlow's list names and those that exist: the list may
@@ -72,7 +71,7 @@ def list_checkpoints(logdir: str) -> list[str] | None:
 
 
 def find_damage(path: str) -> str | None:
-  """Returns why a checkpoint is not whole (str), or None if it is.
+  """Returns why a checkpoint is not whole, or None if it is.
 
   Reads all of it: each tensor has a checksum.
 
@@ -84,19 +83,19 @@ def find_damage(path: str) -> str | None:
 
 def find_fault(
   path: str,
-  find_divergence: Callable[..., Any] = lambda path: None,
-  on_slice: Callable[..., Any] = lambda: None,
+  find_divergence: Callable[[str], str | None] = lambda path: None,
+  on_slice: Callable[[], None] = lambda: None,
 ) -> tuple[str, str] | None:
   """Returns why a checkpoint is of no use, or None.
 
   Args:
-    path: str.
-    find_divergence: callable, path of a whole one -> str, or None if its
-      weights are usable; see divergence.CheckpointCheck.
-    on_slice: callable, called before each slice that is read.
+    path: of the checkpoint.
+    find_divergence: given the path of a whole one, says why its weights are
+      unusable, if they are; see divergence.CheckpointCheck.
+    on_slice: called before each slice that is read.
 
   Returns:
-    (what, why), two str: it is not whole, or has diverged.
+    (what, why): it is not whole, or has diverged.
 
   Raises:
     cli.PassingError: it cannot be read, and may be whole.
@@ -107,13 +106,13 @@ def find_fault(
   if nonfinite:
     return DIVERGED, f'{nonfinite} has numbers that are not finite'
   divergence = find_divergence(path)
-  return divergence and (DIVERGED, divergence)
+  return (DIVERGED, divergence) if divergence else None
 
 
 def _read_through(
-  path: str, on_slice: Callable[..., Any] = lambda: None
-) -> tuple[str | None, str | None] | None:
-  """Returns (damage, first variable that is not finite), each str or None."""
+  path: str, on_slice: Callable[[], None] = lambda: None
+) -> tuple[str | None, str | None]:
+  """Returns (damage, the first variable that is not finite)."""
   nonfinite = None
   try:
     with checkpoint_reader.Reader(path) as reader:
@@ -143,15 +142,15 @@ _ADVICE = 'or begin anew with --resume=never, which moves them aside'
 
 def find_usable(
   logdir: str,
-  find_fault: Callable[..., Any] = find_fault,
+  find_fault: Callable[[str], tuple[str, str] | None] = find_fault,
   advice: str = _ADVICE,
 ) -> str | None:
   """Returns the path of the latest checkpoint without a fault, or None.
 
   Args:
-    logdir: str.
-    find_fault: callable, path -> (what, why), two str, or None; see above.
-    advice: str, what else can be done if there is none.
+    logdir: of the run.
+    find_fault: see above.
+    advice: what else can be done if there is none.
 
   Raises:
     cli.RunError: there are some, but each has a fault.
@@ -171,8 +170,8 @@ def find_usable(
   return None
 
 
-def parse_step(path: str) -> int:
-  """Returns the step (int) in a checkpoint's name, or None.
+def parse_step(path: str) -> int | None:
+  """Returns the step in a checkpoint's name, or None.
 
   A checkpoint of an asynchronous rule may hold a step or two more.
   """
@@ -205,15 +204,19 @@ def is_index(name: str) -> bool:
   return name.endswith('.index')
 
 
-def fetch_whole(session, variables: list[tf.Variable], first=()):
-  """Returns {name in a checkpoint: array}, each variable's shards joined.
+def fetch_whole(
+  session: tf.Session | tf.train.MonitoredSession,
+  variables: Sequence[tf.Variable],
+  first: Sequence[tf.Variable] = (),
+) -> dict[str, np.ndarray]:
+  """Returns variables by their names in a checkpoint, shards joined.
 
   Args:
-    session: tf.Session.
-    variables: list of tf.Variable; of a partitioned one, its shards.
-    first: list of the variables to read before the others.
+    session: it has their values.
+    variables: of a partitioned one, its shards.
+    first: those of them to read before the others.
   """
-  whole = {}
+  whole: dict[str, np.ndarray] = {}
   rest = [v for v in variables if not any(v is other for other in first)]
   values = [*session.run(list(first)), *session.run(rest)]
   for variable, value in zip([*first, *rest], values, strict=True):

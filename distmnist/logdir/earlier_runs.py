@@ -52,7 +52,7 @@ def move(logdir: str) -> str | None:
   What the tasks of this launch have begun to write stays.
 
   Returns:
-    The folder (str), or None if there was no run.
+    The folder, or None if there was no run.
 
   Raises:
     cli.RunError: the logdir cannot be written.
@@ -69,13 +69,13 @@ def move(logdir: str) -> str | None:
 
 
 def find_names(logdir: str, path: str | None = None) -> list[str]:
-  """Returns what an earlier run has left, a list of paths within `logdir`.
+  """Returns what an earlier run has left, as paths within `logdir`.
 
   What the tasks of this launch have begun to write is left out.
 
   Args:
-    logdir: str.
-    path: str, the checkpoint that is still needed: its index comes last.
+    logdir: of the run.
+    path: of the checkpoint that is still needed: its index comes last.
   """
   last = f'{os.path.basename(path)}.index' if path else None
   all_names = [
@@ -91,7 +91,7 @@ def find_names(logdir: str, path: str | None = None) -> list[str]:
 
 
 def make_folder(logdir: str) -> str:
-  """Returns the path (str) of a folder to move an earlier run to."""
+  """Returns the path of a folder to move an earlier run to."""
   return _make_folder(logdir, 'earlier_')
 
 
@@ -139,7 +139,7 @@ def _is_of_launch(path: str) -> bool:
 
 
 def _make_folder(logdir: str, prefix: str) -> str:
-  """Returns the path (str) of a new folder in `logdir`."""
+  """Returns the path of a new folder in `logdir`."""
   if urls.is_remote(logdir):
     return os.path.join(logdir, f'{prefix}{secrets.token_hex(4)}')
   return tempfile.mkdtemp(prefix=prefix, dir=logdir)
@@ -149,17 +149,18 @@ def find_moved(path: str, logdir: str, target: str) -> str:
   """Returns where a checkpoint is now.
 
   Args:
-    path: str, the checkpoint.
-    logdir: str, where a run was moved aside.
-    target: str, where `move` has moved it.
+    path: of the checkpoint.
+    logdir: where a run was moved aside.
+    target: where `move` has moved it.
   """
   inside = find_place(path, logdir)
-  is_moved = inside and re.match(_OF_A_RUN, inside.partition('/')[0])
-  return os.path.join(target, inside) if is_moved else path
+  if inside and re.match(_OF_A_RUN, inside.partition('/')[0]):
+    return os.path.join(target, inside)
+  return path
 
 
 def find_place(path: str, logdir: str) -> str | None:
-  """Returns the path (str) of a checkpoint within `logdir`, or None."""
+  """Returns the path of a checkpoint within `logdir`, or None."""
   folder, name = os.path.split(path)
   place = os.path.join(urls.normalize(folder), name)
   root = urls.normalize(logdir) + '/'

@@ -11,8 +11,8 @@ from distmnist.storage import paths, urls
 from distmnist.watching import metrics_file, watched_run
 
 
-def folder_from_flags() -> str | None:
-  """Returns the folder of the run, a str: a path or the address of a store.
+def folder_from_flags() -> str:
+  """Returns the folder of the run: a path or the address of a store.
 
   Raises:
     cli.UsageError: --logdir is missing, or an address that cannot be used.
@@ -24,8 +24,8 @@ def folder_from_flags() -> str | None:
   return logdir
 
 
-def from_flags() -> watched_run.WatchedRun | None:
-  """Returns the watched_run.WatchedRun of --logdir; see `look`.
+def from_flags() -> watched_run.WatchedRun:
+  """Returns the run of --logdir; see `look`.
 
   Raises:
     cli.UsageError: see `folder_from_flags`.
@@ -33,8 +33,8 @@ def from_flags() -> watched_run.WatchedRun | None:
   return look(folder_from_flags())
 
 
-def look(logdir: str) -> watched_run.WatchedRun | None:
-  """Returns the watched_run.WatchedRun of a folder, which has looked.
+def look(logdir: str) -> watched_run.WatchedRun:
+  """Returns the run of a folder, looked at once.
 
   Raises:
     cli.RunError: no run has written there.
@@ -57,7 +57,7 @@ def look(logdir: str) -> watched_run.WatchedRun | None:
 
 
 def _find_refusal(logdir: str) -> str | None:
-  """Returns why the files of a run cannot be read, a str, or None."""
+  """Returns why the files of a run cannot be read, or None."""
   if urls.is_remote(logdir):
     return None
   try:

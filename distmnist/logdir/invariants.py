@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from distmnist.logdir import report as report_lib
 
 
-def check_invariants(report) -> list[str]:
-  """Returns what is inconsistent in a report, a list of sentences.
+def check_invariants(report: Mapping[str, Any]) -> list[str]:
+  """Returns what is inconsistent in a report, in sentences.
 
   Args:
-    report: dict, of report.json.
+    report: of report.json.
   """
-  broken = []
+  broken: list[str] = []
 
-  def expect(what: str, found: int, expected: int) -> None:
+  def expect(what: str, found: int, expected: int | str) -> None:
     if found != expected:
       broken.append(f'{what}: {found}, expected {expected}')
 
@@ -41,7 +41,9 @@ def check_invariants(report) -> list[str]:
   return broken
 
 
-def _check_life(expect: Callable[..., Any], life) -> None:
+def _check_life(
+  expect: Callable[[str, int, int | str], None], life: Mapping[str, Any]
+) -> None:
   """Checks what a life reports, even one that was killed."""
   name = f'worker {life["worker"]}, life {life["life"]}'
   expect(
@@ -66,11 +68,11 @@ def _check_life(expect: Callable[..., Any], life) -> None:
     )
 
 
-def _count_accepted(row: dict[str, int]) -> int:
+def _count_accepted(row: Mapping[str, Any]) -> int:
   return row['pushes'] - row.get('gradients_dropped', 0)
 
 
-def _is_undisturbed(report) -> bool:
+def _is_undisturbed(report: Mapping[str, Any]) -> bool:
   """Whether each push is known, and was for an update that took place."""
   return (
     report['first_step'] is not None

@@ -49,8 +49,8 @@ def make(logdir: str) -> None:
     raise not_written(logdir, error) from error
 
 
-def not_written(logdir: str, error) -> cli.PassingError | cli.RunError:
-  """Returns the cli.RunError, maybe a PassingError, of a write's OSError."""
+def not_written(logdir: str, error: OSError) -> cli.RunError:
+  """Returns the error to raise, perhaps one that may pass, if a write fails."""
   return cli.choose_error(error)(
     f'--logdir={logdir} cannot be written: '
     f'{files.describe_refusal(error, "choose a directory of your own")}'
@@ -74,7 +74,7 @@ def remove_abandoned(logdir: str) -> None:
 
 
 def sign(logdir: str, life: str) -> None:
-  """Leaves the chief's `life`, a str, for the workers that share the folder."""
+  """Leaves the chief's `life` for the workers that share the folder."""
   path = layout.make_own_path(logdir, _SIGNATURE_FILE)
   if urls.is_remote(path):
     paths.write(path, life.encode())
@@ -92,7 +92,7 @@ def is_signed(logdir: str, life: str) -> bool:
     return False
 
 
-def sign_time(logdir: str) -> int | None:
+def sign_time(logdir: str) -> float | None:
   """Returns when a chief last signed, or None if none has."""
   return paths.get_version(layout.own_path(logdir, _SIGNATURE_FILE))
 
@@ -107,7 +107,7 @@ def has_ended(logdir: str) -> bool:
 
 
 def read_end(logdir: str) -> int | None:
-  """Returns the step (int) that the report gives, or None if there is none."""
+  """Returns the step that the report gives, or None if there is none."""
   try:
     return int(json.loads(paths.read_text(report_path(logdir)))['global_step'])
   except (OSError, ValueError, TypeError, KeyError):
@@ -115,7 +115,7 @@ def read_end(logdir: str) -> int | None:
 
 
 def describe_end(logdir: str, step: int) -> str:
-  """Returns a str, for a task that comes when its run has ended."""
+  """Returns a line for a task that comes when its run has ended."""
   return f'the run in --logdir={logdir} has ended at step {step}'
 
 
@@ -124,6 +124,6 @@ def remove_report(logdir: str) -> None:
   paths.remove(report_path(logdir))
 
 
-def report_time(logdir: str) -> int | None:
+def report_time(logdir: str) -> float | None:
   """Returns when the report was written, or None if there is none."""
   return paths.get_version(report_path(logdir))

@@ -10,11 +10,12 @@ import dataclasses
 import itertools
 import json
 import threading
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from distmnist.common import cli, files, names
 from distmnist.watching import metrics_line
+from distmnist.watching.metrics_line import Line
 
 # What a report has for each life, for each worker and for all together.
 SUMMED = (
@@ -36,32 +37,32 @@ class WorkerStats:
   """What one worker did in one life, that is, in one process.
 
   Attributes:
-    worker: int, its task_index.
-    local_steps: int, its session.run calls of the train_op.
-    examples: int, local_steps * batch_size.
-    train_secs: float, seconds in the loop after the first run, which also
-      sets up the graph on the devices.
-    timed_steps: int, the local steps in train_secs.
-    pushes: int, its steps that sent something to the center.
-    bytes_pulled, bytes_pushed: int, of variables read from the center, and of
+    worker: its task_index.
+    local_steps: its session.run calls of the train_op.
+    examples: local_steps * batch_size.
+    train_secs: seconds in the loop after the first run, which also sets up the
+      graph on the devices.
+    timed_steps: the local steps in train_secs.
+    pushes: its steps that sent something to the center.
+    bytes_pulled, bytes_pushed: of variables read from the center, and of
       gradients or variables sent there.
-    bytes_sent, bytes_received: int, what this process's sockets moved in the
-      loop after the first run; 0 where the system does not count it. For
-      the chief, also what evaluations and checkpoints fetched.
-    staleness: Counter, how many of its pushes had which staleness, in updates.
-    nonfinite_pushes: int, its pushes in which something was not finite, and
-      went as zeros.
-    batch_size: int, examples in a batch of this worker.
-    life: str, different in each process.
-    start: float, when that process began, in seconds since 1970.
-    sessions: list of [first, last]: for each session that it trained in, the
-      global step at its start, and the last one that it saw.
-    has_ended: bool, whether its loop came to an orderly end. What a killed
-      worker did after its last sample is not known.
-    rows: Counter, for a model with sparse tables: {name: number}, summed over
-      its steps; see ROWS in common/names.py.
-    timed_examples_of_all: int, examples of all workers: those of the global
-      steps that it saw made in train_secs.
+    bytes_sent, bytes_received: what this process's sockets moved in the loop
+      after the first run; 0 where the system does not count it. For the chief,
+      also what evaluations and checkpoints fetched.
+    staleness: how many of its pushes had which staleness, in updates.
+    nonfinite_pushes: its pushes in which something was not finite, and went as
+      zeros.
+    batch_size: examples in a batch of this worker.
+    life: different in each process.
+    start: when that process began, in seconds since 1970.
+    sessions: [first, last] for each session that it trained in: the global step
+      at its start, and the last one that it saw.
+    has_ended: whether its loop came to an orderly end. What a killed worker did
+      after its last sample is not known.
+    rows: for a model with sparse tables: {name: number}, summed over its steps;
+      see ROWS in common/names.py.
+    timed_examples_of_all: examples of all workers: those of the global steps
+      that it saw made in train_secs.
   """
 
   # Held while a step is counted, and while all is copied in another thread.
@@ -77,22 +78,22 @@ class WorkerStats:
   bytes_pushed: int = 0
   bytes_sent: int = 0
   bytes_received: int = 0
-  staleness: collections.Counter = dataclasses.field(
+  staleness: collections.Counter[int] = dataclasses.field(
     default_factory=collections.Counter
   )
   nonfinite_pushes: int = 0
   batch_size: int = 0
   life: str = ''
   start: float = 0.0
-  sessions: list = dataclasses.field(default_factory=list)
+  sessions: list[list[int]] = dataclasses.field(default_factory=list)
   has_ended: bool = False
-  rows: collections.Counter = dataclasses.field(
+  rows: collections.Counter[str] = dataclasses.field(
     default_factory=collections.Counter
   )
   timed_examples_of_all: int = 0
 
   @classmethod
-  def from_line(cls, line: dict) -> WorkerStats:
+  def from_line(cls, line: Line) -> WorkerStats:
     """Returns what the last sample of a life says; see `to_fields`.
 
     Raises:
@@ -108,7 +109,7 @@ class WorkerStats:
       }
     )
 
-  def to_fields(self) -> dict:
+  def to_fields(self) -> dict[str, Any]:
     """Returns what a sample of this life has of these sums."""
     message = self.to_message()
     return {_IN_LINES.get(name, name): message[name] for name in _OF_A_LIFE}
@@ -128,12 +129,12 @@ class WorkerStats:
         sessions=[list(session) for session in self.sessions],
       )
 
-  def to_message(self) -> dict[str, float]:
-    """Returns a dict that JSON can hold; its keys are strings there."""
+  def to_message(self) -> dict[str, Any]:
+    """Returns what JSON can hold; all its keys are strings there."""
     return {**vars(self), 'staleness': dict(sorted(self.staleness.items()))}
 
   @classmethod
-  def from_message(cls, message: dict[str, float]) -> WorkerStats:
+  def from_message(cls, message: Mapping[str, Any]) -> WorkerStats:
     """The inverse of `to_message`, also after a trip through JSON."""
     histogram = {int(s): n for s, n in message['staleness'].items()}
     return cls(
@@ -157,15 +158,14 @@ _IN_LINES = {'start': 'begun'}
 ENDING = 'ending'
 
 
-def compute_rate(lives: list[WorkerStats]) -> float | None:
+def compute_rate(lives: Sequence[WorkerStats]) -> float | None:
   """Returns the examples per second of all workers over a run, by its chief.
 
-  Args:
-    lives: list of WorkerStats; those of worker 0 count.
+  None if no life of the chief made more than one run, as the first of each is
+  not timed.
 
-  Returns:
-    float; None if no life of the chief made more than one run, as the first of
-    each is not timed.
+  Args:
+    lives: those of worker 0 count.
   """
   own = [stats for stats in lives if stats.worker == 0]
   examples = sum(stats.timed_examples_of_all for stats in own)
@@ -174,7 +174,7 @@ def compute_rate(lives: list[WorkerStats]) -> float | None:
 
 
 def summarize_staleness(
-  workers: list[WorkerStats],
+  workers: Sequence[WorkerStats],
 ) -> tuple[float | None, int | None]:
   """Returns (mean, max) over all pushes of `workers`; (None, None) if none."""
   total = sum((w.staleness for w in workers), collections.Counter())
@@ -183,19 +183,19 @@ def summarize_staleness(
   return compute_mean(total), max(total)
 
 
-def compute_mean(counts) -> float:
+def compute_mean(counts: Mapping[int, int]) -> float:
   """Returns the mean of {number: how often}, which is not empty."""
   return sum(s * n for s, n in counts.items()) / sum(counts.values())
 
 
-def sum_steps_lost(lives: list[WorkerStats]) -> int:
-  """Returns how many global steps had to be repeated, an int.
+def sum_steps_lost(lives: Sequence[WorkerStats]) -> int:
+  """Returns how many global steps had to be repeated.
 
   When the center is restored, a worker that saw it before sees the step go
   back. The worker that lost most counts: it saw the latest steps.
 
   Args:
-    lives: list of WorkerStats, each worker's in order of start.
+    lives: each worker's in order of start.
   """
   lost = collections.Counter()
   for worker, mine in _group(lives).items():
@@ -206,16 +206,19 @@ def sum_steps_lost(lives: list[WorkerStats]) -> int:
 
 
 def compose(
-  settings, outcome, lives: list[WorkerStats], max_staleness: int | None
-):
-  """Returns the report as a dict that JSON can hold.
+  settings: Mapping[str, Any],
+  outcome: Mapping[str, Any],
+  lives: Sequence[WorkerStats],
+  max_staleness: int | None,
+) -> dict[str, Any]:
+  """Returns the report, as JSON can hold it.
 
   Args:
-    settings: dict, what was run.
-    outcome: dict, what came of it: test_accuracy, global_step, ...
-    lives: list of WorkerStats, all known lives, each worker's in order of
-      start; worker 0 is the chief.
-    max_staleness: int, staler pushes were dropped; None if none were.
+    settings: what was run.
+    outcome: what came of it: test_accuracy, global_step, ...
+    lives: all that are known, each worker's in order of start; worker 0 is the
+      chief.
+    max_staleness: staler pushes were dropped; None if none were.
   """
   mean, largest = summarize_staleness(lives)
   sessions = [session for stats in lives for session in stats.sessions]
@@ -239,32 +242,32 @@ def compose(
   }
 
 
-def _is_complete(lives: list[WorkerStats]) -> bool:
-  """Whether no life has been killed: of such a one the last steps are missing.
-
-  Args: see `sum_steps_lost`.
-  """
+def _is_complete(lives: Sequence[WorkerStats]) -> bool:
+  """Whether no life was killed: of such a one the last steps are missing."""
   return all(stats.has_ended or not stats.local_steps for stats in lives)
 
 
-def _group(lives: list[WorkerStats]) -> dict[int, list[WorkerStats]]:
-  """Returns {worker: list of its WorkerStats}, in order."""
-  groups = {}
+def _group(lives: Sequence[WorkerStats]) -> dict[int, list[WorkerStats]]:
+  """Returns {worker: its lives}, in order."""
+  groups: dict[int, list[WorkerStats]] = {}
   for stats in lives:
     groups.setdefault(stats.worker, []).append(stats)
   return groups
 
 
 def _compose_row(
-  lives: list[WorkerStats], max_staleness: int | None
-) -> dict[str, int]:
-  """Returns the dict of one worker; `lives` is a list of its WorkerStats."""
+  lives: Sequence[WorkerStats], max_staleness: int | None
+) -> dict[str, Any]:
+  """Returns what is reported for one worker, whose `lives` these are."""
+  sums: dict[str, Any] = {
+    name: sum(getattr(s, name) for s in lives) for name in SUMMED
+  }
   whole = WorkerStats(
     lives[0].worker,
     train_secs=sum(stats.train_secs for stats in lives),
     timed_steps=sum(stats.timed_steps for stats in lives),
     staleness=sum((stats.staleness for stats in lives), collections.Counter()),
-    **{name: sum(getattr(s, name) for s in lives) for name in SUMMED},
+    **sums,
   )
   row = _compose_numbers(whole, max_staleness)
   row['lives'] = []
@@ -289,8 +292,8 @@ def _compose_row(
 
 def _compose_numbers(
   stats: WorkerStats, max_staleness: int | None
-) -> dict[str, int]:
-  """Returns the dict of what is reported for both a life and a worker."""
+) -> dict[str, Any]:
+  """Returns what is reported for both a life and a worker."""
   message = stats.to_message()
   numbers = {name: message[name] for name in ('worker', *SUMMED)}
   for name in ('train_secs', 'timed_steps', 'staleness'):
@@ -303,7 +306,7 @@ def _compose_numbers(
   return numbers
 
 
-def write(report, path: str) -> str | None:
+def write(report: Mapping[str, Any], path: str) -> str:
   """Writes a report as JSON, whole or not at all; returns the path.
 
   A number that is not finite becomes null, as JSON has none.
@@ -328,18 +331,15 @@ def write(report, path: str) -> str | None:
   return path
 
 
-def compose_rows(lives: list[WorkerStats]):
-  """Returns the dict of a report, or None for a model without tables.
+def compose_rows(lives: Sequence[WorkerStats]) -> dict[str, Any] | None:
+  """Returns the part of a report on rows; None for a model without tables.
 
   ids_per_step, rows_per_step: float, a worker's mean per step: the ids it
   looked up, and the different rows among them, which were sent.
   share_different: float, rows over ids. bytes_by_table: {name: int}, both ways,
   of all workers. rows_by_ps: list of int, rows of each ps; empty without a ps.
-
-  Args:
-    lives: list of report.WorkerStats.
   """
-  counts = collections.Counter()
+  counts: collections.Counter[str] = collections.Counter()
   for stats in lives:
     counts.update(stats.rows)
   if not counts[names.ROW_IDS]:
@@ -357,7 +357,7 @@ def compose_rows(lives: list[WorkerStats]):
   }
 
 
-def _choose(counts, prefix: str) -> dict[str, int]:
+def _choose(counts: Mapping[str, float], prefix: str) -> dict[str, int]:
   """Returns {rest of the name: int} for names that begin with `prefix`."""
   return {
     name.removeprefix(prefix): int(n)
@@ -366,12 +366,10 @@ def _choose(counts, prefix: str) -> dict[str, int]:
   }
 
 
-def format_row_lines(found) -> Iterator[tuple[str, str]]:
-  """Yields (label, text) for what `compose` returned.
-
-  Args:
-    found: dict or None.
-  """
+def format_row_lines(
+  found: Mapping[str, Any] | None,
+) -> Iterator[tuple[str, str]]:
+  """Yields (label, text) for what `compose_rows` returned."""
   if not found:
     return
   yield (
@@ -386,7 +384,9 @@ def format_row_lines(found) -> Iterator[tuple[str, str]]:
       f'ps {i} {rows / whole:.0%}' for i, rows in enumerate(by_ps)
     )
     yield 'rows by ps', shares
-  by_table = collections.Counter(found['bytes_by_table'])
+  by_table: collections.Counter[str] = collections.Counter(
+    found['bytes_by_table']
+  )
   largest = ', '.join(
     f'{name} {n / 1e6:,.1f} MB' for name, n in by_table.most_common(_MAX_TABLES)
   )

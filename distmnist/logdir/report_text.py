@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from distmnist.common.names import SPLITS
 from distmnist.logdir import report as report_lib
 
 
 def format_metric(value: float) -> str:
-  """Returns a float as text: four decimals, else four digits in all."""
+  """Returns a number as text: four decimals, else four digits in all."""
   is_plain = value == 0 or 0.001 <= abs(value) < 1000
   return f'{value:.4f}' if is_plain else f'{value:.4g}'
 
 
-def format_metrics(metrics: dict[str, float]) -> str:
-  """Returns {name: float} as a line, such as 'mse 0.0123, mae 0.0801'."""
+def format_metrics(metrics: Mapping[str, float]) -> str:
+  """Returns metrics by name as a line, such as 'mse 0.0123, mae 0.0801'."""
   return ', '.join(f'{n} {format_metric(x)}' for n, x in metrics.items())
 
 
-def format_lines(report) -> list[str]:
-  """Returns the last lines of a run, a list of str."""
+def format_lines(report: Mapping[str, Any]) -> list[str]:
+  """Returns the last lines of a run."""
   # Of a life that was killed the last seconds are not known.
   least = '' if report.get('is_complete', True) else 'at least '
-  lines = []
+  lines: list[str] = []
 
   def add(label: str, text: str) -> None:
     lines.append(f'{label:<19} {text}')
@@ -84,7 +85,7 @@ def format_lines(report) -> list[str]:
   return lines
 
 
-def _describe_best(report) -> str:
+def _describe_best(report: Mapping[str, Any]) -> str:
   """Returns which step is the best, and why there were others after it."""
   metric = report.get('judged_by', '')[1:]
   text = f'{report["best_step"]}, by validation {metric}'
@@ -95,8 +96,8 @@ def _describe_best(report) -> str:
   return text + (f', {more} more until all workers ended' if more > 0 else '')
 
 
-def _describe_tables(report) -> Iterator[tuple[str, str]]:
-  """Yields (name, how it has grown), a pair of str per table."""
+def _describe_tables(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+  """Yields (name, how it has grown) for each table."""
   for name, table in report.get('tables', {}).items():
     without, reused = table['keys_without_row'], table.get('rows_reused')
     yield (
@@ -107,8 +108,8 @@ def _describe_tables(report) -> Iterator[tuple[str, str]]:
     )
 
 
-def _describe_workers(report) -> Iterator[tuple[str, str]]:
-  """Yields (name, what it did), pairs of str: for all lives and each worker."""
+def _describe_workers(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+  """Yields (name, what it did), for all lives and each worker."""
   num_lives = sum(len(row['lives']) for row in report['workers'])
   if num_lives > len(report['workers']):
     yield (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -24,7 +24,14 @@ from distmnist.logdir import (
 )
 from distmnist.storage import paths, urls
 
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+  from distmnist.common import owner as owner_lib
+
 _log = logging.getLogger(__name__)
+# Given the path of a checkpoint, its step, and whether it is another run's: has
+# the training ended there?
+IsLast = Callable[[str, int, bool], bool]
 
 _RESUME = flags.DEFINE_string(
   'resume',
@@ -48,8 +55,8 @@ class Restart:
   this very training that is whole and gives a finite loss.
 
   Attributes:
-    run: str, the same in all lives of one training; empty without a logdir.
-    is_of_other_run: bool, whether `find` found last what --resume names outside
+    run: the same in all lives of one training; empty without a logdir.
+    is_of_other_run: whether `find` found last what --resume names outside
       the logdir: a run begins there, whose --epochs are still to be made.
   """
 
@@ -57,37 +64,41 @@ class Restart:
     self,
     logdir: str | None,
     resume: str,
-    is_last: int,
-    on_slice: Callable[..., Any] = lambda: None,
+    is_last: IsLast | int,
+    on_slice: Callable[[], None] = lambda: None,
   ) -> None:
     """
     Args:
-      logdir: str or None.
-      resume: str, the value of --resume.
-      is_last: callable(path of a checkpoint, its step, whether it is another
-        run's) -> bool, whether the training has ended there; or an int, the
-        global step at which it ends.
-      on_slice: callable, called before each slice of a checkpoint is read.
+      logdir: of the run.
+      resume: the value of --resume.
+      is_last: whether the training has ended at a checkpoint; or the global
+        step at which it ends.
+      on_slice: called before each slice of a checkpoint is read.
     """
     self._on_slice = on_slice
     self._logdir = logdir
-    self._find_divergence = lambda path: None
+    self._find_divergence: Callable[[str], str | None] = lambda path: None
     self._resume = urls.expand(resume)
-    self._is_last = (
+    self._is_last: IsLast = (
       is_last if callable(is_last) else lambda path, step, _: step >= is_last
     )
-    self._given = None
-    self._found = None
+    self._given: str | None = None
+    self._found: str | None = None
     self.run = ''
     self.is_of_other_run = False
 
-  def take(self, owner, cluster, pause: Callable[..., Any]) -> None:
+  def take(
+    self,
+    owner: owner_lib.Owner,
+    cluster: cluster_lib.Cluster,
+    pause: Callable[[float], None],
+  ) -> None:
     """Makes this chief the one that writes the log directory.
 
     Args:
-      owner: owner.Owner of the log directory.
-      cluster: cluster.Cluster.
-      pause: callable(secs).
+      owner: of the log directory.
+      cluster: with this chief.
+      pause: called with seconds between two looks at who has it.
 
     Raises:
       cli.RunError: another process has it.
@@ -112,9 +123,9 @@ class Restart:
 
   def check(
     self,
-    find_divergence: Callable[..., Any],
+    find_divergence: Callable[[str], str | None],
     images: str,
-    flags_of_meaning: list[str],
+    flags_of_meaning: Sequence[str],
   ) -> None:
     """Checks --resume; called by the chief, before anything is written.
 
@@ -122,11 +133,11 @@ class Restart:
     launcher has started again: it is in the middle of a training.
 
     Args:
-      find_divergence: callable, path of a checkpoint -> str, or None if a
-        training can go on from it; see divergence.CheckpointCheck.
-      images: str, what it would learn from, by run_data.describe; a
-        difference from the run to go on with is logged.
-      flags_of_meaning: list of str, the flags that a resumed run must keep.
+      find_divergence: given the path of a checkpoint, says why a training
+        cannot go on from it; see divergence.CheckpointCheck.
+      images: what it would learn from, by run_data.describe; a difference from
+        the run to go on with is logged.
+      flags_of_meaning: the flags that a resumed run must keep.
 
     Raises:
       cli.UsageError: there is no such checkpoint.
@@ -137,8 +148,8 @@ class Restart:
     if not self.is_new_run:
       if self._logdir:
         _check_is_same_run(self._logdir, images, flags_of_meaning)
-      if self._resume != 'auto':
-        self._given = begin_file.read(self._logdir).get('from')
+        if self._resume != 'auto':
+          self._given = begin_file.read(self._logdir).get('from')
     elif move := self._find_move():
       # It was checked before, and may be at either place by now.
       self._given = move['from']
@@ -157,7 +168,7 @@ class Restart:
       self._forget_earlier()
     elif self._logdir:
       try:
-        if move := self._find_move() or self._begin_move():
+        if move := self._find_move() or self._begin_move(self._logdir):
           target = os.path.join(self._logdir, move['to'])
           earlier_runs.move_into(target, self._logdir, move['names'])
           self._given = move['from']
@@ -165,33 +176,33 @@ class Restart:
       except OSError as error:
         raise logdirs.not_written(self._logdir, error) from error
 
-  def _find_move(self) -> dict[str, list[str] | str] | None:
-    """Returns the move (dict) that the chief before this one did not end."""
+  def _find_move(self) -> begin_file.Move | None:
+    """Returns the move that the chief before this one did not end."""
     if not self._logdir:
       return None
     return begin_file.find_move(self._logdir, self._resume)
 
-  def _begin_move(self) -> dict[str, list[str] | str | None] | None:
-    """Notes what is to be moved aside (dict), if anything is; returns it."""
-    names = earlier_runs.find_names(self._logdir, self._given)
+  def _begin_move(self, logdir: str) -> begin_file.Move | None:
+    """Notes what is to be moved aside, if anything is; returns it."""
+    names = earlier_runs.find_names(logdir, self._given)
     if not names:
       return None
-    target = earlier_runs.make_folder(self._logdir)
+    target = earlier_runs.make_folder(logdir)
     given = self._given
     if given:
-      given = earlier_runs.find_moved(given, self._logdir, target)
-    move = {
+      given = earlier_runs.find_moved(given, logdir, target)
+    move: begin_file.Move = {
       'resume': self._resume,
       'from': given,
       'names': names,
       'to': os.path.basename(target),
     }
-    begin_file.write_move(self._logdir, move)
+    begin_file.write_move(logdir, move)
     return move
 
   def write_again(self) -> None:
     """Notes in a new logdir that the run has begun; may raise OSError."""
-    if self._resume != 'auto':
+    if self._logdir and self._resume != 'auto':
       begin_file.write(self._logdir, self._given)
 
   def _forget_earlier(self) -> None:
@@ -239,28 +250,31 @@ class Restart:
 
   def looks_finished(self) -> bool:
     """Like `is_finished`, by the name of the latest checkpoint, unread."""
-    path = self._logdir and checkpoints.find_latest(self._logdir)
-    if not path or self.is_new_run:
+    path = checkpoints.find_latest(self._logdir) if self._logdir else None
+    step = checkpoints.parse_step(path) if path else None
+    if path is None or step is None or self.is_new_run:
       return False
     try:
-      return self._is_last(path, checkpoints.parse_step(path), False)
+      return self._is_last(path, step, False)
     except Exception:  # Broken bytes raise errors of many kinds.
       return False  # An earlier one will be used.
 
   def is_finished(self) -> bool:
     """Whether the latest checkpoint is the end of the training."""
     path = self.find()
-    return bool(path) and self._is_last(
-      path, checkpoints.read_step(path), self.is_of_other_run
-    )
+    if not path:
+      return False
+    step = checkpoints.read_step(path)
+    return self._is_last(path, step, self.is_of_other_run)
 
   def describe_end(self) -> str:
-    """Returns at which step an earlier run has ended (str), '' if none has."""
+    """Returns at which step an earlier run has ended, '' if none has."""
     if not self._logdir or self.is_new_run:
       return ''
     step = logdirs.read_end(self._logdir)
     if step is None and self.looks_finished():
-      step = checkpoints.parse_step(checkpoints.find_latest(self._logdir))
+      path = checkpoints.find_latest(self._logdir)
+      step = checkpoints.parse_step(path) if path else None
     return '' if step is None else logdirs.describe_end(self._logdir, step)
 
   def go_on(self) -> None:
@@ -269,20 +283,22 @@ class Restart:
     Later checkpoints were passed over, and are moved aside: the training will
     reach those steps again, by another path.
     """
-    if self._found:
+    if self._found and self._logdir:
       earlier_runs.move_later(self._logdir, self._found)
     self._found = None
 
 
 def from_flags(
-  logdir: str, is_last: int, on_slice: Callable[..., Any] = lambda: None
+  logdir: str | None,
+  is_last: IsLast | int,
+  on_slice: Callable[[], None] = lambda: None,
 ) -> Restart:
-  """Returns the Restart that --resume asks for."""
+  """Returns what --resume asks for."""
   return Restart(logdir, _RESUME.value, is_last, on_slice)
 
 
 def _check_is_same_run(
-  logdir: str, images: str, flags_of_meaning: list[str]
+  logdir: str, images: str, flags_of_meaning: Sequence[str]
 ) -> None:
   """Raises cli.RunError if the run to go on with learnt something else."""
   if not checkpoints.list_checkpoints(logdir):

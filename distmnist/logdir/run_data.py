@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import zlib
+from typing import TYPE_CHECKING
 
 from distmnist.common import files, layout
 from distmnist.storage import paths
 
+if TYPE_CHECKING:
+  from distmnist.data import split, streamed
+
 _DATA_FILE = 'train.data'
 
 
-def describe(unit: str, *splits) -> str:
-  """Returns a line (str) that tells these examples from others.
+def describe(unit: str, *splits: split.Split | streamed.Streamed) -> str:
+  """Returns a line that tells these examples from others.
 
   Args:
-    unit: str, what they are called, such as 'images'.
-    *splits: split.Split; how the examples are divided among them matters.
+    unit: what they are called, such as 'images'.
+    *splits: how the examples are divided among them matters.
   """
   checksum = 0
   for split in splits:
@@ -32,7 +36,7 @@ def write(logdir: str, text: str) -> None:
 
 
 def read(logdir: str) -> str | None:
-  """Returns what `write` has kept (str), or None."""
+  """Returns what `write` has kept, or None."""
   try:
     return paths.read_text(layout.own_path(logdir, _DATA_FILE)).strip()
   except (OSError, ValueError):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from absl import flags
 
@@ -32,17 +34,17 @@ _NO_CHANGE = (
 
 
 # Of ours, those that the run of this process does not read.
-_unread = set()
+_unread: set[str] = set()
 
 
-def leave_out(names: list[str]) -> None:
+def leave_out(names: Iterable[str]) -> None:
   """Has `ours` leave out these flags, as the run does not read them."""
   _unread.clear()
   _unread.update(names)
 
 
-def ours():
-  """Returns the flags that distmnist defines, a list of absl Flags.
+def ours() -> list[flags.Flag]:
+  """Returns the flags that distmnist defines.
 
   Without those of `leave_out`.
   """
@@ -65,8 +67,8 @@ def write(logdir: str, step: int = 0) -> None:
   """Keeps the flags of this process; `evaluate` then needs none of them.
 
   Args:
-    logdir: str.
-    step: int, the global step from which on they count.
+    logdir: of the run.
+    step: the global step from which on they count.
   """
   # First: whoever is killed in between finds the same changes again.
   if changes := find_changes(logdir):
@@ -84,8 +86,8 @@ def write(logdir: str, step: int = 0) -> None:
     )
 
 
-def read_changes(logdir: str) -> list[dict[str, dict | int]]:
-  """Returns what has changed at a resume, a list in order, [] if nothing has.
+def read_changes(logdir: str) -> list[dict[str, Any]]:
+  """Returns what has changed at each resume, in order.
 
   Each is {'step': the global step from which on it counts, 'changes': {name:
   [then, now]}}, values as a command line gives them, or None.
@@ -95,7 +97,7 @@ def read_changes(logdir: str) -> list[dict[str, dict | int]]:
   )
 
 
-def describe_changes(changes: dict[str, list[str | None] | list[str]]) -> str:
+def describe_changes(changes: Mapping[str, Sequence[str | None]]) -> str:
   """Returns {name: [then, now]} as a text, --name then -> now, ..."""
   return ', '.join(
     f'--{name} {_show(then)} -> {_show(now)}'
@@ -107,7 +109,7 @@ def _show(value: str | None) -> str:
   return 'none' if value is None else value or "''"
 
 
-def find_changes(logdir: str) -> dict[str, list[str | None] | list[str]]:
+def find_changes(logdir: str) -> dict[str, list[str | None]]:
   """Returns {name: [then, now]}, our flags that differ from those kept.
 
   Of hosts it is their number that counts. One that was not kept had its
@@ -117,11 +119,11 @@ def find_changes(logdir: str) -> dict[str, list[str | None] | list[str]]:
     kept = read(logdir)
   except cli.RunError:
     return {}
-  changes = {}
+  changes: dict[str, list[str | None]] = {}
   for flag in ours():
     if flag.name in (*_NOT_KEPT, *_NO_CHANGE):
       continue
-    values = [
+    values: list[str | None] = [
       _find_value(words, flag)
       for words in (kept, (flag.serialize() or '').splitlines())
     ]
@@ -136,8 +138,8 @@ def find_changes(logdir: str) -> dict[str, list[str | None] | list[str]]:
   return changes
 
 
-def _find_value(words: list[str], flag) -> str | None:
-  """Returns the value (str) that `words` give a flag, None if they do not."""
+def _find_value(words: Iterable[str], flag: flags.Flag) -> str | None:
+  """Returns the value that `words` give a flag, None if they do not."""
   found = _choose(words, flag)
   if not found:
     return None
@@ -146,7 +148,7 @@ def _find_value(words: list[str], flag) -> str | None:
   return ','.join(word.partition('=')[2] for word in found)
 
 
-def _choose(words: list[str], flag) -> list[str]:
+def _choose(words: Iterable[str], flag: flags.Flag) -> list[str]:
   """Returns those of `words` that set a flag.
 
   It may take several words, and a Boolean one may begin with `no`.
@@ -160,17 +162,17 @@ def are_kept(logdir: str) -> bool:
   return paths.exists(path_in(logdir))
 
 
-def find_changed(logdir: str, names: list[str]) -> tuple[str, str] | None:
+def find_changed(logdir: str, names: Iterable[str]) -> tuple[str, str] | None:
   """Returns the first flag of `names` that differs from what `write` kept.
 
   Args:
-    logdir: str.
-    names: list of str; one that was not kept had its default, as `write` keeps
-      all but those that are None.
+    logdir: of the run.
+    names: one that was not kept had its default, as `write` keeps all but those
+      that are None.
 
   Returns:
-    (then, now), two str such as '--model=cnn', or None if none differs or
-    nothing was kept.
+    (then, now), such as '--model=cnn' each, or None if none differs or nothing
+    was kept.
   """
   try:
     kept = read(logdir)
@@ -181,12 +183,13 @@ def find_changed(logdir: str, names: list[str]) -> tuple[str, str] | None:
     then = _choose(kept, flag)
     now = flag.serialize().splitlines()
     if then != now and (then or flag.value != flag.default):
-      return tuple(' '.join(words) or f'no --{name}' for words in (then, now))
+      none = f'no --{name}'
+      return ' '.join(then) or none, ' '.join(now) or none
   return None
 
 
-def read(logdir: str) -> list[str] | None:
-  """Returns the list of flags that `write` has kept.
+def read(logdir: str) -> list[str]:
+  """Returns the flags that `write` has kept, as words of a command line.
 
   Raises:
     cli.RunError: there are none.

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -26,6 +26,7 @@ from distmnist.storage import paths, urls
 
 FLAGS = flags.FLAGS
 _log = logging.getLogger(__name__)
+_Result = TypeVar('_Result')
 
 _CHECKPOINT = flags.DEFINE_string(
   'checkpoint',
@@ -37,7 +38,7 @@ _CHECKPOINT = flags.DEFINE_string(
 _ADVICE = 'or name one that has diverged by --checkpoint'
 
 
-def logdir_from_flags() -> str | None:
+def logdir_from_flags() -> str:
   """Returns --logdir, else the folder of the run that --checkpoint is from.
 
   Raises:
@@ -52,7 +53,7 @@ def logdir_from_flags() -> str | None:
 
 def _find_logdir(logdir: str | None, checkpoint: str | None) -> str | None:
   """Returns `logdir`, or else the folder of a checkpoint's run, or None."""
-  if logdir is None and _is_path(checkpoint):
+  if logdir is None and checkpoint and _is_path(checkpoint):
     return find_folder(urls.expand(checkpoint))
   return logdir
 
@@ -133,23 +134,23 @@ def take_flags(
     raise cli.RunError(f'the flags of the run in {logdir}: {error}') from error
 
 
-def _read_flags(logdir: str) -> list[str] | None:
-  """Returns the flags of the run (list of str), without --flagfile."""
+def _read_flags(logdir: str) -> list[str]:
+  """Returns the flags of the run, without --flagfile."""
   return command_line.expand(run_flags.read(logdir))
 
 
 def _find_problem(
-  saved: list[str], given: list[str] | tuple[str, ...], logdir: str
+  saved: list[str], given: list[str], logdir: str
 ) -> str | None:
-  """Returns the --problem (str) that only the run names, or None.
+  """Returns the --problem that only the run names, or None.
 
   Of a file that is not in this folder, the copy in `logdir` is taken. So a run
   can be evaluated in another folder than that in which it was trained.
 
   Args:
-    saved: list of str, the flags of the run.
-    given: list of str, the command line.
-    logdir: str.
+    saved: the flags of the run.
+    given: the command line.
+    logdir: of the run.
 
   Raises:
     cli.UsageError: it is neither one of the installed problems nor this user's
@@ -203,8 +204,9 @@ def _find_other_owner(named: str, kept: str) -> tuple[str, int] | None:
 
 
 def find_checkpoint(
-  logdir: str, find_divergence: Callable[..., Any] = lambda path: None
-) -> str | None:
+  logdir: str,
+  find_divergence: Callable[[str], str | None] = lambda path: None,
+) -> str:
   """Returns the path of the checkpoint that --checkpoint asks for.
 
   If it asks for none in particular, a checkpoint that is not whole or has
@@ -212,8 +214,8 @@ def find_checkpoint(
   would. One that is asked for may have diverged; that is logged, too.
 
   Args:
-    logdir: str.
-    find_divergence: callable, as for `checkpoints.find_fault`.
+    logdir: of the run.
+    find_divergence: as for `checkpoints.find_fault`.
 
   Raises:
     cli.RunError: there is none, or it is not whole.
@@ -232,7 +234,7 @@ def find_checkpoint(
   if path is None or not checkpoint_reader.is_there(path):
     what = 'a checkpoint' if which is None else f'checkpoint {which}'
     where = f'in --logdir={logdir}'
-    if _is_path(which):
+    if which and _is_path(which):
       where = '(a path has no ending: run/model.ckpt-100)'
     raise cli.RunError(f'{what} was not found {where}')
   if which not in (None, 'best') and (fault := find_fault(path)):
@@ -247,8 +249,8 @@ def find_checkpoint(
 
 
 def use_checkpoint(
-  find: Callable[..., Any], use: Callable[..., Any]
-) -> str | None:
+  find: Callable[[], str], use: Callable[[str], _Result]
+) -> _Result:
   """Returns use(path) of the checkpoint that --checkpoint asks for.
 
   A run that is still training removes its older checkpoints: if the one that
@@ -256,8 +258,8 @@ def use_checkpoint(
   particular, the one that has taken its place is used.
 
   Args:
-    find: callable -> path, see `find_checkpoint`.
-    use: callable(path).
+    find: see `find_checkpoint`.
+    use: reads the checkpoint.
   """
   while True:
     path = find()
@@ -271,4 +273,4 @@ def use_checkpoint(
 
 
 def _is_path(which: str) -> bool:
-  return bool(which) and which != 'best' and not which.isdigit()
+  return which != 'best' and not which.isdigit()

@@ -17,9 +17,10 @@ import glob
 import logging
 import os
 import shutil
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -50,8 +51,8 @@ class PassingSaveError(SaveError, cli.PassingError):
   """A checkpoint could not be written now."""
 
 
-def choose_error(cause):
-  """Returns the class of SaveError for an exception of a write."""
+def choose_error(cause: Exception) -> type[SaveError]:
+  """Returns the class of the error that reports an exception of a write."""
   return cli.choose_error(cause, SaveError, PassingSaveError)
 
 
@@ -59,7 +60,7 @@ class Saver(Protocol):
   """What writes the values of a session, such as tables/table_saver.py's.
 
   Attributes:
-    base: str, the file's name of the whole checkpoint on which it would put the
+    base: the file's name of the whole checkpoint on which it would put the
       next one, with the rows touched since then; None: that is whole, too.
   """
 
@@ -73,14 +74,14 @@ class Saver(Protocol):
 
 
 def make(
-  logdir: str, check_owner: Callable[[], None], variables: list
+  logdir: str, check_owner: Callable[[], None], variables: Sequence[tf.Variable]
 ) -> CheckpointWriter:
   """Returns the writer of a chief, which owns `logdir`.
 
   What interrupted saves have left there is removed.
 
   Args:
-    variables: list of tf.Variable, what a checkpoint holds.
+    variables: what a checkpoint holds.
 
   Raises:
     cli.PassingError: there is no room for a checkpoint.
@@ -166,8 +167,10 @@ class CheckpointWriter:
       saver.forget_base()  # It may not be there.
       raise
 
-  def save_values(self, values: dict[str, Any], step: int) -> None:
-    """Writes {name: array}, whole variables, as the checkpoint of `step`.
+  def save_values(
+    self, values: Mapping[str, np.ndarray | np.generic], step: int
+  ) -> None:
+    """Writes whole variables, by name, as the checkpoint of `step`.
 
     Raises:
       SaveError, cli.RunError: as `save` does.
@@ -197,19 +200,15 @@ class CheckpointWriter:
       self._known_paths.add(path)
       self._bases[path] = base and os.path.join(self._folder, base)
       self._drop_oldest(path)
-    except (tf.errors.OpError, OSError, ValueError) as error:
-      if isinstance(error, tf.errors.OpError):
-        # A ps that dies during the write also fails the op that writes.
-        is_write = error.op is None or error.op.type in _WRITES
-        if errors.is_loss(error) or not is_write:
-          raise
-        reason = errors.explain(error)
-      else:
-        reason = getattr(error, 'strerror', None) or str(error)
-      raise choose_error(error)(
-        f'cannot write checkpoint {path}: {reason}; {files.advise(reason)}; '
-        'the checkpoints before it are untouched'
-      ) from error
+    except tf.errors.OpError as error:
+      # A ps that dies during the write also fails the op that writes.
+      is_write = error.op is None or error.op.type in _WRITES
+      if errors.is_loss(error) or not is_write:
+        raise
+      raise _make_error(path, error, errors.explain(error)) from error
+    except (OSError, ValueError) as error:
+      reason = getattr(error, 'strerror', None) or str(error)
+      raise _make_error(path, error, reason) from error
     finally:
       shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -276,7 +275,16 @@ class CheckpointWriter:
     _remove_without_index(self._folder)
 
 
-def _write_values(values, path: str) -> None:
+def _make_error(path: str, cause: Exception, reason: str) -> SaveError:
+  return choose_error(cause)(
+    f'cannot write checkpoint {path}: {reason}; {files.advise(reason)}; '
+    'the checkpoints before it are untouched'
+  )
+
+
+def _write_values(
+  values: Mapping[str, np.ndarray | np.generic], path: str
+) -> None:
   names = sorted(values)
   with tf.Graph().as_default(), tf.device('/cpu:0'):
     fed = [tf.placeholder(values[name].dtype) for name in names]
@@ -309,8 +317,8 @@ def _remove_without_index(folder: str) -> None:
         paths.remove(os.path.join(folder, name))
 
 
-def check_space(logdir: str, variables: list[tf.Variable]) -> None:
-  """Checks that a checkpoint of `variables` (list) fits on the disk.
+def check_space(logdir: str, variables: Sequence[tf.Variable]) -> None:
+  """Checks that a checkpoint of `variables` fits on the disk.
 
   One for a store is written on this machine first.
 

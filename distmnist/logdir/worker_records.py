@@ -8,17 +8,19 @@ killed process did after its last line is not known.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from distmnist.logdir import report
 from distmnist.watching import metrics_file
 
 
 def gather(
-  logdir: str | None, present: list[report.WorkerStats]
+  logdir: str | None, present: Sequence[report.WorkerStats]
 ) -> tuple[list[report.WorkerStats], list[int]]:
   """Returns what is known of all lives of the run.
 
   Args:
-    logdir: str or None.
+    logdir: of the run.
     present: of the processes that are ending, by their own word.
 
   Returns:
@@ -42,12 +44,12 @@ def gather(
 
 
 def read(
-  logdir: str, workers: set[int] = frozenset()
+  logdir: str, workers: Collection[int] = frozenset()
 ) -> list[report.WorkerStats]:
-  """Returns a report.WorkerStats of each life that made a step, in no order.
+  """Returns what each life did that made a step, in no order.
 
   Args:
-    logdir: str.
+    logdir: of the run.
     workers: those that are known to have written there.
   """
   found = []
