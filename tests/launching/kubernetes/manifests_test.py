@@ -243,12 +243,14 @@ def task_of(job_name='worker', **fields):
   raise AssertionError(job_name)
 
 
-@each_kind
 @pytest.mark.parametrize(
-  ('job_name', 'cpu', 'requested', 'threads'),
+  ('kind', 'job_name', 'cpu', 'requested', 'threads'),
   [
-    *(('ps', '1', 1, 1), ('worker', '3', 3, 3)),
-    *(('ps', '2500m', '2500m', 3), ('worker', '0.5', '0.5', 1)),
+    ('job', 'ps', '1', 1, 1),
+    ('job', 'worker', '0.5', '0.5', 1),
+    ('jobset', 'worker', '3', 3, 3),
+    ('trainjob', 'ps', '2500m', '2500m', 3),
+    ('trainjob', 'worker', '0.5', '0.5', 1),
   ],
 )
 def test_a_task_has_as_many_threads_as_cpus(
