@@ -215,7 +215,7 @@ class EndHook(tf.train.SessionRunHook):
       return any(s is not None and s < heartbeats.SILENT_SECS for s in secs)
 
     self._has_waited = True
-    self._wait_for_others(get_on)
+    self.workers = self._wait_for_others(get_on)
 
   def end_for_all(self, step, last_step) -> None:
     """Ends the training as the chief's own loop has ended before the last step.

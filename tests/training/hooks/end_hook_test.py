@@ -42,11 +42,15 @@ class Saves:
 
   def __init__(self, save):
     self.save_last = save
+    self.look = lambda session, step: save(step)
 
 
-def make_hook(others, stop, save=None, rule=None, is_own_loop=False):
+def make_hook(
+  others, stop, save=None, rule=None, is_own_loop=False, secs_silent=None
+):
   task = types.SimpleNamespace(
     stop=stop,
+    watchdog=types.SimpleNamespace(secs_silent=secs_silent),
     stalls=in_process.make_stalls(),
     cluster=types.SimpleNamespace(num_ps=1, num_workers=2),
   )
@@ -165,6 +169,45 @@ def test_the_rule_and_the_cluster_say_who_waits_for_whom(
   cluster = types.SimpleNamespace(num_ps=num_ps, num_workers=3)
   rule = types.SimpleNamespace(waits_for_all=waits, pushes_per_step=num_pushes)
   assert end_hook.find_waits(cluster, rule) == expected
+
+
+def test_a_chief_without_input_goes_on_saving_while_the_others_make_steps(
+  set_flags,
+):
+  set_flags()
+  looks, steps, is_alive = [], iter([3, 5, 5, 5]), [True, False]
+
+  class Rule:
+    waits_for_all, pushes_per_step = False, 1
+
+    def pause(self, session):
+      looks.append(('pause', session))
+
+  class Session:
+    def run_step_fn(self, look):
+      return look(None)
+
+    def run(self, fetches):
+      return next(steps)
+
+  others = Others()
+  others.wait_at_end = lambda secs, pause, get_on: [
+    get_on(['worker 1']) for _ in range(4)
+  ]
+  hook = make_hook(
+    *(others, in_process.NoStop(), looks.append, Rule()),
+    secs_silent=lambda name: 0.0 if is_alive.pop(0) else None,
+  )
+  session = Session()
+  with tf.Graph().as_default():
+    tf.train.create_global_step()
+    hook.begin()
+  hook.after_create_session(session, tf.train.Coordinator())
+  hook.outlast(session)
+  # Two steps, a wait for one that is alive, and one for one that is not.
+  assert hook.workers == [True, True, True, False]
+  paused = 'pause', session
+  assert looks == [paused, 3, paused, 5, paused, 5, paused, 5]
 
 
 class StopAfter(tf.train.SessionRunHook):
