@@ -1,10 +1,12 @@
 """heartbeats: which task beats, how often, and which was replaced."""
 
 import threading
+import types
 
 import pytest
 
 from distmnist.cluster import cluster as cluster_lib
+from distmnist.cluster import heartbeat_table
 from distmnist.common import cli
 from distmnist.lifecycle import heartbeats
 
@@ -42,6 +44,49 @@ def test_the_larger_the_cluster_the_more_seldom_a_task_beats_and_looks():
   assert get_secs(11) == (1, 1)
   assert get_secs(34) == (1.4, pytest.approx(35 / 12))
   assert get_secs(499) == (2, pytest.approx(500 / 12))
+
+
+class Table:
+  """Stands for heartbeat_table.HeartbeatTable."""
+
+  def __init__(self, cluster, server):
+    del cluster, server
+    self.beats = {}
+
+  def read_beats(self):
+    return dict(self.beats)
+
+  def read_busy(self):
+    return {'worker 1': 'a save'}
+
+
+def test_a_silence_is_counted_from_the_last_beat_that_was_another(monkeypatch):
+  clock = types.SimpleNamespace(now=50.0)
+  clock.monotonic = lambda: clock.now
+  table = Table(None, None)
+  monkeypatch.setattr(heartbeats, 'time', clock)
+  monkeypatch.setattr(
+    heartbeats.heartbeat_table, 'HeartbeatTable', lambda *_: table
+  )
+  cluster = cluster_lib.make_cluster(('p:1',), ('v:1', 'w:1'), 'worker', 0)
+  beats = heartbeats.Heartbeats(cluster, object(), {}, None, None)
+
+  def read(at, num_beats):
+    clock.now = at
+    table.beats['worker 1'] = heartbeat_table.Beat(1, num_beats, 0)
+    beats.read_beats()
+    return beats.secs_silent('worker 1')
+
+  silent = heartbeats.SILENT_SECS
+  assert beats.secs_silent('worker 1') is None
+  assert [read(*look) for look in ((60, 1), (64, 1), (66, 2))] == [0, 4, 0]
+  assert read(66 + silent, 2) == silent
+  assert beats.find_busy() == {'worker 1': 'a save'}
+  assert read(67 + silent, 2) == silent + 1
+  assert beats.find_busy() == {}
+  # What was read so long ago says nothing of today.
+  clock.now += silent + 2
+  assert beats.secs_silent('worker 1') is None
 
 
 @pytest.mark.slow

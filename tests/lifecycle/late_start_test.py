@@ -2,10 +2,13 @@
 
 import contextlib
 import socket
+import types
 
 import pytest
 
+from distmnist.cluster import cluster as cluster_lib
 from distmnist.common.names import ATTEMPT
+from distmnist.lifecycle import late_start
 from tests.support import in_process
 from tests.support.runner import DEADLINE_SECS, SMALL
 
@@ -33,6 +36,35 @@ def wait_for_call(server):
     with connection:
       connection.settimeout(DEADLINE_SECS)
       said = connection.recv(100)
+
+
+@pytest.mark.parametrize(
+  ('num_ps', 'index', 'needed'),
+  [
+    (2, 1, ['ps 0', 'ps 1']),
+    # Without a ps the chief is the last to leave.
+    (0, 1, ['worker 0']),
+    (0, 0, ['worker 1', 'worker 2']),
+  ],
+)
+def test_who_has_to_have_left(monkeypatch, num_ps, index, needed):
+  monkeypatch.setattr(late_start, '_PATIENCE_SECS', 0.0)
+  looked_at, answers = [], [True, False]
+
+  def find_silent(addresses):
+    looked_at.append(sorted(addresses))
+    return addresses if answers.pop(0) else dict(list(addresses.items())[1:])
+
+  monkeypatch.setattr(late_start.probing, 'find_silent', find_silent)
+  ps = tuple(f'p:{i}' for i in range(num_ps))
+  workers = 'v:1', 'w:1', 'x:1'
+  cluster = cluster_lib.make_cluster(ps, workers, 'worker', index)
+  restart = types.SimpleNamespace(
+    looks_finished=lambda: True, is_finished=lambda: True
+  )
+  assert late_start.has_ended(cluster, restart, pytest.fail)
+  assert not late_start.has_ended(cluster, restart, pytest.fail)
+  assert looked_at == [needed] * 2
 
 
 @pytest.mark.slow

@@ -86,6 +86,23 @@ def test_what_fails_once_is_read_again(
   assert logged[0].endswith('; trying again in 0.5 s')
 
 
+def test_after_a_failed_read_the_files_are_opened_anew(
+  tmp_path, waits, monkeypatch
+):
+  path = save(str(tmp_path), step=9, w=[2])
+  opened, real = [], checkpoint_reader.open_reader
+
+  def open_stale_one_first(path):
+    opened.append(path)
+    return Sick(real(path), [PASSING[0]] * 9 if not opened[1:] else [])
+
+  monkeypatch.setattr(checkpoint_reader, 'open_reader', open_stale_one_first)
+  with checkpoint_reader.Reader(path) as reader:
+    assert reader.read('w').shape == (2,)
+  assert opened == [path] * 2
+  assert waits == [0.5]
+
+
 @pytest.mark.parametrize('error', PASSING)
 def test_what_cannot_be_read_is_not_passed_over(
   tmp_path, make_sick, waits, monkeypatch, error

@@ -407,6 +407,9 @@ def test_a_run_looks_finished_by_the_name_of_its_last_checkpoint(
   (tmp_path / 'model.ckpt-7.data-00000-of-00001').touch()
   found = restart_lib.Restart(str(tmp_path), 'auto', last_step)
   assert found.looks_finished() == looks_so
+  # Its chief was killed before it wrote a report.
+  said = f'the run in --logdir={tmp_path} has ended at step 7'
+  assert found.describe_end() == (said if looks_so else '')
   # The run that begins here moves that one aside.
   assert not restart_lib.Restart(str(tmp_path), 'never', 7).looks_finished()
 
