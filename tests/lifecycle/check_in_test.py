@@ -5,8 +5,44 @@ import threading
 
 import pytest
 
+from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
-from distmnist.lifecycle import heartbeats
+from distmnist.lifecycle import check_in, heartbeats
+
+
+class Beats:
+  """Stands for heartbeats.Heartbeats: rows that others have written."""
+
+  def __init__(self, alive=()):
+    self.rows, self.alive = {}, alive
+
+  def ask(self, ask, deadline):
+    return ask()
+
+  def read_row(self, name):
+    return self.rows.get(name)
+
+  def wait_for_beat(self, name, deadline):
+    return name in self.alive
+
+
+@pytest.mark.parametrize('is_alive', [True, False])
+@pytest.mark.parametrize('compare', ['compare_with_chief', 'look_for_chief'])
+def test_a_worker_is_compared_with_a_chief_that_came_later(compare, is_alive):
+  cluster = cluster_lib.make_cluster(('p:1',), ('v:1', 'w:1'), 'worker', 1)
+  beats = Beats(['worker 0'] if is_alive else [])
+  own = check_in.CheckIn(cluster, beats, {'model': 'mlp'}, None)
+  getattr(own, compare)()
+  assert own.find_life('worker 0') is None
+  beats.rows['worker 0'] = {'life': 'a'}, {'model': 'mlp'}
+  getattr(own, compare)()
+  assert own.find_life('worker 0') == 'a'
+  beats.rows['worker 0'] = {'life': 'b'}, {'model': 'cnn'}
+  if not is_alive:  # That one has ended, and another may follow.
+    getattr(own, compare)()
+    return
+  with pytest.raises(cli.RunError, match='worker 0 at v:1 .*--model=cnn there'):
+    getattr(own, compare)()
 
 
 @pytest.mark.slow

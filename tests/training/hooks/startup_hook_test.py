@@ -26,6 +26,7 @@ class Stalls:
     self.told = []
 
   def busy(self, what, waits_for_others=False):
+    assert waits_for_others  # It has no limit of its own.
     self.told.append(what)
 
 
