@@ -28,15 +28,28 @@ class Stop:
     self.note_unsaved(None)
 
 
+class Stalls:
+  warn_secs = fail_secs = 60
+
+  def busy(self, what, own_limit_secs=0.0):
+    pass
+
+  def idle(self):
+    pass
+
+
 @pytest.fixture
-def stop_ps(monkeypatch):
-  """Returns stop_ps(grace, message, absent looks) -> (Stop, lines, asked)."""
+def stop_ps(monkeypatch, set_flags):
+  """Returns stop_ps(grace, message, absent looks) -> (run, lines, asked).
+
+  The life of a ps that is told to stop as it begins to serve is run().
+  """
+  set_flags()
 
   def stop_ps(secs_left, message=None, looks_until_gone=10**9):
     asked, lines, messages = [], [], queue.Queue()
     console.print_logs(lines.append)
     looks = iter(range(10**9))
-    stop = Stop(secs_left)
 
     class Box:
       def __init__(self, *_):
@@ -47,6 +60,9 @@ def stop_ps(monkeypatch):
 
       def __exit__(self, *_):
         pass
+
+      def listen(self):
+        return messages
 
       def send(self, sent, timeout_secs):
         asked.append((sent, timeout_secs))
@@ -59,37 +75,44 @@ def stop_ps(monkeypatch):
     absences = types.SimpleNamespace(find_gone=find_gone)
     monkeypatch.setattr(ps.message_queue, 'MessageQueue', Box)
     monkeypatch.setattr(ps.probing, 'Absences', lambda: absences)
-    ps._request_checkpoint(PS, None, messages, stop)
-    return stop, lines, asked
+    task = types.SimpleNamespace(
+      cluster=PS,
+      server=None,
+      stop=Stop(secs_left),
+      stalls=Stalls(),
+      watchdog=types.SimpleNamespace(check_in=lambda: None),
+    )
+    return lambda: ps.run_ps(task), lines, asked
 
   return stop_ps
 
 
 def test_it_waits_for_the_save_a_second_less_than_its_grace(stop_ps):
   start = time.monotonic()
-  stop, _, asked = stop_ps(1.3)
+  run, _, asked = stop_ps(1.3)
+  with pytest.raises(cli.NotSavedError, match='worker 0 has not saved within'):
+    run()
   assert time.monotonic() - start >= 0.3
   assert asked == [({'ps': 0}, pytest.approx(0.3))]
-  with pytest.raises(cli.NotSavedError, match='worker 0 has not saved within'):
-    stop.end()
 
 
 @pytest.mark.parametrize('step', [400, None])
 def test_it_leaves_once_the_chief_has_answered(stop_ps, step):
-  stop, lines, asked = stop_ps(600, {'saved': step})
-  assert stop.end() == 143
+  run, lines, asked = stop_ps(600, {'saved': step})
+  assert run() == 143
   assert asked == [({'ps': 0}, 2.0)]
-  assert lines == [
+  assert lines[-1] == (
     'worker 0 has saved step 400'
     if step
     else 'worker 0 has no --logdir to save to'
-  ]
+  )
 
 
 @pytest.mark.parametrize('looks', [0, 3])
 def test_a_chief_that_leaves_says_itself_what_is_saved(stop_ps, looks):
-  stop, _, _ = stop_ps(600, looks_until_gone=looks)
-  assert stop.end() == 143
+  run, _, asked = stop_ps(600, looks_until_gone=looks)
+  assert run() == 143
+  assert len(asked) == (looks > 0)
 
 
 def test_a_last_save_that_fails_is_not_called_a_stop_in_order():

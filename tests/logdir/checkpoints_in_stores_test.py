@@ -1,11 +1,13 @@
 """A checkpoint here or in a store: written, listed, read, removed."""
 
+import os
+
 import numpy as np
 import pytest
 
 from distmnist.common import cli
 from distmnist.logdir import checkpoint_reader, checkpoints, saving
-from distmnist.storage import paths, retries
+from distmnist.storage import paths, retries, scratch
 from tests.support import partial
 
 VALUES = {'w': np.arange(6.0), 'global_step': np.int64(7)}
@@ -39,8 +41,10 @@ def test_what_is_saved_is_there_is_read_and_is_removed(folder):
 
 def test_a_partial_one_is_read_as_a_whole_one(folder):
   path, whole = partial.make_both(folder)
+  before = os.listdir(scratch.folder())
   assert checkpoint_reader.find_base(path) == f'{folder}/model.ckpt-2'
   assert checkpoint_reader.find_base(f'{folder}/model.ckpt-2') is None
+  assert os.listdir(scratch.folder()) == before  # No copy is left.
   assert checkpoints.find_damage(path) is None
   assert checkpoints.read_step(path) == 7
   with checkpoint_reader.Reader(path) as reader:
