@@ -36,6 +36,7 @@ def describe(flag):
   return type(flag), type(flag.parser), parser, flag.default, flag.boolean
 
 
+@pytest.mark.slow
 def test_the_list_is_that_of_train_today(tasks, tmp_path):
   """In a process of its own: this one has flags of other programs."""
   path = tmp_path / 'today.json'

@@ -129,21 +129,28 @@ def test_a_ps_that_no_worker_has_checked_in_with_says_so(monkeypatch):
   silent, lines = dict.fromkeys(['worker 0']), []
   console.print_logs(lines.append)
   monkeypatch.setattr(ps.probing, 'find_silent', lambda workers: {})
+  clock = types.SimpleNamespace(now=100.0)
+  clock.monotonic = lambda: clock.now
+  monkeypatch.setattr(ps, 'time', clock)
   liveness = ps._WorkerLiveness(
-    PS,
-    types.SimpleNamespace(secs_silent=silent.get),
-    types.SimpleNamespace(warn_secs=0.2, fail_secs=60),
+    PS, types.SimpleNamespace(secs_silent=silent.get), Stalls
   )
-  deadline = time.monotonic() + 60
-  while len(lines) < 2 and time.monotonic() < deadline:
+
+  def look(after_secs):
+    clock.now += after_secs
     assert not liveness.check({'worker 0': 'x:2'})
-  assert lines == ['no worker has checked in for 0 s: worker 0 at x:2'] * 2
+
+  for secs in 59, 2, 58, 2:
+    look(secs)
+  assert lines == [
+    f'no worker has checked in for {secs} s: worker 0 at x:2'
+    for secs in (61, 121)
+  ]
   silent['worker 0'] = 0.1
-  assert not liveness.check({'worker 0': 'x:2'})
+  look(0)
   silent['worker 0'] = None  # The table cannot be read just now.
-  end = time.monotonic() + 0.5
-  while time.monotonic() < end:
-    liveness.check({'worker 0': 'x:2'})
+  for _ in range(3):
+    look(60)
   assert len(lines) == 2
 
 

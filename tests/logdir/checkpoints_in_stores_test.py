@@ -1,4 +1,4 @@
-"""A checkpoint here or in a store: written, listed, read, removed."""
+"""A checkpoint in a store: written, listed, read, removed."""
 
 import os
 
@@ -13,11 +13,9 @@ from tests.support import partial
 VALUES = {'w': np.arange(6.0), 'global_step': np.int64(7)}
 
 
-@pytest.fixture(params=['here', 'in a store'])
-def folder(request, tmp_path):
-  if request.param == 'here':
-    return str(tmp_path)
-  return f'{request.getfixturevalue("store").url}/{tmp_path.name}'
+@pytest.fixture
+def folder(store, tmp_path):
+  return f'{store.url}/{tmp_path.name}'
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +74,7 @@ def test_only_the_last_are_kept(folder):
   assert writer.is_saved(30) and not writer.is_saved(1)
 
 
-def test_in_a_store_the_index_is_put_last(store, tmp_path):
-  folder = f'{store.url}/{tmp_path.name}'
+def test_in_a_store_the_index_is_put_last(store, folder):
   saving.CheckpointWriter(folder, 2).save_values(VALUES, 7)
   put = [path for method, path in store.requests if method == 'PUT']
   assert [path.rpartition('/')[2] for path in put] == [
@@ -86,8 +83,7 @@ def test_in_a_store_the_index_is_put_last(store, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_save_that_a_store_refuses_leaves_those_before(store, tmp_path):
-  folder = f'{store.url}/{tmp_path.name}'
+def test_a_save_that_a_store_refuses_leaves_those_before(store, folder):
   writer = saving.CheckpointWriter(folder, 1)
   writer.save_values(VALUES, 7)
   store.trouble = lambda method, path: path.endswith('.index') and 'busy'
@@ -109,11 +105,7 @@ def test_a_save_that_a_store_refuses_leaves_those_before(store, tmp_path):
   assert checkpoints.list_checkpoints(folder) == [f'{folder}/model.ckpt-9']
 
 
-def test_who_has_lost_the_folder_amid_a_save_adds_no_checkpoint(
-  store, tmp_path
-):
-  folder = f'{store.url}/{tmp_path.name}'
-
+def test_who_has_lost_the_folder_amid_a_save_adds_no_checkpoint(store, folder):
   def check_owner():
     if any('.data-' in path for _, path in store.requests):
       raise cli.LostError('taken over')
@@ -124,8 +116,7 @@ def test_who_has_lost_the_folder_amid_a_save_adds_no_checkpoint(
   assert checkpoints.list_checkpoints(folder) == []
 
 
-def test_a_store_that_does_not_answer_is_no_damage(store, tmp_path):
-  folder = f'{store.url}/{tmp_path.name}'
+def test_a_store_that_does_not_answer_is_no_damage(store, folder):
   saving.CheckpointWriter(folder, 1).save_values(VALUES, 7)
   store.trouble = lambda method, path: 'busy'
   with pytest.raises(cli.RunError, match='cannot be read: Reduce your request'):

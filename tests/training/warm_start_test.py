@@ -155,7 +155,7 @@ def test_a_table_comes_key_by_key_whatever_its_room(set_flags, tmp_path):
   set_flags()
   begin_table(tf.int64, 100, (KEYS, VALUES), save)
   set_flags(f'--warm_start={tmp_path}/run')
-  for capacity in 100, 1000, 60:
+  for capacity in 1000, 60:
     other = KEYS[:5], VALUES[:5] * 0
     found, shared = begin_table(tf.int64, capacity, other)
     assert found.keys() == set(KEYS.tolist())

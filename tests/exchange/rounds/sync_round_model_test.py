@@ -239,7 +239,11 @@ def find_fault(num_workers, num_threads, num_steps, num_deaths, has_notes=True):
 
 
 @pytest.mark.parametrize(
-  'num_workers, num_deaths', [(1, 2), (2, 0), (2, 1), (2, 2), (3, 0)]
+  'num_workers, num_deaths',
+  [
+    *((1, 2), (2, 0), (2, 1), (3, 0)),
+    pytest.param(2, 2, marks=pytest.mark.slow),
+  ],
 )
 def test_in_no_order_of_messages_and_deaths_all_wait_or_one_counts_twice(
   num_workers, num_deaths

@@ -248,17 +248,16 @@ def set_back(cutting, step, cuts=(0, -1)):
   cutting.begin_session()
 
 
-@pytest.mark.parametrize('is_new_life', [False, True])
 @pytest.mark.parametrize(
-  'rest, worse',
+  'is_new_life, rest, worse',
   [
-    ([(20, 0.25), (29, 0.25), (30, 0.25), (40, 0.25)], [20, 30, 40]),
+    (True, [(20, 0.25), (29, 0.25), (30, 0.25), (40, 0.25)], [20, 30, 40]),
     # Asynchronously no step is seen twice.
-    ([(21, 0.25), (29, 0.25), (33, 0.25), (44, 0.25)], [21, 33, 44]),
+    (False, [(21, 0.25), (29, 0.25), (33, 0.25), (44, 0.25)], [21, 33, 44]),
   ],
 )
 def test_a_training_that_is_set_back_is_cut_where_it_was(
-  cutting, rest, worse, is_new_life
+  cutting, is_new_life, rest, worse
 ):
   for step, w in [(5, 0), (10, 0.5), (20, 0.25), (30, 0.25), (40, 0.25)]:
     cutting.run_to(step, w)
