@@ -1,11 +1,14 @@
 """The end: what workers say to the ps."""
 
+import collections
 import contextlib
 import time
 import types
 
 import pytest
+import tensorflow.compat.v1 as tf
 
+from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import probing
 from distmnist.common import cli
 from distmnist.common.names import ATTEMPT
@@ -13,6 +16,7 @@ from distmnist.lifecycle import shutdown
 from distmnist.logdir import report as report_lib
 from distmnist.logdir import saving
 
+PS = '/job:ps/task:0'
 CLUSTER = types.SimpleNamespace(name='worker 0', num_ps=1)
 
 
@@ -82,6 +86,70 @@ def test_a_ps_stays_for_a_worker_whose_exit_code_starts_it_again(
   assert (caught.value.exit_code == cli.LOST) == comes_back
   [message] = box.messages
   assert (message['ok'], message['comes_back']) == (False, comes_back)
+
+
+@pytest.mark.parametrize(
+  'failure, kind',
+  [
+    (tf.errors.UnavailableError(None, None, 'a ps'), cli.LostError),
+    (tf.errors.InternalError(None, None, 'a bug'), tf.errors.InternalError),
+    (RuntimeError('the session was closed'), RuntimeError),
+  ],
+)
+def test_what_ends_a_worker_is_told_and_raised(box, failure, kind):
+  stop = types.SimpleNamespace(is_requested=False)
+  with (
+    pytest.raises(kind),
+    shutdown.reporting_end_to_ps(CLUSTER, None, stop),
+  ):
+    raise failure
+  assert box.messages == [{'done': 'worker 0', 'ok': False, 'comes_back': True}]
+
+
+def test_a_worker_at_its_end_is_done_and_does_not_come_back(box):
+  stop = types.SimpleNamespace(is_requested=False)
+  with shutdown.reporting_end_to_ps(CLUSTER, None, stop):
+    pass
+  assert box.messages == [{'done': 'worker 0', 'ok': True, 'comes_back': False}]
+
+
+def test_what_one_worker_says_the_others_hear(monkeypatch):
+  said = collections.defaultdict(list)
+
+  class Queue:
+    def __init__(self, cluster, server, place, name):
+      self._messages = said[place, name]
+
+    def send(self, message, timeout_secs=5.0):
+      self._messages.append(message)
+
+    def take(self):
+      return self._messages.pop(0)
+
+    def size(self):
+      return len(self._messages)
+
+  monkeypatch.setattr(shutdown.message_queue, 'MessageQueue', Queue)
+  chief, worker = (
+    shutdown.Others(
+      cluster_lib.make_cluster(('p:1',), ('v:1', 'w:1'), 'worker', i), None
+    )
+    for i in range(2)
+  )
+  assert not (worker.is_stop_for_all() or chief.is_stop_for_all())
+  worker.stop_all()
+  assert worker.is_stop_for_all() and chief.is_stop_for_all()
+  assert not worker.is_saved()
+  chief.say_saved()
+  assert worker.is_saved()
+  assert chief.num_left() == 0
+  worker.send_stats(report_lib.WorkerStats(1, local_steps=5))
+  assert chief.num_left() == 1
+  [stats] = chief.wait_at_end(60, pytest.fail)
+  assert (stats.worker, stats.local_steps) == (1, 5)
+  # Only the chief is asked for a checkpoint.
+  said[PS, 'save'].append({'ps': 0})
+  assert chief.is_save_wanted() and not worker.is_save_wanted()
 
 
 def test_a_save_that_fails_after_a_signal_ends_with_not_saved(box):

@@ -56,8 +56,15 @@ def test_the_command_line_wins_over_the_flags_of_the_run(
   words = [f'--logdir={run}', '--model=dnn']
   monkeypatch.setattr('sys.argv', ['test', *words])
   set_flags(*words)
-  saved_run.take_flags(str(run))
+  # A problem that the flags name is imported before they are parsed.
+  known = []
+  saved_run.take_flags(
+    str(run), prepare=lambda words: known.append((words, images.describe()))
+  )
   assert images.describe() == 'dnn on synthetic'
+  [(given, before)] = known
+  assert before == 'dnn on mnist'
+  assert given[-2:] == words and '--dataset=synthetic' in given
 
 
 def test_a_checkpoint_taken_out_of_its_run_has_the_flags_given(
