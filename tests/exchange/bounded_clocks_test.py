@@ -1,10 +1,13 @@
 """bounded_clocks: permits; workers that die are in ssp_test.py."""
 
+import types
+
 import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.exchange import bounded_clocks
+from tests.support import in_process
 
 CLUSTER = cluster_lib.make_cluster(('p:1',), ('v:1', 'w:1'), 'worker', 0)
 
@@ -64,6 +67,24 @@ def test_one_that_is_asked_to_stop_is_offered_permits(tf_session):
   run.run(run.clocks.offer)
   run.tick()
   assert run.read()[1][0] == 15
+
+
+def test_permits_are_offered_until_the_worker_has_left(tf_session):
+  run, asked = Run(tf_session, 0), []
+  stop = types.SimpleNamespace(on_request=asked.append)
+  hook = bounded_clocks.ClocksHook(run.clocks, stop)
+  hook.begin()
+  [offer] = asked
+  offer()  # Before its session there is nothing to wait for.
+  assert hook.describe_wait() == ''
+  hook.after_create_session(tf_session, None)
+  assert run.read() == ([0, 0], [0, 0])
+  offering = in_process.start_thread(offer)
+  run.tick()
+  hook.end(tf_session)
+  offering.join(in_process.DEADLINE_SECS)
+  assert not offering.is_alive() and not offering.errors
+  assert run.read()[0][0] > 10**9
 
 
 def test_a_wait_for_a_permit_says_where_the_clocks_are():
