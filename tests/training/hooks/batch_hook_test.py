@@ -142,6 +142,24 @@ def take_for_other(table):
   table.values[lease.rows] = lease.values
 
 
+def test_one_that_is_overtaken_as_it_begins_looks_again():
+  dealing = make_dealing(2, last_step=2, lock_step=False)
+  table = FakeTable(dealing)
+  source, hook = make_hook(dealing, table, Fakes())
+  take = table.take
+
+  def take_after_another(session, seen, lease):
+    assert table.num_refused < 2
+    if not table.num_refused:
+      take_for_other(table)
+    return take(session, seen, lease)
+
+  table.take = take_after_another
+  hook.after_create_session(None, Context())
+  assert table.num_refused == 1
+  assert source.make_feed(source.left)['fed'][:, 0].tolist() == [BATCH]
+
+
 def test_who_has_nothing_to_take_pauses_until_the_others_are_done():
   dealing = make_dealing(2, last_step=2, lock_step=False)
   table = FakeTable(dealing, [take_for_other])
