@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.transport import weight_averages
+
+_T = TypeVar('_T')
 
 _EMA_DECAY = flags.DEFINE_float(
   'ema_decay',
@@ -25,14 +30,14 @@ flags.register_validator(
 
 
 def make(
-  center: list[tf.Variable], global_step: tf.Variable
+  center: Iterable[tf.Variable], global_step: tf.Variable
 ) -> weight_averages.WeightAverages | None:
   """Returns the weight_averages.WeightAverages of --ema_decay, or None.
 
   Must be called before a strategy's `minimize`.
 
   Args:
-    center: list of tf.Variable, the model's.
+    center: the model's.
     global_step: int64 scalar variable.
   """
   if not _EMA_DECAY.value:
@@ -42,11 +47,11 @@ def make(
   return weight_averages.WeightAverages(shards, _EMA_DECAY.value, global_step)
 
 
-def name_all(variables: list[tf.Variable]) -> dict[str, tf.Variable]:
+def name_all(variables: Iterable[tf.Variable]) -> dict[str, tf.Variable]:
   """Returns {name in a checkpoint: variable} for evaluating a model.
 
   Args:
-    variables: list of tf.Variable, the model's, each whole.
+    variables: the model's, each whole.
   """
   trained = tf.trainable_variables() if _EMA_DECAY.value else []
   return {
@@ -55,7 +60,7 @@ def name_all(variables: list[tf.Variable]) -> dict[str, tf.Variable]:
   }
 
 
-def put_in_place(values):
+def put_in_place(values: dict[str, _T]) -> dict[str, _T]:
   """Returns {name: array} in which averages replace the weights.
 
   Args:

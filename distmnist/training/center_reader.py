@@ -76,8 +76,8 @@ class CenterReader:
       self._set(session, kept)
 
   def _run_in_place(
-    self, session: tf.Session, fetches, feed_dict: dict[tf.Tensor, int] | None
-  ):
+    self, session: tf.Session, fetches: Any, feed_dict: Mapping | None
+  ) -> Any:
     if not self._averaged:
       return session.run(fetches, feed_dict)
     kept = session.run(self._averaged)
@@ -90,7 +90,7 @@ class CenterReader:
         first = variable.initializer
         session.run(first, {first.inputs[1]: value})
 
-  def _set(self, session: tf.Session, values) -> None:
+  def _set(self, session: tf.Session, values: Mapping[str, Any]) -> None:
     copies = self._copies.items()
     session.run(
       [v.initializer for _, v in copies],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -24,6 +24,20 @@ from distmnist.training import (
 )
 from distmnist.training.hooks import growth, validation
 from distmnist.transport import strategy
+
+if TYPE_CHECKING:
+  import numpy as np
+
+  from distmnist.exchange.steps import fused_steps
+  from distmnist.lifecycle import shutdown
+  from distmnist.lifecycle import task as task_lib
+  from distmnist.logdir import report
+  from distmnist.training import flag_checks
+  from distmnist.training.hooks import progress as progress_lib
+  from distmnist.training.hooks import save_hook
+  from distmnist.training.problems import problem as problem_lib
+  from distmnist.training.problems import problem_data
+
 
 _log = logging.getLogger(__name__)
 
@@ -59,13 +73,10 @@ def _judges_best() -> bool:
   return bool(is_asked and validates())
 
 
-def find_period(plan) -> int:
-  """Returns the global steps (int) from one evaluation to the next; 0 for none.
+def find_period(plan: schedule.Plan) -> int:
+  """Returns the global steps from one evaluation to the next; 0 for none.
 
   An epoch that is no whole number of steps is cut, so that each has one.
-
-  Args:
-    plan: schedule.Plan.
   """
   if not validates():
     return 0
@@ -75,11 +86,12 @@ def find_period(plan) -> int:
   return max(1, plan.images_per_epoch // plan.images_per_update)
 
 
-def is_last(choice, path, step, is_of_other_run):
+def is_last(
+  choice: flag_checks.Choice, path: str, step: int, is_of_other_run: bool
+) -> bool:
   """Whether the training has ended with a checkpoint, see restart.Restart.
 
   Args:
-    choice: flag_checks.Choice.
     path, step, is_of_other_run: see schedule.Plan.is_last.
   """
   logdir, patience = logdirs.from_flags(), _EARLY_STOPPING_PATIENCE.value
@@ -99,45 +111,41 @@ class Chief(strategy.CenterHook):
 
   def __init__(
     self,
-    task,
-    choice,
-    variables: list[tf.Variable],
-    judges,
-    folder,
-    steps,
-    others,
-    saves,
+    task: task_lib.Task,
+    choice: flag_checks.Choice,
+    variables: Sequence[tf.Variable],
+    judges: Mapping[str, problem_data.Examples],
+    folder: run_folder.RunFolder,
+    steps: fused_steps.Steps,
+    others: shutdown.Others,
+    saves: save_hook.SaveHook,
   ) -> None:
     """
     Args:
-      task: task.Task, already serving.
-      choice: flag_checks.Choice.
-      variables: list of tf.Variable, the center's: weights and averages.
+      task: already serving.
+      variables: the center's: weights and averages.
       judges: {name: split.Split}, on what the training is judged, see
         problem_data.load_judges.
-      folder: run_folder.RunFolder.
-      steps: fused_steps.Steps.
-      others: shutdown.Others.
-      saves: save_hook.SaveHook.
     """
     self._saves = saves
     self._task, self._choice, self._others = task, choice, others
     self._train_secs = schedule.secs_from_flags()
-    self._start, self._is_time_over = None, False
+    self._start: float | None = None
+    self._is_time_over = False
     self._folder, self._logdir = folder, folder.path
     self._first_step = run_folder.FirstStep(
       *(folder.path, folder.images, choice.problem),
       lambda: self._session_step,
     )
     self._growth = growth.Growth(folder.summary_dir)
-    self._validation = None
+    self._validation: validation.Validation | None = None
     if validates():
       self._evaluator = live_evaluation.make_evaluator(
         task, choice, judges['validation']
       )
       self._validation = self._make_validation(steps)
     self._global_step = tf.train.get_global_step()
-    self._session_step = self._final_step = None
+    self._session_step = self._final_step = 0
     self._judges = judges
     self._live = live_evaluation.LiveEvaluation(task, choice, variables, judges)
 
@@ -150,36 +158,44 @@ class Chief(strategy.CenterHook):
     if self._validation:
       self._validation.on_new_center(session)
 
-  def after_create_session(self, session: tf.Session, coord) -> None:
+  def after_create_session(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> None:
     if self._validation:
       self._validation.after_create_session(session, coord)
     self._saves.after_create_session(session, coord)
     self._growth.begin_session()  # The worker's summaries say from where.
     self._session_step = int(session.run(self._global_step))
 
-  def before_run(self, run_context) -> None:
+  def before_run(self, run_context: tf.train.SessionRunContext) -> None:
     self._first_step.before_run(run_context)
 
-  def after_run(self, run_context, run_values) -> None:
+  def after_run(
+    self,
+    run_context: tf.train.SessionRunContext,
+    run_values: tf.train.SessionRunValues,
+  ) -> None:
     self._first_step.after_run(run_context, run_values)
     if self._validation:
       self._validation.after_run(run_context, run_values)
     if self._train_secs:
-      self._end_if_time_is_over(run_context)
+      self._end_if_time_is_over(self._train_secs, run_context)
     self._saves.after_run(run_context, run_values)
     self._growth.look_if_due(run_context.session)
 
-  def _end_if_time_is_over(self, run_context) -> None:
+  def _end_if_time_is_over(
+    self, train_secs: float, run_context: tf.train.SessionRunContext
+  ) -> None:
     now = time.monotonic()
     # The first step sets up the graph on the devices.
     self._start = self._start or now
-    if now - self._start >= self._train_secs and not self._is_time_over:
+    if now - self._start >= train_secs and not self._is_time_over:
       # A rule may need further steps until all agree to end.
       self._is_time_over = True
-      _log.info(f'the {self._train_secs:g} s of --train_secs are over')
+      _log.info(f'the {train_secs:g} s of --train_secs are over')
       self._end_run(run_context)
 
-  def _end_run(self, run_context) -> None:
+  def _end_run(self, run_context: tf.train.SessionRunContext | None) -> None:
     """Ends the loops of all workers; see validation.Validation."""
     if run_context:
       self._choice.strategy.request_stop(run_context)
@@ -197,14 +213,16 @@ class Chief(strategy.CenterHook):
     self._live.take(session)
     self._task.stalls.busy('the end')
 
-  def _make_validation(self, steps) -> validation.Validation:
+  def _make_validation(self, steps: fused_steps.Steps) -> validation.Validation:
     problem = self._choice.problem
     summary_dir = self._logdir and layout.metrics_dir(
       self._logdir, 'validation'
     )
     fetch = evaluation.build_fetch()
 
-    def evaluate(session):
+    def evaluate(
+      session: tf.Session,
+    ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
       values = fetch(session)
       metrics = self._evaluator.compute(values)
       problem.check_best(metrics)
@@ -224,19 +242,25 @@ class Chief(strategy.CenterHook):
       plateau.find(),
     )
 
-  def report(self, stats, workers, progress, start: float) -> None:
+  def report(
+    self,
+    stats: report.WorkerStats,
+    workers: Sequence[report.WorkerStats],
+    progress: progress_lib.Progress,
+    start: float,
+  ) -> None:
     """Evaluates, prints the last lines and writes report.json.
 
     By now the session is closed and the cluster released; neither is needed.
 
     Args:
       stats: report.WorkerStats of this worker.
-      workers: list of report.WorkerStats, of the others that were heard from.
-      progress: progress.Progress.
-      start: float, time.monotonic() at the start of this program.
+      workers: of the others that were heard from.
+      start: time.monotonic() at the start of this program.
     """
-    kept = self._validation.best if _judges_best() else None
-    known, of_step = {}, self._validation and self._validation.last
+    validated = self._validation
+    kept = validated.best if validated and _judges_best() else None
+    known, of_step = {}, validated and validated.last
     if of_step and of_step[0] == self._final_step:
       known = {'validation': of_step[1]}
     judged = _judge(
@@ -244,7 +268,7 @@ class Chief(strategy.CenterHook):
       *(self._live.compute, (self._final_step, known)),
     )
     counted = {
-      'early_stop_step': self._validation and self._validation.stop_step,
+      'early_stop_step': validated and validated.stop_step,
       'global_step': self._final_step,
       'tables': self._growth.tables,
       'final_loss': progress.final_loss,
@@ -258,30 +282,40 @@ class Chief(strategy.CenterHook):
     )
 
 
-def _open_best(problem, folder) -> best.Best:
+def _open_best(
+  problem: problem_lib.Problem, folder: run_folder.RunFolder
+) -> best.Best:
   """Returns the best.Best of a run_folder.RunFolder, which may have no path."""
   metric = {'metric': problem.metric, 'sign': problem.sign}
-  if not folder.path:
+  if not (folder.path and folder.owner):
     return best.Best(**metric)
   return best.Best(
     checkpoints.best_dir(folder.path), folder.owner.check, **metric
   )
 
 
-def report_alone(task, choice, judges, folder, start) -> None:
+def report_alone(
+  task: task_lib.Task,
+  choice: flag_checks.Choice,
+  judges: Mapping[str, problem_data.Examples],
+  folder: run_folder.RunFolder,
+  start: float,
+) -> None:
   """Does at the end what a chief did not live to do; the others have left.
 
   Args:
-    task: task.Task, already serving.
-    choice: flag_checks.Choice.
+    task: already serving.
     judges: {name: split.Split}, see problem_data.load_judges.
-    folder: run_folder.RunFolder, claimed, with the last step.
-    start: float, time.monotonic() at the start of this program.
+    folder: claimed, with the last step.
+    start: time.monotonic() at the start of this program.
   """
-  problem, path = choice.problem, folder.restart.find()
+  problem = choice.problem
+  logdir, path = folder.path, folder.restart.find()
+  if not (logdir and path):
+    raise ValueError('no log directory, or no checkpoint in it')
   last_step = checkpoints.read_step(path)
   _log.info(
-    f'{logdirs.describe_end(folder.path, last_step)}, but not reported, and '
+    f'{logdirs.describe_end(logdir, last_step)}, but not reported, and '
     f'the others have left: {CHIEF} evaluates {path} alone'
   )
   kept = None
@@ -289,8 +323,8 @@ def report_alone(task, choice, judges, folder, start) -> None:
     kept = _open_best(problem, folder)
   evaluate = _make_evaluate(task, choice, judges, path)
   judged = _judge(task, choice, judges, kept, evaluate, (last_step, {}))
-  final_model.write(problem, folder.path, None, judged.path or path)
-  workers = final_report.read_workers(folder.path, task.watchdog.life)
+  final_model.write(problem, logdir, None, judged.path or path)
+  workers = final_report.read_workers(logdir, task.watchdog.life)
   counted = {
     'early_stop_step': None,
     'global_step': last_step,
@@ -301,10 +335,15 @@ def report_alone(task, choice, judges, folder, start) -> None:
   _write_report(task, choice, folder, judged, workers, counted, start)
 
 
-def _make_evaluate(task, choice, judges, path):
+def _make_evaluate(
+  task: task_lib.Task,
+  choice: flag_checks.Choice,
+  judges: Mapping[str, problem_data.Examples],
+  path: str,
+) -> Callable[[list[str]], dict[str, dict[str, float]]]:
   """Returns the `evaluate` of `_judge` for a checkpoint."""
 
-  def evaluate(splits):
+  def evaluate(splits: list[str]) -> dict[str, dict[str, float]]:
     return {
       name: live_evaluation.make_evaluator(
         task, choice, judges[name]
@@ -316,37 +355,36 @@ def _make_evaluate(task, choice, judges, path):
 
 
 class _Judgement(NamedTuple):
-  """How good a training was.
+  """The metrics of a training, at its end.
 
   Attributes:
     metrics: {split: {name: float}}.
-    best_step: int, the step of the best checkpoint, if it is what was judged.
-    path: str, that checkpoint, or None.
-    num_test_examples: int, of the test split, or None.
+    best_step: the step of the best checkpoint, if it is what was judged.
+    path: that checkpoint.
+    num_test_examples: of the test split.
   """
 
-  metrics: dict
+  metrics: dict[str, dict[str, float]]
   best_step: int | None
   path: str | None
   num_test_examples: int | None
 
 
 def _judge(
-  task,
-  choice,
-  judges,
+  task: task_lib.Task,
+  choice: flag_checks.Choice,
+  judges: Mapping[str, problem_data.Examples],
   kept: best.Best | None,
-  evaluate: Callable[..., Any],
-  last,
+  evaluate: Callable[[list[str]], dict[str, dict[str, float]]],
+  last: tuple[int, dict[str, dict[str, float]]],
 ) -> _Judgement:
   """Evaluates the best checkpoint, else the last step; returns a _Judgement.
 
   Args:
     task: task.Task of the chief.
-    choice: flag_checks.Choice.
     judges: {name: split.Split}, see problem_data.load_judges.
-    kept: best.Best, if its checkpoint is to be judged, or None.
-    evaluate: callable, names of splits -> {name: metrics} of the last step.
+    kept: None unless its checkpoint is to be judged.
+    evaluate: names of splits -> {name: metrics} of the last step.
     last: (step, {split: metrics}), the last step, and what is known of it.
   """
   task.history.write('evaluating')
@@ -369,21 +407,30 @@ def _judge(
     )
   test = judges.get('test')
   return _Judgement(
-    known | found, path and step, path, test and test.num_examples
+    known | found,
+    step if path else None,
+    path,
+    test.num_examples if test else None,
   )
 
 
 def _write_report(
-  task, choice, folder, judged: _Judgement, workers, counted, start: float
+  task: task_lib.Task,
+  choice: flag_checks.Choice,
+  folder: run_folder.RunFolder,
+  judged: _Judgement,
+  workers: Sequence[report.WorkerStats],
+  counted: Mapping[str, Any],
+  start: float,
 ) -> None:
   """Prints the last lines and writes report.json, which comes last.
 
   Args:
     task, choice, folder: see `report_alone`.
     judged: _Judgement.
-    workers: list of report.WorkerStats, of those that were heard from.
-    counted: dict, what the chief has counted; see logdir/report.py.
-    start: float, time.monotonic() at the start of this program.
+    workers: of those that were heard from.
+    counted: what the chief has counted; see logdir/report.py.
+    start: time.monotonic() at the start of this program.
   """
   problem = choice.problem
   outcome = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -23,6 +24,12 @@ from distmnist.logdir import checkpoint_reader
 from distmnist.tables import key_map, sparse_table, stored_table
 from distmnist.training import evaluation
 from distmnist.training.problems import problem as problem_lib
+
+if TYPE_CHECKING:
+  from distmnist.training import schedule
+  from distmnist.training.batches import batch_source
+  from distmnist.training.problems import problem_data
+
 
 _log = logging.getLogger(__name__)
 
@@ -59,24 +66,21 @@ class CheckpointCheck:
   """
 
   def __init__(
-    self, problem: problem_lib.Problem, split: split_lib.Split, config=None
+    self,
+    problem: problem_lib.Problem,
+    split: problem_data.Examples,
+    config: tf.ConfigProto | None = None,
   ) -> None:
-    """
-    Args:
-      problem: problem.Problem.
-      split: split.Split.
-      config: tf.ConfigProto or None.
-    """
     self._problem = problem
     self._split = split
     self._config = config
-    self._graph = None
+    self._graph: tf.Graph | None = None
 
   def find(self, path: str) -> str | None:
-    """Returns what is wrong with the loss (str), or None if it is finite.
+    """Returns what is wrong with the loss, or None if it is finite.
 
     Args:
-      path: str, a complete checkpoint.
+      path: a complete checkpoint.
 
     Raises:
       cli.RunError: it belongs to another model.
@@ -108,13 +112,15 @@ class CheckpointCheck:
     return graph
 
 
-def _take_first(split: split_lib.Split) -> split_lib.Split:
+def _take_first(split: problem_data.Examples) -> split_lib.Split:
   """Returns the examples (split.Split) that a check computes the loss of."""
   chunk_size = evaluation.compute_chunk_size(split.spec.x)
   return split.slice(0, min(_MAX_EXAMPLES, chunk_size))
 
 
-def _take_batch(examples: split_lib.Split, row: np.ndarray) -> list[np.ndarray]:
+def _take_batch(
+  examples: problem_data.Examples, row: np.ndarray
+) -> list[np.ndarray]:
   """Returns the arrays [batch_size, ...] of a batch by a row of StepRows.
 
   Raises:
@@ -125,7 +131,9 @@ def _take_batch(examples: split_lib.Split, row: np.ndarray) -> list[np.ndarray]:
   return [array[row[1:]] for array in examples.arrays()]
 
 
-def _build_loss(problem, some: split_lib.Split) -> tf.Tensor:
+def _build_loss(
+  problem: problem_lib.Problem, some: split_lib.Split
+) -> tf.Tensor:
   """Returns the loss, a scalar tensor, of `some` examples, a split.Split."""
   batch = some.pack([tf.constant(array) for array in some.arrays()])
   batch = batch.preprocess(problem.preprocess, is_training=False)
@@ -141,17 +149,20 @@ class LossCheck:
   """
 
   def __init__(
-    self, problem, examples: split_lib.Split, source, plan, config, advice: str
+    self,
+    problem: problem_lib.Problem,
+    examples: problem_data.Examples,
+    source: batch_source.BatchSource,
+    plan: schedule.Plan,
+    config: tf.ConfigProto | None,
+    advice: str,
   ) -> None:
     """To be called in the worker's graph.
 
     Args:
-      problem: problem.Problem.
-      examples: split.Split or streamed.Streamed, the training data.
+      examples: the training data.
       source: batch_source.BatchSource of the worker.
-      plan: schedule.Plan.
-      config: tf.ConfigProto or None.
-      advice: str, what to do about a training that has diverged.
+      advice: what to do about a training that has diverged.
     """
     self._problem = problem
     self._examples = examples
@@ -163,12 +174,12 @@ class LossCheck:
     self._has_tables = bool(tf.get_collection(sparse_table.TABLES))
 
   def explain(self, loss: float, step: int, place: int) -> str:
-    """Returns what is wrong (str), and what to do.
+    """Returns what is wrong, and what to do.
 
     Args:
-      loss: float, not finite.
-      step: int, the global step after it.
-      place: int, the step's place in the last session.run.
+      loss: not finite.
+      step: the global step after it.
+      place: the step's place in the last session.run.
     """
     other = None if self._has_tables else self._compare(place)
     if other is None:
@@ -185,7 +196,7 @@ class LossCheck:
     )
 
   def _compare(self, place: int) -> float | None:
-    """Returns the loss (float) of other examples if only the batch's is bad."""
+    """Returns the loss of other examples if only the batch's is bad."""
     row = self._source.find_row(place)
     try:
       batch = _take_batch(self._examples, row)

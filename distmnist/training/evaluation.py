@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tensorflow.compat.v1 as tf
 
@@ -15,10 +15,18 @@ from distmnist.tables import key_map, row_reuse, shard_slices, table_saver
 from distmnist.training import averages
 from distmnist.training.problems import problem as problem_lib
 
+if TYPE_CHECKING:
+  import numpy as np
+
+  from distmnist.training.problems import problem_data
+
+
 # Chunks whose activations fit in the cache or, for large examples, in memory:
 # this many MNIST images, fewer if they are larger.
 CHUNK_SIZE = 250
 _CHUNK_NUMBERS = CHUNK_SIZE * 28 * 28
+# Of a metric over several batches: list of a metric_total.Total's states.
+_Sum = TypeVar('_Sum', metric_total.Mean, list)
 
 
 class Evaluator:
@@ -31,17 +39,14 @@ class Evaluator:
   def __init__(
     self,
     problem: problem_lib.Problem,
-    split,
-    config=None,
-    on_chunk: Callable[..., Any] = lambda: None,
+    split: problem_data.Examples,
+    config: tf.ConfigProto | None = None,
+    on_chunk: Callable[[], None] = lambda: None,
   ) -> None:
     """Builds the graph.
 
     Args:
-      problem: problem.Problem.
-      split: split.Split.
-      config: tf.ConfigProto or None.
-      on_chunk: callable, called before each chunk of examples.
+      on_chunk: called before each chunk of examples.
     """
     self._on_chunk = on_chunk
     self._problem = problem
@@ -65,16 +70,18 @@ class Evaluator:
     self._session.run(others)
 
   # What tf.device takes, where the variables are; None is here.
-  _placement = None
+  _placement: Any = None
 
-  def _building(self):
+  def _building(self) -> contextlib.AbstractContextManager[None]:
     """Returns the context in which the model is built."""
     return contextlib.nullcontext()
 
-  def _make_session(self, graph: tf.Graph, config) -> tf.Session:
+  def _make_session(
+    self, graph: tf.Graph, config: tf.ConfigProto | None
+  ) -> tf.Session:
     return tf.Session(graph=graph, config=config)
 
-  def compute(self, values) -> dict[str, float] | None:
+  def compute(self, values: Mapping[str, Any]) -> dict[str, float]:
     """Returns {name: float}, the metrics over all examples.
 
     Args:
@@ -98,7 +105,7 @@ class Evaluator:
     key_map.fill(self._session)
     return self._compute()
 
-  def _compute(self) -> dict[str, float] | None:
+  def _compute(self) -> dict[str, float]:
     self._session.run(self._start)
     totals = {}
     # Not until the data end: an op of the user's may say that they do.
@@ -115,9 +122,7 @@ class Evaluator:
     )
 
 
-def _add(
-  total: metric_total.Mean | None, value: metric_total.Mean
-) -> metric_total.Mean:
+def _add(total: _Sum | None, value: _Sum) -> _Sum:
   """Returns the sum of `total`, which is None at first, and `value`.
 
   Means are added in double precision, lists of states as they are.
@@ -127,8 +132,8 @@ def _add(
   return [a + b for a, b in zip(total, value, strict=True)] if total else value
 
 
-def compute_chunk_size(x) -> int:
-  """Returns how many examples are evaluated at once (int).
+def compute_chunk_size(x: Any) -> int:
+  """Returns how many examples are evaluated at once.
 
   Args:
     x: nest of tf.TensorSpec for one example.
@@ -137,7 +142,7 @@ def compute_chunk_size(x) -> int:
   return min(CHUNK_SIZE, max(1, _CHUNK_NUMBERS // max(1, numbers)))
 
 
-def build_fetch() -> Callable[..., Any]:
+def build_fetch() -> Callable[[tf.Session], dict[str, np.ndarray]]:
   """Returns a callable, session -> {name: array}, all that a checkpoint holds.
 
   It fetches from the default graph, while others train.
@@ -145,7 +150,7 @@ def build_fetch() -> Callable[..., Any]:
   # The key of a row made meanwhile must not be fetched without its values.
   keys, variables = key_map.get_all_keys(), tf.global_variables()
 
-  def fetch(session):
+  def fetch(session: tf.Session) -> dict[str, np.ndarray]:
     with row_reuse.held(session):
       return checkpoints.fetch_whole(session, variables, first=keys)
 
@@ -153,7 +158,7 @@ def build_fetch() -> Callable[..., Any]:
 
 
 def describe_fetch() -> str | None:
-  """Returns a line (str) on what `build_fetch` would take from the ps.
+  """Returns a line on what `build_fetch` would take from the ps.
 
   None if the variables of the default graph are not on ps.
   """

@@ -11,7 +11,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -32,6 +32,11 @@ from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
 from distmnist.watching import watched_run
 
+if TYPE_CHECKING:
+  from distmnist.lifecycle import task as task_lib
+  from distmnist.watching import own_metrics
+
+
 _log = logging.getLogger(__name__)
 
 _CONTINUOUS_TIMEOUT_SECS = flags.DEFINE_float(
@@ -49,7 +54,7 @@ def timeout_secs_from_flags() -> float:
   return _CONTINUOUS_TIMEOUT_SECS.value
 
 
-def run_task(task) -> int | None:
+def run_task(task: task_lib.Task) -> int:
   """Evaluates what the chief saves until the training has ended.
 
   Args:
@@ -131,13 +136,12 @@ class _Earlier:
     self._goes_aside = is_new and not owner.has_owner(logdir)
     self._run = watched_run.WatchedRun(logdir)
 
-  def wait(self, timeout_secs: int, stop) -> None:
+  def wait(self, timeout_secs: float, stop: stop_request.StopRequest) -> None:
     """Waits until it is gone, or will stay.
 
     Args:
-      timeout_secs: float, the most to wait: this run may be over, too, if the
+      timeout_secs: the most to wait: this run may be over, too, if the
         evaluator comes too late.
-      stop: stop_request.StopRequest.
     """
     wait, why = console.Wait(timeout_secs), 'has ended'
     if not self._reported:
@@ -166,13 +170,12 @@ class _Earlier:
 
 
 def follow(
-  logdir: str, timeout_secs: float, pause: Callable[..., Any] = time.sleep
+  logdir: str, timeout_secs: float, pause: Callable[[float], None] = time.sleep
 ) -> Iterator[str]:
   """Yields each new checkpoint until the run has ended or no more come.
 
   Args:
-    logdir: str.
-    timeout_secs: float, the longest wait for a checkpoint, in seconds.
+    timeout_secs: the longest wait for a checkpoint, in seconds.
     pause: callable(secs) between two looks.
   """
   seen = set()
@@ -191,7 +194,10 @@ def follow(
 
 
 def describe_new(
-  evaluator, path: str, split_name: str, metrics=None
+  evaluator: evaluation.Evaluator,
+  path: str,
+  split_name: str,
+  metrics: own_metrics.OwnMetrics | None = None,
 ) -> str | None:
   """Returns a line as `describe` does, or None if the checkpoint is gone.
 
@@ -210,14 +216,18 @@ def describe_new(
   return None
 
 
-def describe(evaluator, path: str, split_name: str, metrics=None) -> str | None:
-  """Returns a line (str) on how good a checkpoint is.
+def describe(
+  evaluator: evaluation.Evaluator,
+  path: str,
+  split_name: str,
+  metrics: own_metrics.OwnMetrics | None = None,
+) -> str:
+  """Returns a line on how good a checkpoint is.
 
   Args:
-    evaluator: evaluation.Evaluator.
-    path: str, the checkpoint.
-    split_name: str, what it is evaluated on.
-    metrics: own_metrics.OwnMetrics, to which the result is written, or None.
+    path: the checkpoint.
+    split_name: what it is evaluated on.
+    metrics: to which the result is written.
 
   Raises:
     cli.RunError: it is unreadable or belongs to another model.

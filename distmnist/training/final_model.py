@@ -4,42 +4,53 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import TYPE_CHECKING
 
 from distmnist.common import cli
 from distmnist.logdir import checkpoint_reader, checkpoints
 from distmnist.storage import copies
 from distmnist.training import averages
 
+if TYPE_CHECKING:
+  from distmnist.training import live_evaluation
+  from distmnist.training.problems import problem as problem_lib
+
+
 _log = logging.getLogger(__name__)
 
 _FILE = 'model.keras'
 
 
-def write(problem, logdir: str, live, path: str | None = None) -> None:
+def write(
+  problem: problem_lib.Problem,
+  logdir: str | None,
+  live: live_evaluation.LiveEvaluation | None,
+  path: str | None = None,
+) -> None:
   """Writes the model that a training produced, if it is a Keras model.
 
   One that Keras cannot write, such as a model without the get_config() that it
   would need, is named in a warning; its checkpoints have the weights.
 
   Args:
-    problem: problem.Problem.
-    logdir: str; None to write nothing.
-    live: live_evaluation.LiveEvaluation, with the values at the end; None with
-      a `path`.
-    path: str, the checkpoint whose values are used instead, or None.
+    logdir: None to write nothing.
+    live: with the values at the end; None with a `path`.
+    path: the checkpoint whose values are used instead.
 
   Raises:
     cli.RunError: the file cannot be written.
   """
   if not (logdir and problem.has_keras_model):
     return
-  if not path and live.has_tables:
+  if not path and live and live.has_tables:
     path = checkpoints.find_latest(logdir)
-  if not path:
-    values = live.values
-  else:
+  if path:
     with checkpoint_reader.Reader(path) as reader:
       values = {name: reader.read(name) for name in reader.shapes}
+  elif live:
+    values = live.values
+  else:
+    raise ValueError('neither values nor a checkpoint is given')
   file = os.path.join(logdir, _FILE)
   try:
     with copies.drafting(file) as draft:

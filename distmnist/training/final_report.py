@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -17,6 +19,10 @@ from distmnist.logdir import (
   worker_records,
 )
 from distmnist.storage import urls
+
+if TYPE_CHECKING:
+  from distmnist.transport import strategy as strategy_lib
+
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +48,7 @@ def check_flags() -> None:
 
 
 def _find_file() -> str | None:
-  """Returns the path of --report_file (str), or None."""
+  """Returns the path of --report_file, or None."""
   return _REPORT_FILE.value and urls.expand(_REPORT_FILE.value)
 
 
@@ -57,11 +63,11 @@ NOT_JUDGED = dict.fromkeys(
 )
 
 
-def read_workers(logdir, life):
-  """Returns the report.WorkerStats of the last life of each worker, a list.
+def read_workers(logdir: str, life: str) -> list[report.WorkerStats]:
+  """Returns the report.WorkerStats of the last life of each worker.
 
-  For a chief that comes after the others have left; its own, a new `life`
-  (str), comes first.
+  For a chief that comes after the others have left; its own, a new `life`,
+  comes first.
   """
   lives = sorted(worker_records.read(logdir), key=lambda stats: stats.start)
   last = {stats.worker: stats for stats in lives if stats.has_ended}
@@ -70,9 +76,9 @@ def read_workers(logdir, life):
 
 
 def publish(
-  outcome,
-  workers: list[report.WorkerStats],
-  strategy,
+  outcome: Mapping[str, Any],
+  workers: Sequence[report.WorkerStats],
+  strategy: strategy_lib.Strategy,
   num_workers: int,
   logdir: str | None,
   ends: str = '--train_steps or --epochs',
@@ -81,16 +87,15 @@ def publish(
   """Logs how a run ended, and writes its report.
 
   Args:
-    outcome: dict, what only the chief knows; see logdir/report.py.
-    workers: list of report.WorkerStats, of the workers that were heard from.
-    strategy: strategy.Strategy.
-    num_workers: int, the cluster's.
-    logdir: str or None.
-    ends: str, what says where the training ends.
-    more: str, what of it continues a run.
+    outcome: what only the chief knows; see logdir/report.py.
+    workers: of the workers that were heard from.
+    num_workers: the cluster's.
+    ends: what says where the training ends.
+    more: what of it continues a run.
   """
   all_lives, unknown = worker_records.gather(logdir, workers)
-  outcome = outcome | {
+  outcome = {
+    **outcome,
     'pushes_per_update': strategy.batches_per_update // strategy.push_period,
     'workers_not_heard_of': sorted(
       set(range(num_workers)) - {worker.worker for worker in workers}

@@ -6,7 +6,7 @@ check_flags.py and plan.py use the same checks without training.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from absl import flags
 
@@ -26,6 +26,10 @@ from distmnist.training.hooks import startup_hook, tracer
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import table_checks
 from distmnist.transport.strategy import Strategy
+
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+
 
 _STRATEGY = flags.DEFINE_enum(
   'strategy',
@@ -106,7 +110,7 @@ _OF_LOOP = (
 )
 
 
-def _waits_for_others(strategy) -> bool:
+def _waits_for_others(strategy: Strategy) -> bool:
   """Whether a worker cannot start long after the others."""
   # If an update takes the gradients of several workers or, as under ssp, none
   # may be far ahead of a worker that has not made a step.
@@ -114,58 +118,62 @@ def _waits_for_others(strategy) -> bool:
   return strategy.is_lock_step or strategy.waits_for_all or is_shared
 
 
+class Draft(NamedTuple):
+  """The part of a Choice that is known without data."""
+
+  rule: str
+  strategy: Strategy
+  problem: problem_lib.Problem
+  traced_steps: list[int]
+
+
 class Choice(NamedTuple):
   """What is trained, and how.
 
   Attributes:
-    rule: str, the name of the strategy.
-    strategy: strategy.Strategy.
-    problem: problem.Problem.
-    traced_steps: list of int, from --trace_steps.
-    plan: schedule.Plan; None if the data are not known.
-    start_step: int, the global step at which this worker begins.
+    rule: the name of the strategy.
+    traced_steps: from --trace_steps.
+    start_step: the global step at which this worker begins.
   """
 
   rule: str
   strategy: Strategy
   problem: problem_lib.Problem
-  traced_steps: list
-  plan: schedule.Plan | None = None
+  traced_steps: list[int]
+  plan: schedule.Plan
   start_step: int = 0
 
 
 def check(
-  cluster, num_images: int, num_validation_images: int
-) -> Choice | None:
+  cluster: cluster_lib.Cluster, num_images: int, num_validation_images: int
+) -> Choice:
   """Returns the Choice of a worker.
 
   Args:
-    cluster: cluster.Cluster.
-    num_images: int, the size of the training split.
-    num_validation_images: int, the size of the validation split.
+    num_images: the size of the training split.
+    num_validation_images: the size of the validation split.
 
   Raises:
     cli.UsageError: a flag contradicts the others, the cluster or the data.
   """
-  choice = check_without_data(cluster, num_validation_images)
+  draft = check_without_data(cluster, num_validation_images)
   plan = schedule.make_plan(
-    cluster, choice.strategy, num_images, choice.problem.unit
+    cluster, draft.strategy, num_images, draft.problem.unit
   )
   # Only whether the rate can fall up to the last step.
   per_update = plan.images_per_update / plan.images_per_epoch
   schedules.from_flags(1, per_update, plan.dealing.known_last_step)
   start = startup_hook.find_start(cluster, plan.last_step)
-  return choice._replace(plan=plan, start_step=start)
+  return Choice(*draft, plan, start)
 
 
 def check_without_data(
-  cluster, num_validation_images: int | None = None
-) -> Choice | None:
+  cluster: cluster_lib.Cluster, num_validation_images: int | None = None
+) -> Draft:
   """Returns the part of a worker's Choice that needs no data.
 
   Args:
-    cluster: cluster.Cluster.
-    num_validation_images: int, None if it is not known.
+    num_validation_images: None if it is not known.
 
   Raises:
     cli.UsageError: a flag contradicts the others or the cluster.
@@ -186,10 +194,10 @@ def check_without_data(
   schedules.check_flags()
   problem.check_flags()
   table_checks.settle(problem, strategy)
-  return Choice(rule, strategy, problem, traced_steps)
+  return Draft(rule, strategy, problem, traced_steps)
 
 
-def make_strategy(cluster):
+def make_strategy(cluster: cluster_lib.Cluster) -> tuple[str, Strategy]:
   """Returns (name, strategy.Strategy) as the flags choose it.
 
   Raises:

@@ -1,4 +1,4 @@
-"""Which of the given flags are for another rule, net, ... than chosen.
+"""Given flags that are for another rule, net, ... than chosen.
 
 The help text of a flag begins with what it is for, such as `bmuf:` or `mlp,
 dnn:`, the values of --strategy, --model, --lr_schedule or --optimizer, perhaps
@@ -12,6 +12,8 @@ and the rule forgotten that reads it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -19,6 +21,12 @@ from absl import flags
 from distmnist.common.names import PACKAGE
 from distmnist.nn import optimizers
 from distmnist.tables import sparse_table, tables_apart
+
+if TYPE_CHECKING:
+  from distmnist.nn import groups as groups_lib
+  from distmnist.training.problems import problem as problem_lib
+  from distmnist.transport import strategy as strategy_lib
+
 
 FLAGS = flags.FLAGS
 _CHOICES = 'strategy', 'model', 'lr_schedule', 'optimizer'
@@ -34,35 +42,42 @@ _OF_TABLES = 'table_optimizer', 'table_learning_rate'
 
 
 def describe(
-  rule: str, strategy, has_model: bool = True, problem=None, groups=()
+  rule: str,
+  strategy: strategy_lib.Strategy,
+  has_model: bool = True,
+  problem: problem_lib.Problem | None = None,
+  groups: Sequence[groups_lib.Group] = (),
 ) -> list[str]:
-  """Returns a list of str, one line for each flag that is for something else.
+  """Returns a line for each flag that is for something else.
 
   Args:
-    rule: str, the name of the strategy.
-    strategy: strategy.Strategy.
-    has_model: bool, whether --model is trained.
-    problem: problem.Problem that is trained in its place, or None.
-    groups: tuple of groups.Group, of the model.
+    rule: the name of the strategy.
+    has_model: whether --model is trained.
+    problem: problem.Problem that is trained in its place.
+    groups: of the model.
   """
   given, lines = _find_given(), []
   for choice in _CHOICES:
-    values = set(FLAGS[choice].parser.enum_values)
-    chosen = {FLAGS[choice].value}
+    parser = FLAGS[choice].parser
+    is_enum = isinstance(parser, flags.EnumParser)
+    values = set(parser.enum_values if is_enum else ())
+    chosen = {str(FLAGS[choice].value)}
     if choice == 'strategy':
       chosen = {rule}
     elif choice == 'optimizer':
       chosen = optimizers.find_used(strategy, groups)
     for flag in given:
-      found = _FOR.match(flag.help)
-      names = found[1].split(', ') if found else []
+      found = _FOR.match(flag.help or '')
+      if not found:
+        continue
+      names = found[1].split(', ')
       is_known = values.issuperset(names) and (has_model or choice != 'model')
-      if names and is_known and chosen.isdisjoint(names):
+      if is_known and chosen.isdisjoint(names):
         lines.append(
           f'{_show(flag)} is for --{choice}={", ".join(names)}, and this is '
           f'{" and ".join(sorted(chosen))}'
         )
-      elif names and is_known and found[2] and not FLAGS[found[2]].value:
+      elif is_known and found[2] and not FLAGS[found[2]].value:
         lines.append(f'{_show(flag)} has no effect without --{found[2]}')
   if not strategy.has_local_steps:
     lines += [
@@ -83,13 +98,15 @@ def describe(
     lines += [
       f'{_show(flag)} is for images, and this is --problem={problem.describe()}'
       for flag in given
-      if FLAGS.find_module_defining_flag(flag.name).startswith(_OF_IMAGES)
+      if _find_module(flag.name).startswith(_OF_IMAGES)
       and not re.search(rf'[.\'"]{flag.name}\b'.encode(), source)
     ]
   return lines
 
 
-def _describe_center(rule: str, strategy, given) -> list[str]:
+def _describe_center(
+  rule: str, strategy: strategy_lib.Strategy, given: Sequence[flags.Flag]
+) -> list[str]:
   """Returns the lines on what only an optimizer of the center could heed."""
   if strategy.has_center_optimizer or tables_apart.is_wanted():
     return []
@@ -102,15 +119,19 @@ def _describe_center(rule: str, strategy, given) -> list[str]:
   ]
 
 
-def _find_given():
+def _find_given() -> list[flags.Flag]:
   """Returns our flags that are not as by default, sorted by name."""
   return [
     FLAGS[name]
     for name in sorted(FLAGS)
     if FLAGS[name].value != FLAGS[name].default
-    and FLAGS.find_module_defining_flag(name).startswith(f'{PACKAGE}.')
+    and _find_module(name).startswith(f'{PACKAGE}.')
   ]
 
 
-def _show(flag) -> str:
+def _find_module(name: str) -> str:
+  return FLAGS.find_module_defining_flag(name) or ''
+
+
+def _show(flag: flags.Flag) -> str:
   return flag.serialize().splitlines()[0]

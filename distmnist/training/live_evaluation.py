@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
@@ -21,9 +21,16 @@ from distmnist.tables import sparse_table
 from distmnist.training import evaluation
 from distmnist.transport import sharding
 
+if TYPE_CHECKING:
+  import numpy as np
+
+  from distmnist.lifecycle import task as task_lib
+  from distmnist.training import flag_checks
+  from distmnist.training.problems import problem_data
+
 
 class LiveEvaluation:
-  """How good the center is at the end, with its tables where they are.
+  """Metrics of the center at the end, with its tables where they are.
 
   Attributes:
     values: {name: array}, whole variables and the global step, all but the
@@ -31,13 +38,16 @@ class LiveEvaluation:
   """
 
   def __init__(
-    self, task, choice, variables: list[tf.Variable], splits
+    self,
+    task: task_lib.Task,
+    choice: flag_checks.Choice,
+    variables: Iterable[tf.Variable],
+    splits: Mapping[str, problem_data.Examples],
   ) -> None:
     """
     Args:
       task: task.Task of a worker, serving when `take` is called.
-      choice: flag_checks.Choice.
-      variables: list of tf.Variable, the center's, in the default graph.
+      variables: the center's, in the default graph.
       splits: {name: split.Split}, what to evaluate on.
     """
     self._task, self._choice, self._splits = task, choice, splits
@@ -48,7 +58,8 @@ class LiveEvaluation:
     self._variables = [
       v for v in variables if not any(v is shard for shard in self._tables)
     ]
-    self.values = self._found = None
+    self.values: dict[str, np.ndarray] = {}
+    self._found: dict[str, dict[str, float]] | None = None
 
   def take(self, session: tf.Session) -> None:
     """Fetches the center; computes the metrics now if they need its tables."""
@@ -65,10 +76,10 @@ class LiveEvaluation:
 
   @property
   def has_tables(self) -> bool:
-    """bool, whether the model has more than `values`."""
+    """Whether the model has more than `values`."""
     return bool(self._tables)
 
-  def compute(self, splits: list[str]) -> dict[str, dict[str, float]]:
+  def compute(self, splits: Iterable[str]) -> dict[str, dict[str, float]]:
     """Returns {split: {name: float}}, the metrics on these splits."""
     if self._found:
       return {name: self._found[name] for name in splits}
@@ -80,33 +91,41 @@ class LiveEvaluation:
     }
 
 
-def make_evaluator(task, choice, split) -> evaluation.Evaluator:
+def make_evaluator(
+  task: task_lib.Task, choice: flag_checks.Choice, split: problem_data.Examples
+) -> evaluation.Evaluator:
   """Returns the evaluation.Evaluator of a worker, on its machine alone."""
   return evaluation.Evaluator(
     choice.problem, split, task.server_config, _note_chunks(task)
   )
 
 
-def _note_chunks(task) -> Callable[..., Any]:
+def _note_chunks(task: task_lib.Task) -> Callable[[], None]:
   # So each chunk has --stall_fail_secs, and not the whole of a large split.
   return functools.partial(task.stalls.busy, 'the evaluation')
 
 
 class _LiveEvaluator(evaluation.Evaluator):
-  def __init__(self, task, choice, places, split) -> None:
+  def __init__(
+    self,
+    task: task_lib.Task,
+    choice: flag_checks.Choice,
+    places: Mapping[str, str],
+    split: problem_data.Examples,
+  ) -> None:
     self._task, self._strategy = task, choice.strategy
     self._places = places
     super().__init__(choice.problem, split, on_chunk=_note_chunks(task))
 
   @property
-  def _placement(self):
-    def find_ps(op):
+  def _placement(self) -> Any:
+    def find_ps(op: tf.Operation) -> int:
       return tf.DeviceSpec.from_string(self._places[op.name]).task
 
     return self._task.cluster.device_setter(find_ps)
 
   @contextlib.contextmanager
-  def _building(self):
+  def _building(self) -> Iterator[None]:
     """Gives variables the names and places that they have in training."""
     cluster = self._task.cluster
     # What is judged are the weights themselves, not rounded by --wire_dtype.
@@ -120,12 +139,14 @@ class _LiveEvaluator(evaluation.Evaluator):
     ):
       yield
 
-  def _make_session(self, graph, config):
+  def _make_session(
+    self, graph: tf.Graph, config: tf.ConfigProto | None
+  ) -> tf.Session:
     del config
     target = self._task.server.target
     return tf.Session(target, graph, self._task.session_config)
 
-  def compute_live(self):
+  def compute_live(self) -> dict[str, float]:
     """Returns {name: float}, the metrics over all examples."""
     with self._session:
       return self._compute()

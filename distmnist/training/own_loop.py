@@ -21,8 +21,8 @@ its index and the number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import distmnist.runtime  # TensorFlow, quiet and in graph mode.
 
@@ -73,6 +73,11 @@ from distmnist.training.hooks import (
 from distmnist.training.problems import classic_variables
 from distmnist.training.telemetry import task_metrics, worker_summaries
 
+if TYPE_CHECKING:
+  from distmnist.training.hooks import telemetry_hook
+  from distmnist.transport import model_state
+
+
 _log = logging.getLogger(__name__)
 
 # The last step where the script's loop decides.
@@ -89,17 +94,18 @@ class WorkerTask:
   """What a worker's script sees of its cluster.
 
   Attributes:
-    index: int, which worker this is; 0 is the chief.
-    num_workers: int.
-    is_chief: bool, whether this worker saves and should evaluate.
+    index: which worker this is; 0 is the chief.
+    is_chief: whether this worker saves and should evaluate.
     global_step: int64 scalar variable, on a ps if there is one.
   """
 
-  def __init__(self, task: task_lib.Task, console=None) -> None:
+  def __init__(
+    self, task: task_lib.Task, console: console_lib.Console | None = None
+  ) -> None:
     """
     Args:
       task: task.Task of a worker, not yet serving.
-      console: console.Console, which takes the lines of progress.
+      console: takes the lines of progress.
 
     Raises:
       cli.UsageError: a flag contradicts the others or the cluster.
@@ -119,7 +125,9 @@ class WorkerTask:
       final_report.check_flags()
     self.index, self.num_workers = cluster.task_index, cluster.num_workers
     self.is_chief = cluster.is_chief
-    self._built = self._exit = self._session = None
+    self._built: step.Step | None = None
+    self._exit: SystemExit | None = None
+    self._session: tf.train.MonitoredSession | None = None
     self._has_begun = False
     seeds.set_seed(step.seed_from_flags(), self.index)
     # What the script builds before `minimize` may use it.
@@ -128,11 +136,12 @@ class WorkerTask:
 
   def minimize(
     self,
-    build_loss: Callable[..., Any],
-    groups: dict[str, dict[str, int] | dict[str, str]]
-    | list[str]
-    | None = None,
-  ) -> tuple[tf.Tensor, tf.Tensor] | None:
+    build_loss: Callable[[], Any],
+    groups: Mapping[str, Mapping[str, Any]] | None = None,
+  ) -> (
+    tuple[tf.Tensor, tf.Tensor]
+    | tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]
+  ):
     """Builds the loss, and one step of this worker, in the default graph.
 
     Args:
@@ -167,15 +176,18 @@ class WorkerTask:
         'tf.stop_gradient where one is not to move a variable'
       )
 
-    views, outputs = {}, None
+    views: dict[str, Any] = {}
+    outputs: dict[str, tf.Tensor] | None = None
 
     def note(
-      getter: Callable[..., Any], name: str, *args, **kwargs
+      getter: Callable[..., tf.Variable], name: str, *args: Any, **kwargs: Any
     ) -> tf.Variable:
       views[name] = getter(name, *args, **kwargs)
       return views[name]
 
-    def build(state):
+    def build(
+      state: model_state.ModelState,
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
       nonlocal outputs
       with (
         tf.variable_scope(tf.get_variable_scope(), custom_getter=note),
@@ -199,7 +211,7 @@ class WorkerTask:
       return built.update.train_op, built.loss
     return built.update.train_op, built.loss, outputs
 
-  def evaluate(self, fetches, feed_dict=None):
+  def evaluate(self, fetches: Any, feed_dict: Mapping | None = None) -> Any:
     """Returns `fetches`, computed with the center and without a step.
 
     It is the center of this moment on every worker, also under a rule by which
@@ -218,7 +230,7 @@ class WorkerTask:
         'from the beginning of the with block to its end'
       )
 
-    def evaluate(step_context=None):
+    def evaluate(step_context: Any = None) -> Any:
       del step_context  # A recovery hands the session of before.
       self._task.stalls.busy("the script's evaluation")
       return self._center.run(self._last.session, fetches, feed_dict)
@@ -228,23 +240,29 @@ class WorkerTask:
     return self._session.run_step_fn(evaluate)
 
   @contextlib.contextmanager
-  def session(self, last_step, hooks=(), config=None):
+  def session(
+    self,
+    last_step: int | None,
+    hooks: Sequence[tf.train.SessionRunHook] = (),
+    config: tf.ConfigProto | None = None,
+  ) -> Iterator[tf.train.MonitoredSession]:
     """Yields the MonitoredSession in which all train up to `last_step`.
 
     It restores from --logdir, and the chief saves there. At its end the chief
     waits for the others.
 
     Args:
-      last_step: int, the global step at which `should_stop` is true; None: the
+      last_step: the global step at which `should_stop` is true; None: the
         script's loop decides, and that of the chief ends the training.
       hooks: the script's own tf.train.SessionRunHooks.
-      config: tf.ConfigProto, more settings of the session, or None.
+      config: more settings of the session.
 
     Raises:
       cli.RunError: another task is lost, another run has --logdir, etc.
     """
     task, cluster = self._task, self._task.cluster
-    if self._built is None:
+    built = self._built
+    if built is None:
       raise cli.UsageError(
         'session() before minimize(): nothing would train; the step is made by '
         'train_op, loss = task.minimize(build_loss), with the optimizer of '
@@ -274,7 +292,7 @@ class WorkerTask:
       )
       if cluster.is_chief:
         for line in (
-          *worker_graph.describe_groups(self._built),
+          *worker_graph.describe_groups(built),
           *idle_flags.describe(
             self._rule, self._strategy, False, groups=self._groups
           ),
@@ -284,7 +302,7 @@ class WorkerTask:
         late_start.noticed(cluster, folder.restart, task.stop.wait) as end,
         shutdown.reporting_end_to_ps(cluster, task.server, task.stop),
       ):
-        yield from self._run(end_step, folder, hooks, config)
+        yield from self._run(built, end_step, folder, hooks, config)
       if end.is_late:
         self._end_late(folder)
       if not self._has_begun:
@@ -297,20 +315,28 @@ class WorkerTask:
     if self._exit:
       raise self._exit
 
-  def _end_late(self, folder):
+  def _end_late(self, folder: run_folder.RunFolder) -> NoReturn:
     """Ends the script without an error: nothing is left to train."""
     task = self._task
     task.stop.note_unsaved(None)
-    if self.is_chief and folder.path and not logdirs.has_ended(folder.path):
+    logdir, path = folder.path, folder.restart.find()
+    if self.is_chief and logdir and path and not logdirs.has_ended(logdir):
       # An earlier chief was lost before its report.
-      step_v = checkpoints.read_step(folder.restart.find())
-      workers = final_report.read_workers(folder.path, task.watchdog.life)
+      step_v = checkpoints.read_step(path)
+      workers = final_report.read_workers(logdir, task.watchdog.life)
       self._publish(folder, step_v, None, workers)
     else:
       _log.info(f'{folder.restart.describe_end()}: nothing is left to do')
     raise stop_request.StoppedError
 
-  def _run(self, last_step, folder, own_hooks, config):
+  def _run(
+    self,
+    built: step.Step,
+    last_step: int,
+    folder: run_folder.RunFolder,
+    own_hooks: Sequence[tf.train.SessionRunHook],
+    config: tf.ConfigProto | None,
+  ) -> Iterator[tf.train.MonitoredSession]:
     """Yields the session; tells the chief once it is closed."""
     task, strategy, cluster = self._task, self._strategy, self._task.cluster
     # What each worker has of its own is kept if a ps is lost.
@@ -325,7 +351,7 @@ class WorkerTask:
     self._stats = stats = report.WorkerStats(
       cluster.task_index, life=task.watchdog.life, start=time.time()
     )
-    last, telemetry = self._make_telemetry(last_step, folder)
+    last, telemetry = self._make_telemetry(built, last_step, folder)
     saves = None
     if cluster.is_chief:
       saves = save_hook.make(task, folder, last, state, others)
@@ -388,23 +414,27 @@ class WorkerTask:
     if not (cluster.is_chief or task.stop.is_requested):
       others.send_stats(stats)
 
-  def _make_telemetry(self, last_step, folder):
+  def _make_telemetry(
+    self, built: step.Step, last_step: int, folder: run_folder.RunFolder
+  ) -> tuple[own_step_hook.OwnStepHook, telemetry_hook.TelemetryHook]:
     """Returns (own_step_hook.OwnStepHook, telemetry_hook.TelemetryHook).
 
     Both are of `train`, but for what a step is known by: here it is the loss,
     the outputs of build_loss() that are single numbers, and what the script's
     own tf.summary ops make.
     """
-    built, stats = self._built, self._stats
+    stats = self._stats
     tensors, constants = worker_graph.split_metrics(built)
     if not folder.summary_dir:
       built = built._replace(metrics={})
-    summaries = worker_summaries.from_flags(folder.summary_dir, built)
+    summaries = worker_summaries.from_flags(
+      folder.summary_dir, built.learning_rate, built.metrics
+    )
     last = own_step_hook.OwnStepHook(
       built.metrics | tensors,
       self.global_step,
       own_state.OwnState(tf.get_default_graph()),
-      self._merge_summaries() if self.is_chief else None,
+      self._merge_summaries(built) if self.is_chief else None,
       lambda: summaries.is_due(stats.local_steps + 1),
     )
     batches = own_step_hook.OwnBatches(
@@ -421,12 +451,11 @@ class WorkerTask:
       self._task, folder, stats, self._progress
     )
 
-  def _merge_summaries(self):
+  def _merge_summaries(self, built: step.Step) -> tf.Tensor | None:
     """Returns the merge of the script's own summaries of a step, or None."""
     given = tf.get_collection(tf.GraphKeys.SUMMARIES)
-    update = self._built.update
     found = own_step_hook.keep_runnable(
-      given, [update.train_op, self._built.loss]
+      given, [built.update.train_op, built.loss]
     )
     for left_out in (x for x in given if all(x is not y for y in found)):
       _log.info(
@@ -435,11 +464,11 @@ class WorkerTask:
       )
     return tf.summary.merge(found) if found else None
 
-  def _read_last(self, session) -> None:
+  def _read_last(self, session: tf.Session) -> None:
     """Reads the last step, once all is trained and saved."""
     self._last_step = int(session.run(self.global_step))
 
-  def _report(self, folder) -> None:
+  def _report(self, folder: run_folder.RunFolder) -> None:
     """Logs how the run ended; the chief writes its report."""
     if self._task.stop.is_requested:
       worker_loop.log_stop(self._progress)
@@ -448,7 +477,13 @@ class WorkerTask:
       workers = [self._stats, *self._end.workers]
       self._publish(folder, self._last_step, loss, workers)
 
-  def _publish(self, folder, step_v, loss, workers) -> None:
+  def _publish(
+    self,
+    folder: run_folder.RunFolder,
+    step_v: int,
+    loss: float | None,
+    workers: Sequence[report.WorkerStats],
+  ) -> None:
     """Writes the report of a run that ended at `step_v`; see final_report."""
     outcome = final_report.NOT_JUDGED | {
       'unit': own_step_hook.OwnBatches.unit,
@@ -465,7 +500,9 @@ class WorkerTask:
     )
 
 
-def _find_metrics(loss: tf.Tensor, outputs):
+def _find_metrics(
+  loss: tf.Tensor, outputs: Mapping[str, tf.Tensor]
+) -> dict[str, tf.Tensor]:
   """Returns {name: float scalar tensor}, the outputs that each step has."""
   numbers = {
     name: x
@@ -476,12 +513,12 @@ def _find_metrics(loss: tf.Tensor, outputs):
   return {n: x for n, x in numbers.items() if any(x is y for y in kept)}
 
 
-def run(train, script=None):
+def run(train: Callable[[WorkerTask], Any], script: str | None = None) -> int:
   """Runs the task that the flags name; returns its exit code.
 
   Args:
     train: callable(WorkerTask), what a worker runs.
-    script: str, the path of the file that has it; by default train's own.
+    script: the path of the file that has it; by default train's own.
 
   Raises:
     cli.UsageError: a flag contradicts the others, or does not fit this program.

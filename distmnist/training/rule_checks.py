@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import numbers
+from typing import Any, NoReturn
 
 import tensorflow.compat.v1 as tf
 
@@ -20,7 +21,9 @@ _FIELDS = {
 }
 
 
-def check_scope(strategy, scope):
+def check_scope(
+  strategy: strategy_lib.Strategy, scope: Any
+) -> contextlib.AbstractContextManager:
   """Checks and returns what `strategy.scope` returned.
 
   Raises:
@@ -31,7 +34,9 @@ def check_scope(strategy, scope):
   return scope
 
 
-def check_hooks(strategy, hooks):
+def check_hooks(
+  strategy: strategy_lib.Strategy, hooks: Any
+) -> list[tf.train.SessionRunHook]:
   """Checks what `strategy.hooks` returned; returns it as a list.
 
   Raises:
@@ -45,7 +50,7 @@ def check_hooks(strategy, hooks):
   return list(hooks)
 
 
-def check_update(strategy, update: strategy_lib.Update | None) -> None:
+def check_update(strategy: strategy_lib.Strategy, update: Any) -> None:
   """Checks what `strategy.minimize` returned.
 
   Raises:
@@ -63,7 +68,9 @@ def check_update(strategy, update: strategy_lib.Update | None) -> None:
       )
 
 
-def _refuse(strategy, method: str, expected: str, found):
+def _refuse(
+  strategy: strategy_lib.Strategy, method: str, expected: str, found: Any
+) -> NoReturn:
   raise cli.UsageError(
     f'{type(strategy).__name__}.{method}: expected that it returns {expected}, '
     f'not {type(found).__name__}'

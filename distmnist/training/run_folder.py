@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
@@ -26,6 +26,15 @@ from distmnist.nn import schedules
 from distmnist.training import divergence, epoch_check, warm_start
 from distmnist.training.problems import problem_source
 
+if TYPE_CHECKING:
+  import contextlib
+
+  from distmnist.lifecycle import task as task_lib
+  from distmnist.training import schedule
+  from distmnist.training.problems import problem as problem_lib
+  from distmnist.training.problems import problem_data
+
+
 _log = logging.getLogger(__name__)
 
 
@@ -33,39 +42,49 @@ class RunFolder:
   """What a worker finds in the log directory, and what the chief keeps there.
 
   Attributes:
-    path: str, --logdir, or None.
-    restart: restart.Restart, where the run resumes from.
-    images: str, on the chief, which images the run has; see run_data.describe.
-    owner: owner.Owner, on a chief that has claimed its folder, or None.
+    path: --logdir.
+    restart: where the run resumes from.
+    images: on the chief, which images the run has; see run_data.describe.
+    owner: on a chief that has claimed its folder.
   """
 
-  def __init__(self, task, is_last: int, splits=()) -> None:
+  def __init__(
+    self,
+    task: task_lib.Task,
+    is_last: Callable[[str, int, bool], bool] | int,
+    splits: Sequence[problem_data.Examples] = (),
+  ) -> None:
     """
     Args:
-      task: task.Task.
-      is_last: callable or int, where the run ends, see restart.Restart.
+      is_last: where the run ends, see restart.Restart.
       splits: (train, validation), split.Splits; only with a problem.
     """
     self.path = logdirs.from_flags()
     self.restart = restart.from_flags(self.path, is_last, task.stalls.goes_on)
-    self.images = self.owner = None
+    self.images = ''
+    self.owner: owner_lib.Owner | None = None
     self._task = task
     self._splits = splits
-    self._problem = None
+    self._problem: problem_lib.Problem | None = None
 
   @property
-  def summary_dir(self):
-    """str, the folder of this worker's summaries, or None."""
+  def summary_dir(self) -> str | None:
+    """The folder of this worker's summaries, or None."""
     name = f'worker {self._task.cluster.task_index}'
     return self.path and layout.metrics_dir(self.path, name)
 
-  def claim(self, problem, at_end, plan=None) -> None:
+  def claim(
+    self,
+    problem: problem_lib.Problem | None,
+    at_end: contextlib.ExitStack,
+    plan: schedule.Plan | None = None,
+  ) -> None:
     """Chooses what the run resumes from, and takes sole use of the folder.
 
     Args:
-      problem: problem.Problem, or None: the caller has a loss of its own.
-      at_end: contextlib.ExitStack, which releases the folder.
-      plan: schedule.Plan, with a problem.
+      problem: None if the caller has a loss of its own.
+      at_end: releases the folder.
+      plan: with a problem.
 
     Raises:
       cli.RunError: no checkpoint there can be resumed from, or another run has
@@ -80,38 +99,38 @@ class RunFolder:
       is_new = self.restart.is_new_run
       if is_new or not self.restart.find():
         warm_start.check(self.path, is_moved=is_new)
-    if self.path:
-      self._write(lambda: logdirs.make(self.path))
+    path = self.path
+    if path:
+      self._write(lambda: logdirs.make(path))
       if task.cluster.is_chief:
-        files.warn_of_owner('logdir', self.path)
-        self.owner = at_end.enter_context(
-          owner_lib.Owner('--logdir', self.path)
-        )
+        files.warn_of_owner('logdir', path)
+        owner = at_end.enter_context(owner_lib.Owner('--logdir', path))
+        self.owner = owner
         self._write(
-          lambda: self.restart.take(self.owner, task.cluster, task.stop.wait)
+          lambda: self.restart.take(owner, task.cluster, task.stop.wait)
         )
-        logdirs.remove_abandoned(self.path)
+        logdirs.remove_abandoned(path)
     if task.cluster.is_chief:
       self._write(self.restart.prepare)
       changed = problem_source.find_change(problem, self.path, True)
       if changed:
         _log.info(changed)
-      if self.path:
-        self._tell_changes()
+      if path:
+        self._tell_changes(path)
       if plan:
         self._check_epochs(plan)
-      if self.path and not run_flags.are_kept(self.path):
+      if path and not run_flags.are_kept(path):
         # At once: others who find the first checkpoint need them.
-        self._write(lambda: write_run(self.path, self.images, problem))
+        self._write(lambda: write_run(path, self.images, problem))
 
-  def _write(self, write: Callable[..., Any]):
+  def _write(self, write: Callable[[], None]) -> None:
     """Calls write(), and again while the log directory cannot be written.
 
     Whoever makes room on a full disk, or brings a store back, has as long as a
     task that is not up.
 
     Args:
-      write: callable; doing it again must be harmless.
+      write: doing it again must be harmless.
 
     Raises:
       cli.RunError: it cannot be written; cli.PassingError if that may pass.
@@ -124,30 +143,30 @@ class RunFolder:
         try:
           return write()
         except OSError as error:
-          raise logdirs.not_written(self.path, error) from error
+          raise logdirs.not_written(str(self.path), error) from error
       except cli.PassingError as error:
         if wait.is_over(f'to try again: {error}'):
           raise
       task.stalls.goes_on()
       task.stop.wait(wait.choose_pause())
 
-  def _tell_changes(self) -> None:
+  def _tell_changes(self, logdir: str) -> None:
     """Logs which flags are not those that what the run goes on from had."""
-    folder, since = self.path, 'the last life'
+    folder, since = logdir, 'the last life'
     if not run_flags.are_kept(folder):
       path = self.restart.find()
-      if not self.restart.is_of_other_run:
+      if not path or not self.restart.is_of_other_run:
         return
-      folder, _ = os.path.split(path)
+      folder = os.path.dirname(path)
       since = f'the run in {folder}'
     changes = run_flags.find_changes(folder)
-    if folder != self.path:
+    if folder != logdir:
       changes.pop('resume', None)  # It is what names the folder.
     if changes:
       told = run_flags.describe_changes(changes)
       _log.info(f'changed since {since}: {told}')
 
-  def _check_epochs(self, plan) -> None:
+  def _check_epochs(self, plan: schedule.Plan) -> None:
     """Checks that epochs can be counted, and says from where."""
     path = self.restart.find()
     epoch_check.check(path, plan, self.restart.is_of_other_run)
@@ -159,7 +178,7 @@ class RunFolder:
           f'which has begun with another, ends at step {last_step}: give '
           f'--lr_decay_steps={last_step}'
         )
-    if self.restart.is_of_other_run and plan.epochs is not None:
+    if path and self.restart.is_of_other_run and plan.epochs is not None:
       step = checkpoints.read_step(path)
       end = plan.find_last_step(path, True)
       _log.info(
@@ -167,7 +186,7 @@ class RunFolder:
         f' from there on, up to step {end}'
       )
 
-  def _check(self, problem) -> None:
+  def _check(self, problem: problem_lib.Problem | None) -> None:
     """Checks that the run in the folder, if any, can be resumed."""
     if not problem:
       self.images = 'what a loop of its own reads'
@@ -182,25 +201,28 @@ class RunFolder:
 
   def sign(self) -> None:
     """Writes which life of the chief has the folder; call it when serving."""
-    if self.owner:
-      self._write(lambda: logdirs.sign(self.path, self._task.watchdog.life))
-      self.owner.keep(self._task.stop.give_up, self._write_again)
+    path = self.path
+    if not (path and self.owner):
+      return
+    life = self._task.watchdog.life
 
-  def _write_again(self) -> None:
-    """Writes what is written once into a folder that was removed."""
-    logdirs.sign(self.path, self._task.watchdog.life)
-    self.restart.write_again()
-    write_run(self.path, self.images, self._problem)
+    def write_again() -> None:  # What is written once, if it was removed.
+      logdirs.sign(path, life)
+      self.restart.write_again()
+      write_run(path, self.images, self._problem)
+
+    self._write(lambda: logdirs.sign(path, life))
+    self.owner.keep(self._task.stop.give_up, write_again)
 
 
-def write_run(logdir: str, images: str, problem, step: int = 0) -> None:
+def write_run(
+  logdir: str, images: str, problem: problem_lib.Problem | None, step: int = 0
+) -> None:
   """Records in the log directory what the run was started with.
 
   Args:
-    logdir: str.
-    images: str, from run_data.describe.
-    problem: problem.Problem, or None.
-    step: int, the global step from which on this counts.
+    images: from run_data.describe.
+    step: the global step from which on this counts.
   """
   run_flags.write(logdir, step)
   run_data.write(logdir, images)
@@ -218,25 +240,29 @@ class FirstStep(tf.train.SessionRunHook):
     self,
     logdir: str | None,
     images: str,
-    problem=None,
-    find_step: Callable[..., Any] = lambda: 0,
+    problem: problem_lib.Problem | None = None,
+    find_step: Callable[[], int] = lambda: 0,
   ) -> None:
     """
     Args:
-      logdir: str, or None to record nothing.
+      logdir: None to record nothing.
       images, problem: see `write_run`.
-      find_step: callable -> int, the global step at which the session began.
+      find_step: the global step at which the session began.
     """
     self._logdir, self._images, self._problem = logdir, images, problem
     self._find_step = find_step
     self._has_begun = False
 
-  def before_run(self, run_context) -> None:
+  def before_run(self, run_context: tf.train.SessionRunContext) -> None:
     if self._logdir and not self._has_begun:
       step = self._find_step()
       write_run(self._logdir, self._images, self._problem, step)
 
-  def after_run(self, run_context, run_values) -> None:
+  def after_run(
+    self,
+    run_context: tf.train.SessionRunContext,
+    run_values: tf.train.SessionRunValues,
+  ) -> None:
     if self._logdir and not self._has_begun:
       self._has_begun = True
       logdirs.remove_report(self._logdir)

@@ -1,10 +1,11 @@
-"""How much to read and train, set by flags: batches, epochs, steps."""
+"""The amount to read and train, set by flags: batches, epochs, steps."""
 
 from __future__ import annotations
 
 import dataclasses
 import fractions
 import math
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -12,6 +13,11 @@ from distmnist.common import cli
 from distmnist.exchange.steps import run_length
 from distmnist.logdir import checkpoint_reader
 from distmnist.training.batches import batch_table
+
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+  from distmnist.transport import strategy as strategy_lib
+
 
 _BATCH_SIZE = flags.DEFINE_integer(
   'batch_size', 100, 'Images in one batch of one worker.', lower_bound=1
@@ -68,11 +74,11 @@ class Plan:
   """What is read, and how much all workers do.
 
   Attributes:
-    num_images: int, the training images.
-    images_per_epoch: int, what all workers read in an epoch.
-    num_slices: int, the slices of a batch, each with --batch_size on each GPU.
-    dealing: batch_table.Dealing, how the batches are dealt.
-    epochs: fractions.Fraction, the passes asked for; None if steps are.
+    num_images: the training images.
+    images_per_epoch: what all workers read in an epoch.
+    num_slices: the slices of a batch, each with --batch_size on each GPU.
+    dealing: how the batches are dealt.
+    epochs: the passes asked for; None if steps are.
   """
 
   num_images: int
@@ -83,32 +89,32 @@ class Plan:
 
   @property
   def batch_size(self) -> int:
-    """int, images in one local step."""
+    """Images in one local step."""
     return self.dealing.batch_size
 
   @property
   def images_per_update(self) -> int:
-    """int, images in one global step."""
+    """Images in one global step."""
     return self.dealing.images_per_step
 
   @property
   def slice_size(self) -> int:
-    """int, images of a local step that are processed at once."""
+    """Images of a local step that are processed at once."""
     return self.batch_size // self.num_slices
 
   @property
   def last_step(self) -> int:
-    """int, the global step at which a training ends that begins at step 0."""
+    """The global step at which a training ends that begins at step 0."""
     return self.dealing.last_step
 
-  def is_last(self, path: str, step: int, is_of_other_run: bool) -> bool | None:
+  def is_last(self, path: str, step: int, is_of_other_run: bool) -> bool:
     """Whether the training has ended with a checkpoint.
 
     The file is read only where its step may be the last: a run that has begun
     with the weights of another ends later than one that has not.
 
     Args:
-      step: int, of the checkpoint.
+      step: of the checkpoint.
       path, is_of_other_run: see `find_last_step`.
 
     Raises:
@@ -118,12 +124,12 @@ class Plan:
       return False
     return step >= self.find_last_step(path, is_of_other_run)
 
-  def find_last_step(self, path: str, is_of_other_run: bool):
-    """Returns the global step (int) at which the training ends.
+  def find_last_step(self, path: str, is_of_other_run: bool) -> int:
+    """Returns the global step at which the training ends.
 
     Args:
-      path: str, the checkpoint that it begins with or goes on from.
-      is_of_other_run: bool, whether another run has left it.
+      path: the checkpoint that it begins with or goes on from.
+      is_of_other_run: whether another run has left it.
 
     Raises:
       cli.RunError: it cannot be read.
@@ -163,15 +169,16 @@ def describe_end(plan: Plan) -> str:
 
 
 def make_plan(
-  cluster, strategy, num_images: int, unit: str = 'images'
-) -> Plan | None:
+  cluster: cluster_lib.Cluster,
+  strategy: strategy_lib.Strategy,
+  num_images: int,
+  unit: str = 'images',
+) -> Plan:
   """Returns the Plan that the flags ask for.
 
   Args:
-    cluster: cluster.Cluster.
-    strategy: strategy.Strategy.
-    num_images: int, the size of the training split.
-    unit: str, what the problem calls its examples.
+    num_images: the size of the training split.
+    unit: what the problem calls its examples.
 
   Raises:
     cli.UsageError: a batch is larger than the training split, or there are more
@@ -228,7 +235,9 @@ def make_plan(
   )
 
 
-def _find_epochs(images_per_epoch: int, images_per_update: int):
+def _find_epochs(
+  images_per_epoch: int, images_per_update: int
+) -> tuple[fractions.Fraction | None, int | None]:
   """Returns (passes asked for, their global steps); twice None if none are."""
   epochs = _EPOCHS.value
   if epochs is None:

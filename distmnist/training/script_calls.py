@@ -5,17 +5,24 @@ Supervisor. A task has both: it gives its session for the first, and one line
 says what to write in place of the others. Calls of our own are left alone.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
 from distmnist.common.names import PACKAGE
+
+if TYPE_CHECKING:
+  from distmnist.training import own_loop
+
 
 _log = logging.getLogger(__name__)
 
@@ -43,12 +50,8 @@ _BY_FLAGS = {
 
 
 @contextlib.contextmanager
-def taken_over(task: Any) -> Iterator[None]:
-  """Has tf.train's functions for a cluster act for `task` in the block.
-
-  Args:
-    task: own_loop.WorkerTask.
-  """
+def taken_over(task: own_loop.WorkerTask) -> Iterator[None]:
+  """Has tf.train's functions for a cluster act for `task` in the block."""
   made = {name: _make_refusal(name) for name in _INSTEAD}
   made[_SESSION] = functools.partial(open_session, task)
   before = {name: getattr(tf.train, name) for name in made}
@@ -63,23 +66,23 @@ def taken_over(task: Any) -> Iterator[None]:
 
 def _keep_ours(before: Callable, call: Callable) -> Callable:
   @functools.wraps(before, updated=())
-  def choose(*args, **kwargs):
-    caller = inspect.currentframe().f_back.f_globals.get('__name__', '')
+  def choose(*args: Any, **kwargs: Any) -> Any:
+    caller = sys._getframe(1).f_globals.get('__name__', '')
     is_ours = caller.startswith(f'{PACKAGE}.')
     return (before if is_ours else call)(*args, **kwargs)
 
   return choose
 
 
-def _make_refusal(name: str) -> Callable:
-  def refuse(*args, **kwargs):
+def _make_refusal(name: str) -> Callable[..., NoReturn]:
+  def refuse(*args: Any, **kwargs: Any) -> NoReturn:
     del args, kwargs
     raise RuntimeError(f'tf.train.{name} in a task: {_INSTEAD[name]}')
 
   return refuse
 
 
-def open_session(task: Any, *args: Any, **kwargs: Any) -> Any:
+def open_session(task: own_loop.WorkerTask, *args: Any, **kwargs: Any) -> Any:
   """Returns task.session() for the arguments of MonitoredTrainingSession.
 
   A StopAtStepHook gives its last step; without one the loop decides. Hooks and

@@ -13,8 +13,8 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -22,6 +22,10 @@ from absl import flags
 import distmnist
 from distmnist.common import cli, refusals
 from distmnist.common.names import PACKAGE
+
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+
 
 FLAGS = flags.FLAGS
 
@@ -50,7 +54,7 @@ LIBRARIES = tuple(
 
 def is_adopted(name: str) -> bool:
   """Whether run_task reads a flag, or it is none of distmnist's."""
-  module = FLAGS.find_module_defining_flag(name)
+  module = FLAGS.find_module_defining_flag(name) or ''
   if not module.startswith(f'{PACKAGE}.'):
     return True
   is_of_ours = module.removeprefix(f'{PACKAGE}.').startswith(_ADOPTED)
@@ -97,7 +101,7 @@ def is_named(name: str, script: str) -> bool:
   return _is_in(name, _read_sources(script))
 
 
-def _is_in(name: str, sources: list[bytes]) -> bool:
+def _is_in(name: str, sources: Iterable[bytes]) -> bool:
   found = re.compile(rf'[.\'"]{name}\b'.encode())
   return any(map(found.search, sources))
 
@@ -122,7 +126,7 @@ def _read(path: str) -> bytes:
     return b''
 
 
-def check_builder(build_loss: Callable[..., Any] | tf.Tensor) -> None:
+def check_builder(build_loss: Any) -> None:
   """Raises cli.UsageError if minimize() was given no function."""
   if not callable(build_loss):
     raise cli.UsageError(
@@ -132,7 +136,7 @@ def check_builder(build_loss: Callable[..., Any] | tf.Tensor) -> None:
     )
 
 
-def take_outputs(found) -> tuple[tf.Tensor, dict[str, tf.Tensor] | None] | None:
+def take_outputs(found: Any) -> tuple[Any, dict[str, tf.Tensor] | None]:
   """Returns (loss, outputs or None) of what build_loss() gives.
 
   Raises:
@@ -152,7 +156,7 @@ def take_outputs(found) -> tuple[tf.Tensor, dict[str, tf.Tensor] | None] | None:
   )
 
 
-def check_loss(loss: tf.Tensor | None) -> None:
+def check_loss(loss: Any) -> None:
   """Raises cli.UsageError if `loss` is not one number to minimize."""
   is_float = isinstance(loss, tf.Tensor) and loss.dtype.is_floating
   if not (is_float and loss.shape.rank in (0, None)):
@@ -162,7 +166,7 @@ def check_loss(loss: tf.Tensor | None) -> None:
     )
 
 
-def check_session(last_step: float | str, hooks) -> None:
+def check_session(last_step: Any, hooks: Any) -> None:
   """Raises cli.UsageError if session() cannot end or has no list of hooks."""
   if not isinstance(last_step, numbers.Integral | None):
     raise cli.UsageError(
@@ -182,7 +186,7 @@ def check_session(last_step: float | str, hooks) -> None:
       )
 
 
-def check_places(cluster) -> None:
+def check_places(cluster: cluster_lib.Cluster) -> None:
   """Raises cli.UsageError if a variable of all workers is on none of the ps.
 
   Each worker would have it for itself, and only the chief would initialise it:
@@ -198,7 +202,7 @@ def check_places(cluster) -> None:
       )
 
 
-def _describe(thing) -> str:
+def _describe(thing: Any) -> str:
   if isinstance(thing, tf.Tensor):
     return f'a tensor of {thing.dtype.name} and shape {thing.shape}'
   return f'{type(thing).__name__}'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -61,7 +61,7 @@ def explained(script: str) -> Iterator[None]:
   An error of ours stays as it is.
 
   Args:
-    script: str, the path of its file, which may lie among the libraries.
+    script: the path of its file, which may lie among the libraries.
 
   Raises:
     cli.RunError: in place of such an error.
@@ -75,8 +75,9 @@ def explained(script: str) -> Iterator[None]:
     is_of_op = isinstance(error, tf.errors.OpError)
     if is_of_op and errors.is_loss(error):
       raise
-    if is_of_op and error.op is not None:
-      place = _locate_op(error.op, script)
+    op = getattr(error, 'op', None) if is_of_op else None
+    if op is not None:
+      place = _locate_op(op, script)
     else:
       place = _locate(traceback.extract_tb(error.__traceback__), script)
     if not place:
@@ -86,13 +87,12 @@ def explained(script: str) -> Iterator[None]:
     raise cli.RunError('; '.join([f'{place}: {said}', *hints])) from error
 
 
-def describe_end(error, name: str, where: str) -> str:
-  """Returns why a worker makes no more steps, in one line (str).
+def describe_end(error: Exception, name: str, where: str) -> str:
+  """Returns why a worker makes no more steps, in one line.
 
   Args:
-    error: tf.errors.OutOfRangeError or StopIteration.
-    name: str, such as 'worker 1'.
-    where: str, the step that this was.
+    name: such as 'worker 1'.
+    where: the step that this was.
   """
   op = getattr(error, 'op', None)
   if isinstance(error, StopIteration) or (op and '/job:ps' not in op.device):
@@ -104,7 +104,7 @@ def describe_end(error, name: str, where: str) -> str:
   return f'{CHIEF} has ended the training {where}'
 
 
-def _locate_op(op: tf.Operation, script: str) -> str:
+def _locate_op(op: tf.Operation, script: str) -> str | None:
   """Returns where the script made `op`, or None if we made it."""
   places = (
     _locate(origin.traceback or (), script)
@@ -113,7 +113,9 @@ def _locate_op(op: tf.Operation, script: str) -> str:
   return next(filter(None, places), None)
 
 
-def _locate(frames, script: str) -> str | None:
+def _locate(
+  frames: Sequence[traceback.FrameSummary], script: str
+) -> str | None:
   """Returns 'mine.py:7, in train()' if the last caller is not one of ours."""
   for frame in reversed(frames):
     path = os.path.realpath(frame.filename)

@@ -17,7 +17,7 @@ until the workers are done.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import distmnist.runtime  # TensorFlow, quiet and in graph mode.
 
@@ -44,6 +44,10 @@ from distmnist.training.problems import (
   user_calls,
 )
 
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+
+
 # An agent sends it to the driver in one message, of at most 4 MiB.
 _MAX_RESULT_BYTES = 4_000_000
 _MAIN = flags.DEFINE_string(
@@ -55,25 +59,22 @@ class Context:
   """What a function knows about the cluster.
 
   Attributes:
-    job_name: str, 'worker'.
-    task_index: int, counted from 0, which is the chief.
-    name: str, 'worker 0'.
-    is_chief: bool.
-    num_workers: int.
+    job_name: 'worker'.
+    task_index: counted from 0, which is the chief.
+    name: 'worker 0'.
     cluster_spec: {'ps': list of 'host:port', 'worker': likewise}.
-    target: str, this task's server, for a session.
+    target: this task's server, for a session.
     config: tf.ConfigProto for a session that needs the ps and no other worker:
       a late worker does not wait for one that is done.
     data, test_data: (x, y), arrays [n, ...] or nests of them, this worker's own
       part of the feed and the chief's test examples; None if there are none.
   """
 
-  def __init__(self, cluster, folder: str | None) -> None:
+  def __init__(self, cluster: cluster_lib.Cluster, folder: str | None) -> None:
     """Starts the server of this task.
 
     Args:
-      cluster: cluster.Cluster.
-      folder: str, where the examples of this worker are, or None.
+      folder: where the examples of this worker are.
 
     Raises:
       cli.RunError: it cannot serve on its port.
@@ -93,7 +94,7 @@ class Context:
       _load(folder, split) if folder else None for split in ('train', 'test')
     )
 
-  def device_setter(self) -> str:
+  def device_setter(self) -> Callable[[tf.Operation], str] | str:
     """Returns what puts variables on the ps, in turn, for tf.device."""
     if 'ps' not in self.cluster_spec:
       return ''
@@ -118,6 +119,9 @@ def main() -> None:
     # The server's threads would wait for sessions that are gone.
     sys.stdout.flush()
     os._exit(0)
+  logdir = logdirs.from_flags()
+  if not (_MAIN.value and logdir):
+    raise cli.UsageError('--main or --logdir is missing: Spark gives both')
   with open(_MAIN.value, encoding='ascii') as file:
     function, args = pickle.loads(base64.b64decode(file.read()))
   try:
@@ -132,10 +136,10 @@ def main() -> None:
       f'{function.__name__}(): {user_calls.describe(error)}'
     ) from error
   if ctx.is_chief:
-    _write(logdirs.from_flags(), function, result)
+    _write(logdir, function, result)
 
 
-def _write(logdir: str, function: Callable[..., Any], result) -> None:
+def _write(logdir: str, function: Callable[..., Any], result: Any) -> None:
   """Writes what the chief's function returned where the agent finds it."""
   try:
     content = json.dumps({'result': result})
@@ -154,7 +158,7 @@ def _write(logdir: str, function: Callable[..., Any], result) -> None:
     file.write(content)
 
 
-def _load(folder: str, split: str):
+def _load(folder: str, split: str) -> Any:
   found = array_folder.load(folder, split)
   if found is None:
     return None

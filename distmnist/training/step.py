@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -32,6 +32,15 @@ from distmnist.training.batches import dispatcher
 from distmnist.training.problems import table_checks, variable_checks
 from distmnist.transport import model_state, sharding, sums
 from distmnist.transport import strategy as strategy_lib
+
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+  from distmnist.data import input_pipeline
+  from distmnist.nn import groups as groups_lib
+  from distmnist.training.batches import batch_table
+  from distmnist.training.problems import problem as problem_lib
+  from distmnist.transport import weight_averages
+
 
 _SEED = flags.DEFINE_integer(
   'seed',
@@ -55,33 +64,34 @@ class Step(NamedTuple):
   """The graph of a training step.
 
   Attributes:
-    update: strategy.Update; its train_op includes UPDATE_OPS.
+    update: its train_op includes UPDATE_OPS.
     global_step: int64 scalar variable.
     loss: float32 scalar tensor, the mean over the batch.
     metrics: {name: float32 scalar tensor}, means over the batch; none of them
       is a `loss`.
     learning_rate: float32 scalar tensor.
-    center: list of tf.Variable, the model's, without the optimizer's.
-    averages: list of tf.Variable, from --ema_decay; empty without it.
-    table: dispatcher.Table, or None.
-    own_local: list of tf.Variable, the model's local ones, whose values are
-      kept when a session is lost; those of the rule are set back.
+    center: the model's, without the optimizer's.
+    averages: from --ema_decay; empty without it.
+    own_local: the model's local ones, whose values are kept when a session is
+      lost; those of the rule are set back.
     moved_by: {whole name: str}, see optimizers.describe_variables.
   """
 
   update: strategy_lib.Update
   global_step: tf.Variable
   loss: tf.Tensor
-  metrics: dict
+  metrics: dict[str, tf.Tensor]
   learning_rate: tf.Tensor
-  center: list
-  averages: list
+  center: list[tf.Variable]
+  averages: list[tf.Variable]
   table: dispatcher.Table | None
-  own_local: list
-  moved_by: dict
+  own_local: list[tf.Variable]
+  moved_by: dict[str, str]
 
 
-def make_global_step(cluster) -> Callable[..., Any] | str:
+def make_global_step(
+  cluster: cluster_lib.Cluster,
+) -> Callable[[tf.Operation], str] | str:
   """Makes the global step, which is the first variable of a training's graph.
 
   What is built before the loss, such as `preprocess`, may use it.
@@ -97,24 +107,20 @@ def make_global_step(cluster) -> Callable[..., Any] | str:
 
 
 def build_step(
-  cluster,
-  strategy,
-  problem,
-  slices,
+  cluster: cluster_lib.Cluster,
+  strategy: strategy_lib.Strategy,
+  problem: problem_lib.Problem,
+  slices: Sequence[input_pipeline.Slice],
   epochs_per_update: float = 1.0,
-  dealing=None,
-  placement: Callable[..., Any] | str | None = None,
-) -> Step | None:
+  dealing: batch_table.Dealing | None = None,
+  placement: Callable[[tf.Operation], str] | str | None = None,
+) -> Step:
   """Builds the Step of a worker.
 
   Args:
-    cluster: cluster.Cluster.
-    strategy: strategy.Strategy.
-    problem: problem.Problem.
-    slices: list of input_pipeline.Slice, the batch; one unless gradients are
-      accumulated.
+    slices: the batch; one unless gradients are accumulated.
     epochs_per_update: see optimizers.from_flags.
-    dealing: batch_table.Dealing, how batches are dealt, or None.
+    dealing: how batches are dealt.
     placement: what `make_global_step` gave, if it was called before.
   """
 
@@ -139,23 +145,25 @@ def build_step(
 
 
 def build_step_of(
-  cluster,
-  strategy,
-  build_loss: Callable[..., Any],
+  cluster: cluster_lib.Cluster,
+  strategy: strategy_lib.Strategy,
+  build_loss: Callable[
+    [model_state.ModelState], tuple[tf.Tensor, dict[str, tf.Tensor]]
+  ],
   epochs_per_update: float = 1.0,
-  dealing=None,
+  dealing: batch_table.Dealing | None = None,
   batches_per_loss: int = 1,
-  placement: Callable[..., Any] | str | None = None,
-  build_rate: Callable[..., Any] | None = None,
-  groups=(),
-) -> Step | None:
+  placement: Callable[[tf.Operation], str] | str | None = None,
+  build_rate: Callable[[tf.Tensor, tf.Tensor], tf.Tensor | None] | None = None,
+  groups: Sequence[groups_lib.Group] = (),
+) -> Step:
   """Builds the Step of a worker around any function that builds its loss.
 
   Args:
     cluster, strategy, epochs_per_update, dealing, placement: see `build_step`.
     build_loss: callable(model_state.ModelState) -> (loss, metrics), see Step;
       variables that it makes with tf.get_variable form the center.
-    batches_per_loss: int, the batches of --batch_size that it is the mean of.
+    batches_per_loss: the batches of --batch_size that it is the mean of.
     build_rate, groups: see optimizers.from_flags.
 
   Raises:
@@ -225,7 +233,11 @@ def build_step_of(
   )
 
 
-def _check_is_marked(strategy, table: dispatcher.Table | None, average) -> None:
+def _check_is_marked(
+  strategy: strategy_lib.Strategy,
+  table: dispatcher.Table | None,
+  average: weight_averages.WeightAverages | None,
+) -> None:
   rule = f'{type(strategy).__name__}.minimize does not call mark_done'
   if table and not table.is_marked:
     raise NotImplementedError(
@@ -236,7 +248,9 @@ def _check_is_marked(strategy, table: dispatcher.Table | None, average) -> None:
 
 
 @contextlib.contextmanager
-def _open_center(cluster, strategy) -> Iterator[None]:
+def _open_center(
+  cluster: cluster_lib.Cluster, strategy: strategy_lib.Strategy
+) -> Iterator[None]:
   """The scope in which a model gets its variables from the rule."""
   sharded = sharding.sharded_by_flags(cluster.num_ps, strategy.max_shard_bytes)
   with (
@@ -247,14 +261,16 @@ def _open_center(cluster, strategy) -> Iterator[None]:
     yield
 
 
-def _open_variables():
+def _open_variables() -> contextlib.AbstractContextManager[tf.VariableScope]:
   """The scope in which a model's variables are resources and drawn by name.
 
   A variable of the older kind cannot be read from another task at a definite
   time, nor be a worker's copy.
   """
 
-  def get(getter: Callable[..., Any], *args, **kwargs):
+  def get(
+    getter: Callable[..., tf.Variable], *args: Any, **kwargs: Any
+  ) -> tf.Variable:
     kwargs['use_resource'] = True
     if sparse_table.TABLES in (kwargs.get('collections') or ()):
       return getter(*args, **kwargs)  # Its rows are: nn/embeddings.py.
@@ -264,13 +280,15 @@ def _open_variables():
 
 
 def _build_slices(
-  cluster, problem, slices, state: model_state.ModelState
-) -> tuple[tf.Tensor, dict[str, tf.Tensor], None]:
+  cluster: cluster_lib.Cluster,
+  problem: problem_lib.Problem,
+  slices: Sequence[input_pipeline.Slice],
+  state: model_state.ModelState,
+) -> tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor | None]:
   """Builds the model once per slice; each starts when the previous one ends.
 
   Args:
     cluster, problem, slices: see `build_step`.
-    state: model_state.ModelState.
 
   Returns:
     (loss, metrics, weight), of the whole batch; see Step and
@@ -295,17 +313,20 @@ def _build_slices(
     means.append(mean)
     weights.append(weight)
   gates = [part.gate for part in slices]
-  weights = weights if weights[0] is not None else None
+  if weights[0] is None:
+    weights = []
   return (
-    gradient_accumulation.build_mean(losses, gates, weights),
+    gradient_accumulation.build_mean(losses, gates, weights or None),
     _average_each(means),
-    weights and sums.build_mean(weights),
+    sums.build_mean(weights) if weights else None,
   )
 
 
 def _build_towers(
-  cluster, problem, batch: split_lib.Split | tuple[tf.Tensor, ...]
-) -> tuple[tf.Tensor, dict[str, tf.Tensor], None]:
+  cluster: cluster_lib.Cluster,
+  problem: problem_lib.Problem,
+  batch: split_lib.Split,
+) -> tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor | None]:
   """Builds the model once per device; each takes its part of the batch.
 
   All read the same variables, which are pulled once; the gradient of their mean
@@ -347,19 +368,18 @@ def _build_towers(
           if name != 'loss' and getattr(values, 'is_mean', True)
         }
       )
-  weights = weights or None
   if len(devices) == 1:
-    return losses[0], means[0], weights and weights[0]
+    return losses[0], means[0], weights[0] if weights else None
   return (
-    sums.build_mean(losses, weights),
+    sums.build_mean(losses, weights or None),
     _average_each(means),
-    weights and sums.build_mean(weights),
+    sums.build_mean(weights) if weights else None,
   )
 
 
 def _build_outputs(
-  problem, x: dict[str, tf.Tensor] | tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor | None]:
+  problem: problem_lib.Problem, x: Any
+) -> tuple[Any, tf.Tensor | None]:
   """Builds the model for training.
 
   Returns:
@@ -387,7 +407,10 @@ def _take_losses() -> list[tf.Tensor]:
 
 
 def _penalise(
-  getter: Callable[..., Any], name: str, *args, **kwargs
+  getter: Callable[..., tf.Tensor | tf.Variable],
+  name: str,
+  *args: Any,
+  **kwargs: Any,
 ) -> tf.Tensor | tf.Variable:
   """Applies a regularizer to the value that the model computes with.
 
@@ -400,16 +423,16 @@ def _penalise(
   return given
 
 
-def _average_each(means: list[dict[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
+def _average_each(
+  means: Sequence[dict[str, tf.Tensor]],
+) -> dict[str, tf.Tensor]:
   """Returns {name: mean} of a list of {name: tensor}."""
   return {
     name: sums.build_mean([mean[name] for mean in means]) for name in means[0]
   }
 
 
-def _cut(
-  batch: split_lib.Split | tuple[tf.Tensor, ...], num_parts: int
-) -> list[split_lib.Split | tuple[tf.Tensor, tf.Tensor]]:
+def _cut(batch: split_lib.Split, num_parts: int) -> list[split_lib.Split]:
   """Returns the list of the parts of a nest of tensors [n, ...]."""
   cut = [tf.split(tensor, num_parts) for tensor in tf.nest.flatten(batch)]
   return [

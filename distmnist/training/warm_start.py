@@ -13,7 +13,7 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,7 +73,7 @@ def check(logdir: str | None, is_moved: bool) -> None:
   """Checks that --warm_start can be read; for a run that begins.
 
   Args:
-    logdir: of the run, or None.
+    logdir: of the run.
     is_moved: whether what is in it now is going to be moved aside.
 
   Raises:
@@ -104,7 +104,7 @@ def check(logdir: str | None, is_moved: bool) -> None:
       )
 
 
-def give(variables: list[tf.Variable]) -> None:
+def give(variables: Iterable[tf.Variable]) -> None:
   """Gives variables of the default graph the values of --warm_start.
 
   They are read when the variables are initialised.
@@ -126,7 +126,7 @@ def give(variables: list[tf.Variable]) -> None:
 
 def _load(
   specs: dict[str, tuple[list[int], tf.DType]], kinds: dict[str, str]
-) -> tuple[dict[str, Any], dict[str, StoredRows]]:
+) -> tuple[dict[str, np.ndarray], dict[str, StoredRows]]:
   """Returns what takes its values; says which that is.
 
   All are read from one checkpoint: the other run may go on meanwhile.
@@ -182,7 +182,7 @@ def _load(
     rows = {
       table: StoredRows(source.path, source.reader, table, kind)
       for table, kind in kinds.items()
-      if f'{table}/rows' in chosen
+      if source.reader and f'{table}/rows' in chosen
     }
     values = {name: source.read(name) for name in sorted(chosen - made)}
     return values, rows
@@ -234,7 +234,7 @@ class StoredRows:
       return np.concatenate([reader.read_rows(name, at, 1) for at in firsts])
 
 
-def _find_parts(name: str, names: dict) -> list[str]:
+def _find_parts(name: str, names: Collection[str]) -> list[str]:
   """Returns `name`, and what of a table of made rows comes with it or not."""
   stem = next(
     (name.removesuffix(p) for p in _TABLE_PARTS if name.endswith(p)), None
@@ -245,7 +245,7 @@ def _find_parts(name: str, names: dict) -> list[str]:
 
 def _parse() -> tuple[str, re.Pattern]:
   """Returns (path, pattern) of --warm_start, which is given."""
-  given = _WARM_START.value
+  given = _WARM_START.value or ''
   path, colon, pattern = given.rpartition(':')
   # An address has a colon of its own.
   is_whole = not colon or pattern.startswith('//')
@@ -287,7 +287,7 @@ def _read_keras(path: str) -> Source:
 
   try:
     with runtime.eagerly():
-      model = keras.models.load_model(path, compile=False)
+      model: Any = keras.models.load_model(path, compile=False)
       found = {}
       for weight in model.weights:
         # Keras may leave the model's name out of a path, or not.
@@ -317,10 +317,10 @@ def _choose_values(names: Iterable[str]) -> list[str]:
   return [name for name in known if not is_beside(name)]
 
 
-def _list(names) -> str:
-  names = sorted(names)
-  more = len(names) - _MOST_NAMES
-  shown = ', '.join(names[:_MOST_NAMES]) or 'none'
+def _list(names: Iterable[str]) -> str:
+  ordered = sorted(names)
+  more = len(ordered) - _MOST_NAMES
+  shown = ', '.join(ordered[:_MOST_NAMES]) or 'none'
   return f'{shown} and {more} more' if more > 0 else shown
 
 

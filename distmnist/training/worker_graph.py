@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -19,6 +19,15 @@ from distmnist.training.batches import batch_source
 from distmnist.training.problems import table_checks
 from distmnist.transport import sharding
 
+if TYPE_CHECKING:
+  from distmnist.exchange.steps import run_length
+  from distmnist.lifecycle import task as task_lib
+  from distmnist.logdir import history as history_lib
+  from distmnist.training import flag_checks
+  from distmnist.training.batches import dispatcher
+  from distmnist.training.problems import problem_data
+
+
 _log = logging.getLogger(__name__)
 
 
@@ -26,26 +35,29 @@ class WorkerGraph(NamedTuple):
   """What the hooks of a worker need from its graph.
 
   Attributes:
-    step: step.Step.
-    warmup: graph_warmup.Warmup, or None if the rule needs none.
+    table: of who takes which batch.
+    warmup: None if the rule needs none.
     fed: int64 placeholder [num_steps, 1 + batch_size], see step_rows.StepRows.
-    examples: split.Split or streamed.Streamed, the training data.
+    examples: the training data.
   """
 
   step: step_lib.Step
+  table: dispatcher.Table
   warmup: graph_warmup.Warmup | None
   fed: tf.Tensor
-  examples: Any
+  examples: problem_data.Examples
 
 
-def build(task, choice, train_split, seed: int) -> WorkerGraph | None:
+def build(
+  task: task_lib.Task,
+  choice: flag_checks.Choice,
+  train_split: problem_data.Examples,
+  seed: int,
+) -> WorkerGraph:
   """Builds the WorkerGraph in the default graph, and logs what moves.
 
   Args:
-    task: task.Task.
-    choice: flag_checks.Choice.
-    train_split: split.Split or streamed.Streamed.
-    seed: int, from --seed.
+    seed: from --seed.
   """
   cluster, strategy, plan = task.cluster, choice.strategy, choice.plan
   seeds.set_seed(seed, cluster.task_index)
@@ -73,13 +85,19 @@ def build(task, choice, train_split, seed: int) -> WorkerGraph | None:
   if warmup:
     warmup.hold_back_changes([step.update.train_op])
     graph_warmup.keep_loops_whole(tf.get_default_graph())
-  _describe(task, choice, step)
+  if step.table is None:
+    raise ValueError('a plan has batches to deal, and the step has no table')
+  _describe(task, choice, step, step.table)
   [batches] = step_rows.get_all()
-  return WorkerGraph(step, warmup, batches.fed, train_split)
+  return WorkerGraph(step, step.table, warmup, batches.fed, train_split)
 
 
 def make_source(
-  task, plan: schedule.Plan, graph: WorkerGraph, history, seed: int
+  task: task_lib.Task,
+  plan: schedule.Plan,
+  graph: WorkerGraph,
+  history: history_lib.History,
+  seed: int,
 ) -> batch_source.BatchSource:
   """Returns the batch_source.BatchSource of this worker."""
   return batch_source.BatchSource(
@@ -93,15 +111,16 @@ def make_source(
 
 
 def make_steps(
-  source: batch_source.BatchSource | None, graph, has_summaries: bool, pace=None
+  source: batch_source.BatchSource | None,
+  graph: WorkerGraph,
+  has_summaries: bool,
+  pace: run_length.Pace | None = None,
 ) -> tuple[fused_steps.Steps, dict[str, int]]:
   """Returns what runs a worker's steps, and the metrics that never change.
 
   Args:
-    source: batch_source.BatchSource.
-    graph: WorkerGraph.
-    has_summaries: bool, whether to fetch the metrics of a step too.
-    pace: run_length.Pace, for --steps_per_run=auto, or None.
+    has_summaries: whether to fetch the metrics of a step too.
+    pace: for --steps_per_run=auto.
 
   Returns:
     fused_steps.Steps with the metrics of a step, and {name: int} of those
@@ -141,7 +160,12 @@ def split_metrics(
   return tensors, {n: x for n, x in metrics.items() if isinstance(x, int)}
 
 
-def _describe(task, choice, step: step_lib.Step) -> None:
+def _describe(
+  task: task_lib.Task,
+  choice: flag_checks.Choice,
+  step: step_lib.Step,
+  table: dispatcher.Table,
+) -> None:
   """Logs what is where and what moves; checks that the center is on ps.
 
   Raises:
@@ -149,7 +173,7 @@ def _describe(task, choice, step: step_lib.Step) -> None:
   """
   cluster, strategy = task.cluster, choice.strategy
   if cluster.num_ps:
-    shared = [v for v in tf.global_variables() if v is not step.table.variable]
+    shared = [v for v in tf.global_variables() if v is not table.variable]
     sharding.check_center_is_on_ps(shared)
     _log.info(sharding.format_bytes_per_ps(shared, cluster.num_ps))
   if cluster.is_distributed:
@@ -173,15 +197,15 @@ def _describe(task, choice, step: step_lib.Step) -> None:
 
 
 def describe_groups(step: step_lib.Step) -> list[str]:
-  """Returns the lines (list of str) on what moves which variables."""
-  moved = {}
+  """Returns the lines on what moves which variables."""
+  moved: dict[str, list[str]] = {}
   for name, text in step.moved_by.items():
     moved.setdefault(text, []).append(name)
   return [f'{text}: {groups.shorten(names)}' for text, names in moved.items()]
 
 
-def describe_task(task, choice) -> str:
-  """Returns the line (str) that a worker logs when it starts."""
+def describe_task(task: task_lib.Task, choice: flag_checks.Choice) -> str:
+  """Returns the line that a worker logs when it starts."""
   cluster, plan = task.cluster, choice.plan
   return (
     f'{cluster_lib.describe(cluster, choice.rule)}; '

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -36,6 +37,15 @@ from distmnist.training.telemetry import task_metrics, worker_summaries
 from distmnist.transport import nonfinite
 from distmnist.transport import strategy as strategy_lib
 
+if TYPE_CHECKING:
+  from distmnist.common import console as console_lib
+  from distmnist.exchange.steps import fused_steps
+  from distmnist.lifecycle import task as task_lib
+  from distmnist.training import flag_checks, run_folder
+  from distmnist.training.batches import batch_source
+  from distmnist.training.problems import problem_data
+
+
 _log = logging.getLogger(__name__)
 
 _NAN_ADVICE = (
@@ -45,12 +55,11 @@ _NAN_ADVICE = (
 
 
 class Place(NamedTuple):
-  """Where hooks stand in the order.
+  """A place of hooks in the order.
 
   Attributes:
-    phase: str, when they have something to do: as a session begins ('start'),
+    phase: when they have something to do: as a session begins ('start'),
       'before' and 'after' a step, as the training ends ('end').
-    why: str, why they stand there.
   """
 
   phase: str
@@ -114,11 +123,13 @@ ORDER = {
 }
 
 
-def order_hooks(**hooks):
+def order_hooks(
+  **hooks: tf.train.SessionRunHook | Sequence[tf.train.SessionRunHook] | None,
+) -> list[tf.train.SessionRunHook]:
   """Returns the list of SessionRunHooks of a loop, in their order.
 
   Args:
-    hooks: for a name in ORDER a SessionRunHook, a list of them, or None.
+    hooks: for a name in ORDER a SessionRunHook, a list of them.
   """
   if unknown := hooks.keys() - ORDER.keys():
     raise ValueError(f'no place in ORDER: {", ".join(sorted(unknown))}')
@@ -133,23 +144,20 @@ def order_hooks(**hooks):
 
 
 class WorkerLoop:
-  """The steps of a worker, from the first session to the report.
-
-  Attributes:
-    scaffold: session.ClusterScaffold.
-    hooks: list of SessionRunHook.
-  """
+  """The steps of a worker, from the first session to the report."""
 
   def __init__(
-    self, task, choice, graph: worker_graph.WorkerGraph, folder, console
+    self,
+    task: task_lib.Task,
+    choice: flag_checks.Choice,
+    graph: worker_graph.WorkerGraph,
+    folder: run_folder.RunFolder,
+    console: console_lib.Console,
   ) -> None:
     """
     Args:
-      task: task.Task, already serving.
-      choice: flag_checks.Choice.
-      graph: worker_graph.WorkerGraph, built in the default graph.
-      folder: run_folder.RunFolder.
-      console: console.Console.
+      task: already serving.
+      graph: built in the default graph.
     """
     self._task = task
     self._choice = choice
@@ -157,11 +165,13 @@ class WorkerLoop:
     self._folder = folder
     self._console = console
 
-  def build(self, seed: int, judges) -> None:
+  def build(
+    self, seed: int, judges: Mapping[str, problem_data.Examples]
+  ) -> None:
     """Builds `scaffold` and `hooks`; the default graph is still open.
 
     Args:
-      seed: int, from --seed.
+      seed: from --seed.
       judges: {name: split.Split} of the chief, see problem_data.load_judges.
     """
     task, choice, folder = self._task, self._choice, self._folder
@@ -179,7 +189,8 @@ class WorkerLoop:
     steps, constants = worker_graph.make_steps(
       source, self._graph, bool(folder.summary_dir), self._make_pace()
     )
-    saves = self._chief = None
+    saves: save_hook.SaveHook | None = None
+    self._chief: chief_lib.Chief | None = None
     if cluster.is_chief:
       saves = save_hook.make(task, folder, steps, state, others)
       self._chief = chief_lib.Chief(
@@ -192,7 +203,7 @@ class WorkerLoop:
       task,
       others,
       strategy,
-      lambda: step.table.dealing.last_step,
+      lambda: self._graph.table.dealing.last_step,
       saves,
       self._chief and self._chief.read_last,
     )
@@ -203,7 +214,7 @@ class WorkerLoop:
       rule=state.hooks,
       stop=stop,
       batches=batch_hook.BatchHook(
-        *(source, step.table, steps, strategy),
+        *(source, self._graph.table, steps, strategy),
         lost_workers.LostWorkers(cluster, task.watchdog, task.stalls.warn_secs),
         *(others.is_stop_for_all, task),
       ),
@@ -216,7 +227,7 @@ class WorkerLoop:
       folder.restart,
       state.saver,
       [
-        step.table.hook(folder.restart),
+        self._graph.table.hook(folder.restart),
         *state.hooks,
         *([self._chief] if self._chief else []),
       ],
@@ -225,7 +236,7 @@ class WorkerLoop:
     )
     server_lib.log_placement(tf.get_default_graph())
 
-  def _make_pace(self) -> run_length.Pace:
+  def _make_pace(self) -> run_length.Pace | None:
     """Returns the run_length.Pace of a worker, for --steps_per_run=auto.
 
     None under a rule that would lose what its copies have of their own, as they
@@ -234,7 +245,7 @@ class WorkerLoop:
     cluster, strategy = self._task.cluster, self._choice.strategy
     if strategy.needs_warmup and strategy.has_local_steps:
       return None
-    dealing = self._graph.step.table.dealing
+    dealing = self._graph.table.dealing
     global_periods, local_periods = [], []
     if cluster.is_chief:
       of_chief = chief_lib.find_period(self._choice.plan)
@@ -251,7 +262,10 @@ class WorkerLoop:
     return run_length.Pace(marks, strategy.agreement)
 
   def _make_stop_hook(
-    self, steps, source, saves: save_hook.SaveHook
+    self,
+    steps: fused_steps.Steps,
+    source: batch_source.BatchSource,
+    saves: save_hook.SaveHook | None,
   ) -> stop_hook.StopHook:
     task, choice = self._task, self._choice
     loss_check = divergence.LossCheck(
@@ -265,7 +279,7 @@ class WorkerLoop:
     return stop_hook.StopHook(
       steps,
       self._graph.step.global_step,
-      self._graph.step.table.find_end,
+      self._graph.table.find_end,
       task.stop,
       self._others.is_stop_for_all,
       choice.strategy.request_stop,
@@ -276,17 +290,23 @@ class WorkerLoop:
     )
 
   def _make_telemetry(
-    self, steps, constants: dict[str, int], source
+    self,
+    steps: fused_steps.Steps,
+    constants: dict[str, int],
+    source: batch_source.BatchSource,
   ) -> telemetry_hook.TelemetryHook:
     task, choice, folder = self._task, self._choice, self._folder
+    step = self._graph.step
     self._progress = progress.Progress(
       *(self._stats, steps, constants, source, self._console),
-      worker_summaries.from_flags(folder.summary_dir, self._graph.step),
+      worker_summaries.from_flags(
+        folder.summary_dir, step.learning_rate, step.metrics
+      ),
       choice.problem.unit,
       task.metrics,
     )
     traced = None
-    if choice.traced_steps:
+    if choice.traced_steps and folder.summary_dir:
       traced = tracer.Tracer(
         choice.traced_steps, steps, folder.summary_dir, task
       )
@@ -301,7 +321,7 @@ class WorkerLoop:
     """Logs how the run ended; the chief evaluates and writes the report.
 
     Args:
-      start: float, time.monotonic() at the start of this program.
+      start: time.monotonic() at the start of this program.
     """
     task = self._task
     if task.stop.is_requested:
@@ -311,20 +331,17 @@ class WorkerLoop:
 
 
 def make_telemetry(
-  task,
-  folder,
+  task: task_lib.Task,
+  folder: run_folder.RunFolder,
   stats: report.WorkerStats,
   progress: progress.Progress,
-  traced=None,
+  traced: tracer.Tracer | None = None,
 ) -> telemetry_hook.TelemetryHook:
   """Returns the TelemetryHook of a worker, whose samples it fills.
 
   Args:
-    task: task.Task, already serving.
-    folder: run_folder.RunFolder.
-    stats: report.WorkerStats, which `progress` fills in.
-    progress: progress.Progress.
-    traced: tracer.Tracer, or None.
+    task: already serving.
+    stats: filled in by `progress`.
   """
   task_metrics.follow_worker(task, stats, progress)
 
@@ -349,15 +366,16 @@ class RuleState:
   """What a rule keeps on the ps: its hooks, and what saves and restores it.
 
   Attributes:
-    hooks: list of SessionRunHook, those of the rule.
-    saver: table_saver.TableSaver.
+    hooks: those of the rule.
   """
 
-  def __init__(self, task, strategy) -> None:
+  def __init__(
+    self, task: task_lib.Task, strategy: strategy_lib.Strategy
+  ) -> None:
     """
     Args:
-      task: task.Task, already serving.
-      strategy: strategy.Strategy, whose step is built in the default graph.
+      task: already serving.
+      strategy: its step is built in the default graph.
     """
     self._task, self._strategy = task, strategy
     self.hooks = rule_checks.check_hooks(strategy, strategy.hooks(task.stop))
@@ -369,7 +387,7 @@ class RuleState:
       task.cluster.cpu_device, may_mix=not is_of_one_step
     )
 
-  def is_whole(self, session):
+  def is_whole(self, session: tf.Session) -> bool:
     """Whether the whole center is from one update; see strategy.CenterHook."""
     return strategy_lib.is_whole(self.hooks, session)
 

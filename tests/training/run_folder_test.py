@@ -166,7 +166,7 @@ def test_other_workers_only_make_the_folder(make, tmp_path):
   folder = make(OTHER, f'--logdir={path}')
   folder.sign()
   assert path.is_dir()
-  assert (folder.owner, folder.images) == (None, None)
+  assert (folder.owner, folder.images) == (None, '')
   assert os.listdir(path) == ['distmnist-files'] and not os.listdir(
     path / 'distmnist-files'
   )

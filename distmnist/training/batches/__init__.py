@@ -1,1 +1,1 @@
-"""Who trains on which batch: tickets, leases, one table of them all."""
+"""The batches of each worker: tickets, leases, one table of them all."""

@@ -8,11 +8,21 @@ or are read there during the previous run (data/streamed.py).
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from distmnist.data import data_order, streamed
 from distmnist.training.batches import batch_table, tickets
+
+if TYPE_CHECKING:
+  import tensorflow.compat.v1 as tf
+
+  from distmnist.logdir import history as history_lib
+  from distmnist.training.batches import leases
+  from distmnist.training.problems import problem_data
+
 
 # Workers' own streams are so far apart that no two batches share random draws.
 _STREAM_DISTANCE = 1 << 44
@@ -25,30 +35,24 @@ class BatchSource:
   """Feeds batches to each session.run, and knows how many may be run.
 
   Attributes:
-    dealing: batch_table.Dealing; its last step may change with the session.
-    worker: int.
-    images_per_epoch: int, what all workers read in an epoch.
-    tickets: tickets.LockStep or tickets.Leased.
+    dealing: its last step may change with the session.
+    images_per_epoch: what all workers read in an epoch.
   """
 
   def __init__(
     self,
     dealing: batch_table.Dealing,
-    examples,
+    examples: problem_data.Examples,
     seed: int,
     worker: int,
-    fed,
-    history,
+    fed: tf.Tensor,
+    history: history_lib.History,
   ) -> None:
     """
     Args:
-      dealing: batch_table.Dealing.
-      examples: split.Split or streamed.Streamed, one epoch's.
-      seed: int.
-      worker: int.
+      examples: one epoch's.
       fed: int64 placeholder [num_batches, 1 + batch_size]; see
         step_rows.StepRows.
-      history: history.History.
     """
     self.dealing = dealing
     self.worker = worker
@@ -56,7 +60,8 @@ class BatchSource:
     self.images_per_epoch = examples.num_examples * self._num_streams
     self._stream = worker if dealing.has_own_streams else None
     self._first_draw = _STREAM_DISTANCE * (self._stream or 0)
-    self._streamed = blocks = None
+    self._streamed: streamed.Streamed | None = None
+    blocks = None
     if isinstance(examples, streamed.Streamed):
       self._streamed, blocks = examples, examples.blocks
       # The first tickets of runs that are being read.
@@ -67,7 +72,7 @@ class BatchSource:
     self._fed = fed
     self._history = history
     self._rest, self._base_step = data_order.Rest(), 0
-    self._rows, self._index = None, {}
+    self._rows, self._index = np.empty([0, 1], np.int64), {}
     if dealing.is_lock_step:
       self.tickets = tickets.LockStep(dealing, worker)
     else:
@@ -75,35 +80,38 @@ class BatchSource:
 
   @property
   def left(self) -> int:
-    """int, how many batches the next runs may have in total."""
+    """The number of batches that the next runs may have in total."""
     return self.tickets.left
 
   @property
-  def until_end(self):
-    """float, about how many batches are left to this worker in all."""
+  def until_end(self) -> float:
+    """About how many batches are left to this worker in all."""
     return self.tickets.until_end
 
-  def begin(self, global_step: int, table: np.ndarray, lease=None) -> None:
+  def begin(
+    self, global_step: int, table: np.ndarray, lease: leases.Lease | None = None
+  ) -> None:
     """Begins a session, or a lease.
 
     Args:
-      global_step: int.
       table: int64 array, the dispatcher's.
-      lease: leases.Lease, or None in lock-step.
+      lease: None in lock-step.
     """
     self._rest = batch_table.read_rest(table, self.worker)
     self._base_step = int(table[0, 0])
     self._index = {}
-    if lease is None:
+    if isinstance(self.tickets, tickets.LockStep):
       self.tickets.begin(global_step, self._base_step, self.dealing)
       return
+    if lease is None:
+      raise ValueError('no lease, and the steps are not in lock-step')
     self.tickets.begin(global_step, lease, self.dealing)
     size = self.dealing.batch_size
     places = self._rest.find_places(lease.first * size, lease.end * size)
     self._tell_taken(places[::size], step=global_step, gone=lease.gone)
 
   def count_images(self, global_step: int) -> int:
-    """Returns how many images (int) all workers have read up to a step.
+    """Returns how many images all workers have read up to a step.
 
     Steps before this life of the center may have had other numbers of images.
     """
@@ -113,7 +121,7 @@ class BatchSource:
       + steps * self.dealing.images_per_step
     )
 
-  def make_feed(self, num_batches: int):
+  def make_feed(self, num_batches: int) -> dict[tf.Tensor, np.ndarray]:
     """Takes batches; returns the feed_dict of a run of `num_batches` steps."""
     rows = self._find_rows(self.tickets.take(num_batches))
     self._fed_rows = rows
@@ -122,36 +130,37 @@ class BatchSource:
       self._tell_taken(self._places)
     if self._streamed:
       self._streamed.announce(rows)
-      self._announce_coming(num_batches)
+      self._announce_coming(self._streamed, num_batches)
     return {self._fed: rows}
 
-  def find_row(self, place):
+  def find_row(self, place: int) -> np.ndarray:
     """Returns what a batch was fed, int64 [1 + batch_size]; step_rows.StepRows.
 
     Args:
-      place: int, of the batch in the last run.
+      place: of the batch in the last run.
     """
     return self._fed_rows[place]
 
-  def _announce_coming(self, num_batches: int) -> None:
+  def _announce_coming(
+    self, examples: streamed.Streamed, num_batches: int
+  ) -> None:
     """Starts reading for the next runs, each of `num_batches` batches."""
-    num_coming = self._streamed.num_threads * num_batches
+    num_coming = examples.num_threads * num_batches
     coming = self.tickets.peek(num_coming)
     for i in range(0, len(coming), num_batches):
       if coming[i] not in self._announced:
         rows = self._find_rows(coming[i : i + num_batches], num_coming)
-        self._streamed.announce(rows)
+        examples.announce(rows)
         self._announced.append(coming[i])
 
   def _find_rows(
-    self, tickets_of_run: list[int], num_coming: int = 0
+    self, tickets_of_run: Sequence[int], num_coming: int = 0
   ) -> np.ndarray:
     """Returns what a run is fed, int64 [num_batches, 1 + batch_size].
 
     Args:
-      tickets_of_run: list of int.
-      num_coming: int, the run is among this many next batches. As many are
-        looked up beyond them, or each of the next runs would need a lookup.
+      num_coming: the run is among this many next batches. As many are looked up
+        beyond them, or each of the next runs would need a lookup.
     """
     if not all(ticket in self._index for ticket in tickets_of_run):
       num_beyond = max(num_coming, _NUM_AHEAD // self.dealing.batch_size)
@@ -159,21 +168,21 @@ class BatchSource:
       self._look_up([*tickets_of_run, *coming])
     return self._rows[[self._index[ticket] for ticket in tickets_of_run]]
 
-  def _look_up(self, wanted: list[int]) -> None:
-    """Looks up and keeps the rows of these tickets (list), and no others."""
+  def _look_up(self, wanted: Iterable[int]) -> None:
+    """Looks up and keeps the rows of these tickets, and no others."""
     self._index = {ticket: i for i, ticket in enumerate(dict.fromkeys(wanted))}
     places = np.stack([self._find_places(ticket) for ticket in self._index])
     self._rows = np.empty([len(places), 1 + places.shape[1]], np.int64)
     self._rows[:, 0] = places[:, 0] + self._first_draw
     self._rows[:, 1:] = self._order.find_images(places)
 
-  def make_blank_feed(self, num_batches: int) -> dict[str, np.ndarray]:
+  def make_blank_feed(self, num_batches: int) -> dict[tf.Tensor, np.ndarray]:
     """Returns the feed_dict of a run without any effect."""
     shape = [num_batches, 1 + self.dealing.batch_size]
     return {self._fed: np.zeros(shape, np.int64)}
 
-  def note(self, global_steps: list[int]) -> None:
-    """Notes the global_step (list of int) after each step of the run."""
+  def note(self, global_steps: Sequence[int]) -> None:
+    """Notes the global_step after each step of the run."""
     self._tell('ran', self._places, step=global_steps[-1])
     if thrown := self.tickets.note(global_steps):
       self._tell('undone', [self._find_places(t)[0] for t in thrown])
@@ -182,11 +191,11 @@ class BatchSource:
     size = self.dealing.batch_size
     return self._rest.find_places(ticket * size, (ticket + 1) * size)
 
-  def _tell_taken(self, places: list[int], **fields) -> None:
+  def _tell_taken(self, places: Iterable[int], **fields: Any) -> None:
     per_push = self.dealing.batches_per_push
     self._tell('took', places, per_push=per_push, **fields)
 
-  def _tell(self, event: str, places: list[int], **fields) -> None:
+  def _tell(self, event: str, places: Iterable[int], **fields: Any) -> None:
     """Records which batches of the whole training an event concerns."""
     size = self.dealing.batch_size
     told = [int(place) // size for place in places]

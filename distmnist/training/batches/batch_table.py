@@ -26,6 +26,7 @@ Pure NumPy; the variable itself is dispatcher.py's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,21 +45,19 @@ NO_LAST_STEP = 10**9
 
 
 class Dealing(NamedTuple):
-  """How the batches of a training are dealt.
+  """The way in which the batches of a training are dealt.
 
   Attributes:
-    num_workers: int.
-    batch_size: int.
-    batches_per_push: int, how many batches of one worker a push covers.
-    last_step: int, the global step at which training ends, see `begun_at`;
+    batches_per_push: how many batches of one worker a push covers.
+    last_step: the global step at which training ends, see `begun_at`;
       NO_LAST_STEP if only time ends it.
-    is_lock_step: bool, whether one push of each worker makes a global step.
-    pushes_per_step: int, R; pushes may be dropped if it is not the number of
+    is_lock_step: whether one push of each worker makes a global step.
+    pushes_per_step: R; pushes may be dropped if it is not the number of
       workers. 1 if each push is a global step, or is dropped and replaced.
-    has_own_streams: bool, whether each worker reads all images on its own.
-    steps_per_run: int, batches of a lease in one session.run.
-    train_steps: int, from --train_steps, or None.
-    epoch_steps: int, how many global steps --epochs makes, or None.
+    has_own_streams: whether each worker reads all images on its own.
+    steps_per_run: batches of a lease in one session.run.
+    train_steps: from --train_steps.
+    epoch_steps: how many global steps --epochs makes.
   """
 
   num_workers: int
@@ -76,9 +75,6 @@ class Dealing(NamedTuple):
     """Returns the Dealing of a run that began at a global step.
 
     --epochs are counted from there, and --train_steps is a global step.
-
-    Args:
-      first_step: int.
     """
     if self.epoch_steps is None:
       return self
@@ -94,7 +90,7 @@ class Dealing(NamedTuple):
 
   @property
   def num_rows(self) -> int:
-    """int, the rows of either half of the table."""
+    """The rows of either half of the table."""
     return _ROWS * -(-(self.num_workers + RANGES) // _ROWS)
 
   @property
@@ -108,21 +104,21 @@ class Dealing(NamedTuple):
 
   @property
   def batches_per_update(self) -> int:
-    """int, the batches of all workers in a global step."""
+    """The batches of all workers in a global step."""
     return self.batches_per_push * self.pushes_per_step
 
   @property
   def images_per_step(self) -> int:
-    """int, images in a global step."""
+    """Images in a global step."""
     return self.batch_size * self.batches_per_update
 
   def count_pushes_left(self, global_step: int) -> int:
-    """Returns how many pushes (int) the steps after this one take in."""
+    """Returns how many pushes the steps after this one take in."""
     return (self.last_step - global_step) * self.pushes_per_step
 
   @property
   def batches_per_step(self) -> int:
-    """int, one stream's batches in a lock-step global step; 0 if leased."""
+    """One stream's batches in a lock-step global step; 0 if leased."""
     if not self.is_lock_step:
       return 0
     num = 1 if self.has_own_streams else self.num_workers
@@ -130,29 +126,28 @@ class Dealing(NamedTuple):
 
 
 def leased_row(table: np.ndarray) -> int:
-  """Returns the row (int) of the number of leased tickets."""
+  """Returns the row of the number of leased tickets."""
   return len(table) // 2
 
 
 def worker_row(table: np.ndarray, worker: int) -> int:
-  """Returns the row (int) of the tickets that a worker (int) holds."""
+  """Returns the row of the tickets that a worker holds."""
   return leased_row(table) + 1 + worker
 
 
 def make_table(
   dealing: Dealing,
   base_step: int = 0,
-  rests: list[data_order.Rest] | None = None,
+  rests: Sequence[data_order.Rest] | None = None,
   earlier: int = 0,
 ) -> np.ndarray:
   """Returns a table with nothing leased, int64 [2 * num_rows, 3].
 
   Args:
-    dealing: Dealing.
-    base_step: int, the global step at which `rests` are left to read.
-    rests: list of data_order.Rest: one, or one per worker, also of earlier
-      lives, if each has its own stream. By default everything is left to read.
-    earlier: int, the images in each earlier global step, see describe_sizes.
+    base_step: the global step at which `rests` are left to read.
+    rests: one, or one per worker, also of earlier lives, if each has its own
+      stream. By default everything is left to read.
+    earlier: the images in each earlier global step, see describe_sizes.
   """
   table = np.zeros([2 * dealing.num_rows, 3], np.int64)
   num_streams = dealing.num_workers if dealing.has_own_streams else 1
@@ -181,7 +176,7 @@ def read_rest(table: np.ndarray, worker: int = 0) -> data_order.Rest:
 
   Args:
     table: int64 array [2 * num_rows, 3].
-    worker: int, whose stream to return if each worker has one.
+    worker: whose stream to return if each worker has one.
   """
   kept = table[RANGES : leased_row(table)]
   if table[1, 1]:
@@ -190,7 +185,7 @@ def read_rest(table: np.ndarray, worker: int = 0) -> data_order.Rest:
 
 
 def count_held(table: np.ndarray) -> int:
-  """Returns how many tickets (int) workers hold and have not done."""
+  """Returns how many tickets workers hold and have not done."""
   leases = table[worker_row(table, 0) :]
   return int(np.maximum(0, leases[:, 1] - leases[:, 0]).sum())
 
@@ -204,7 +199,7 @@ def count_steps(table: np.ndarray, global_step: int) -> int:
 
   Args:
     table: int64 array [2 * num_rows, 3], as it was restored.
-    global_step: int, from the same checkpoint.
+    global_step: from the same checkpoint.
 
   Returns:
     int, at most `global_step`; `global_step` itself if the table cannot tell.
@@ -218,7 +213,7 @@ def count_steps(table: np.ndarray, global_step: int) -> int:
 
 
 def find_first_step(table: np.ndarray) -> int:
-  """Returns the global step (int) at which the run of a table began."""
+  """Returns the global step at which the run of a table began."""
   return int(table[FIRST_STEP])
 
 
@@ -228,8 +223,7 @@ def begin_run(dealing: Dealing, global_step: int) -> np.ndarray:
   It reads the examples from the beginning.
 
   Args:
-    dealing: Dealing.
-    global_step: int, of the checkpoint that it begins with.
+    global_step: of the checkpoint that it begins with.
   """
   table = make_table(dealing, global_step)
   table[FIRST_STEP] = global_step
@@ -243,10 +237,10 @@ def fold(
 
   Args:
     table: int64 array [2 * num_rows, 3], as it was restored.
-    global_step: int, from the same checkpoint.
+    global_step: from the same checkpoint.
     dealing: Dealing of the life that starts.
-    batches_per_update: int; if the table does not know the global steps that
-      were done, each is taken to be this many batches.
+    batches_per_update: if the table does not know the global steps that were
+      done, each is taken to be this many batches.
   """
   folded = _fold(table, global_step, dealing, batches_per_update)
   folded[FIRST_STEP] = table[FIRST_STEP]
@@ -300,7 +294,7 @@ def _fold(
 def has_mixed_steps(
   table: np.ndarray, global_step: int, dealing: Dealing
 ) -> bool:
-  """Whether global steps of lives up to `dealing` had different sizes (bool).
+  """Whether global steps of lives up to `dealing` had different sizes.
 
   If so, the number of global steps does not tell how many images were read.
 
@@ -312,7 +306,7 @@ def has_mixed_steps(
 def count_images_read(
   table: np.ndarray, global_step: int, dealing: Dealing
 ) -> int:
-  """Returns how many images (int) were read for a checkpoint's steps.
+  """Returns how many images were read for a checkpoint's steps.
 
   Args: as `fold` takes them.
   """
@@ -328,8 +322,8 @@ def describe_sizes(
 
   Args:
     table: int64 array [2 * num_rows, 3], of the life before.
-    global_step: int, at which that life ended.
-    images_per_step: int, of the life that begins.
+    global_step: at which that life ended.
+    images_per_step: of the life that begins.
   """
   base_step = int(table[0, 0])
   _, size, earlier = table[len(table) // 2].tolist()

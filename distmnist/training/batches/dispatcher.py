@@ -6,6 +6,9 @@ what next. The term dispatcher comes from tf.data service.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record
@@ -13,15 +16,21 @@ from distmnist.exchange.center import ps_lock
 from distmnist.training.batches import batch_table
 from distmnist.transport import strategy
 
+if TYPE_CHECKING:
+  import numpy as np
+
+  from distmnist.logdir import restart as restart_lib
+  from distmnist.training.batches import leases
+
 
 class Table:
   """The table's variable and what a worker does with it.
 
   Attributes:
-    variable: tf.Variable, int64 [2 * num_rows, 3].
-    dealing: batch_table.Dealing, with the last step of this run once `find_end`
-      was called in a session.
-    is_marked: bool, whether pushes are noted or need not be.
+    variable: int64 [2 * num_rows, 3].
+    dealing: with the last step of this run once `find_end` was called in a
+      session.
+    is_marked: whether pushes are noted or need not be.
   """
 
   def __init__(
@@ -30,8 +39,7 @@ class Table:
     """
     Args:
       global_step: int64 scalar variable; the table is on its device.
-      dealing: batch_table.Dealing.
-      worker: int, whose ops are built.
+      worker: whose ops are built.
     """
     self._global_step = global_step
     self._dealing = self.dealing = dealing
@@ -87,7 +95,7 @@ class Table:
     with tf.device(self._device):
       self._swap = lock.execute(swap)
 
-  def build_mark(self, ops: list[tf.Operation]) -> tf.Operation:
+  def build_mark(self, ops: Sequence[tf.Operation | tf.Tensor]) -> tf.Operation:
     """Returns the op that notes, after `ops`, that a push's batches are done.
 
     It runs entirely on the global_step's device.
@@ -104,16 +112,18 @@ class Table:
         updates=tf.constant([self._dealing.batches_per_push], tf.int64),
       )
 
-  def look(self, session: tf.Session):
+  def look(self, session: tf.Session) -> tuple[int, np.ndarray]:
     """Returns (global_step, table); the table is read before the step."""
     step, table = session.run(self._look)
     return int(step), table
 
   def look_at_step(self, session: tf.Session) -> int:
-    """Returns the global_step, an int."""
+    """Returns the global_step."""
     return int(session.run(self._global_step))
 
-  def take(self, session: tf.Session, table, lease) -> bool:
+  def take(
+    self, session: tf.Session, table: np.ndarray, lease: leases.Lease
+  ) -> bool:
     """Takes a lease that was chosen from `table`.
 
     Returns:
@@ -130,12 +140,11 @@ class Table:
       )
     )
 
-  def hook(self, restart=None) -> _LifeHook:
+  def hook(self, restart: restart_lib.Restart | None = None) -> _LifeHook:
     """Returns the CenterHook by which a new center has its table begin anew.
 
     Args:
-      restart: restart.Restart, which tells whether the center is another run's;
-        None if it never is.
+      restart: tells whether the center is another run's; None if it never is.
     """
     return _LifeHook(self, restart)
 
@@ -145,8 +154,7 @@ class Table:
     """Adapts a restored table to this life; all other workers wait.
 
     Args:
-      session: tf.Session.
-      is_of_other_run: bool, whether another run has left it.
+      is_of_other_run: whether another run has left it.
     """
     dealing = self._dealing
     found, table = self.look(session)
@@ -161,14 +169,14 @@ class Table:
       session.run(self._renew, {self._new: new})
 
   def find_end(self, session: tf.Session) -> int:
-    """Returns the last step (int) of the run, which may begin at any step."""
+    """Returns the last step of the run, which may begin at any step."""
     first_step = int(session.run(self._first_step))
     self.dealing = self._dealing.begun_at(first_step)
     return self.dealing.last_step
 
 
 class _LifeHook(strategy.CenterHook):
-  def __init__(self, table: Table, restart) -> None:
+  def __init__(self, table: Table, restart: restart_lib.Restart | None) -> None:
     self._table = table
     self._restart = restart
 

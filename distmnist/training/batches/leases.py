@@ -1,4 +1,4 @@
-"""Which worker may take which batches next.
+"""Leases: the batches that a worker may take next.
 
 The term lease comes from tf.data service. In lock-step the ticket of a batch
 follows from the global_step and the worker, and nothing is requested. Otherwise
@@ -17,6 +17,7 @@ Pure NumPy; the table itself is dispatcher.py's.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -34,15 +35,15 @@ class Lease(NamedTuple):
   """Tickets that a worker holds or may take.
 
   Attributes:
-    first, end: int, tickets.
-    rows: list of int, the rows of the table that change.
+    first, end: tickets.
+    rows: the rows of the table that change.
     values: int64 array [len(rows), 3], what they become.
-    gone: int, the worker whose tickets they were, or None.
+    gone: the worker whose tickets they were.
   """
 
   first: int
   end: int
-  rows: list
+  rows: list[int]
   values: np.ndarray
   gone: int | None = None
 
@@ -74,9 +75,7 @@ def choose_lease(
 
   Args:
     table: int64 array [2 * num_rows, 3].
-    global_step: int, read after the table.
-    worker: int.
-    dealing: batch_table.Dealing.
+    global_step: read after the table.
   """
   num_units = _count_units(table, global_step, dealing)
   if num_units <= 0:
@@ -102,7 +101,7 @@ def choose_lease(
 def is_surplus(
   table: np.ndarray, global_step: int, dealing: batch_table.Dealing
 ) -> bool:
-  """Whether what workers hold would suffice if no push were dropped (bool)."""
+  """Whether what workers hold would suffice if no push were dropped."""
   if dealing.is_exact:
     return False
   pushes = dealing.count_pushes_left(global_step)
@@ -131,15 +130,17 @@ def _count_units(
 
 
 def choose_from_gone(
-  table: np.ndarray, worker: int, gone, dealing: batch_table.Dealing
+  table: np.ndarray,
+  worker: int,
+  gone: Iterable[int],
+  dealing: batch_table.Dealing,
 ) -> Lease | None:
   """Returns the Lease of what a lost worker did not finish, or None.
 
   Args:
     table: int64 array [2 * num_rows, 3].
-    worker: int, which has done all that it held.
-    gone: iterable of int, the lost workers.
-    dealing: batch_table.Dealing.
+    worker: has done all that it held.
+    gone: the lost workers.
   """
   own_row = batch_table.worker_row(table, worker)
   for other in gone:

@@ -7,28 +7,32 @@ come from a lease (leases.py).
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+  from distmnist.training.batches import batch_table, leases
 
 
 class LockStep:
   """The tickets of a worker, as they follow from the global_step."""
 
-  def __init__(self, dealing, worker: int) -> None:
-    """
-    Args:
-      dealing: batch_table.Dealing.
-      worker: int.
-    """
+  def __init__(self, dealing: batch_table.Dealing, worker: int) -> None:
     self._unit = dealing.batches_per_push
     self._dealing = dealing
     self._stride, self._offset = dealing.num_workers, worker
     if dealing.has_own_streams:
       self._stride, self._offset = 1, 0
 
-  def begin(self, global_step: int, base_step: int, dealing=None) -> None:
+  def begin(
+    self,
+    global_step: int,
+    base_step: int,
+    dealing: batch_table.Dealing | None = None,
+  ) -> None:
     """Begins a session, at the first local step of a global step.
 
     Args:
-      global_step, base_step: int.
       dealing: batch_table.Dealing from now on, if its last step has changed.
     """
     self._dealing = dealing or self._dealing
@@ -39,14 +43,14 @@ class LockStep:
 
   @property
   def left(self) -> int:
-    """int, how many batches are left up to the last global step."""
+    """The number of batches up to the last global step."""
     num_steps = self._dealing.last_step - self._step
     return num_steps * self._unit - len(self._pushed_next)
 
   until_end = left  # It ends there.
 
   def peek(self, num_batches: int) -> list[int]:
-    """Returns the tickets (list) that `take` would return."""
+    """Returns the tickets that `take` would return."""
     again = list(self._again)[:num_batches]
     new = range(self._next, self._next + num_batches - len(again))
     return self._find_tickets([*again, *new])
@@ -62,7 +66,7 @@ class LockStep:
         self._next += 1
     return self._find_tickets(self._taken)
 
-  def note(self, global_steps: list[int]) -> list[int]:
+  def note(self, global_steps: Sequence[int]) -> list[int]:
     """Notes the global_step after each step of the run.
 
     A round that starts over discards what was pushed to it, so its batches are
@@ -84,18 +88,23 @@ class LockStep:
       self._pushed_next = []
     return self._find_tickets(thrown)
 
-  def _find_tickets(self, numbers: list[int]) -> list[int]:
+  def _find_tickets(self, numbers: Iterable[int]) -> list[int]:
     return [number * self._stride + self._offset for number in numbers]
 
 
 class Leased:
   """The tickets of a lease, one after the other."""
 
-  def __init__(self, dealing) -> None:
+  def __init__(self, dealing: batch_table.Dealing) -> None:
     self._dealing = dealing
     self._next = self._end = self._step = 0
 
-  def begin(self, global_step: int, lease, dealing=None) -> None:
+  def begin(
+    self,
+    global_step: int,
+    lease: leases.Lease,
+    dealing: batch_table.Dealing | None = None,
+  ) -> None:
     """Begins a leases.Lease; for `dealing` see LockStep."""
     self._dealing = dealing or self._dealing
     self._step = global_step
@@ -112,7 +121,7 @@ class Leased:
 
   @property
   def left(self) -> int:
-    """int, how many batches may run before another look at the table."""
+    """The number of batches that may run before another look at the table."""
     left, dealing = self._end - self._next, self._dealing
     if dealing.is_exact:
       return left
@@ -123,14 +132,14 @@ class Leased:
     )
 
   @property
-  def until_end(self):
-    """float, about how many batches are left to this worker in all."""
+  def until_end(self) -> float:
+    """About how many batches are left to this worker in all."""
     dealing = self._dealing
     pushes = dealing.count_pushes_left(self._step)
     return pushes * dealing.batches_per_push / dealing.num_workers
 
   def peek(self, num_batches: int) -> list[int]:
-    """Returns the tickets (list) of this lease that `take` would return."""
+    """Returns the tickets of this lease that `take` would return."""
     return list(range(self._next, min(self._next + num_batches, self._end)))
 
   def take(self, num_batches: int) -> list[int]:
@@ -139,7 +148,7 @@ class Leased:
     self._next += num_batches
     return list(range(first, self._next))
 
-  def note(self, global_steps: list[int]):
+  def note(self, global_steps: Sequence[int]) -> list[int]:
     """Notes the global_step after each step of the run; see LockStep."""
     self._step = global_steps[-1]
     return []

@@ -5,12 +5,20 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import stop_request
-from distmnist.training.batches import leases
+from distmnist.training.batches import leases, tickets
+
+if TYPE_CHECKING:
+  from distmnist.exchange.steps import fused_steps
+  from distmnist.lifecycle import lost_workers as lost_workers_lib
+  from distmnist.lifecycle import task as task_lib
+  from distmnist.training.batches import batch_source, dispatcher
+  from distmnist.transport import strategy as strategy_lib
+
 
 # How often an idle worker checks whether the others are done.
 _FIRST_LOOK_SECS = 0.01
@@ -24,23 +32,19 @@ class BatchHook(tf.train.SessionRunHook):
 
   def __init__(
     self,
-    source,
-    table,
-    steps,
-    strategy,
-    lost_workers,
-    is_stop_for_all: Callable[..., Any],
-    task,
+    source: batch_source.BatchSource,
+    table: dispatcher.Table,
+    steps: fused_steps.Steps,
+    strategy: strategy_lib.Strategy,
+    lost_workers: lost_workers_lib.LostWorkers,
+    is_stop_for_all: Callable[[], bool],
+    task: task_lib.Task,
   ) -> None:
     """
     Args:
-      source: batch_source.BatchSource.
-      table: dispatcher.Table.
-      steps: fused_steps.Steps.
-      strategy: strategy.Strategy, notified when this worker pauses.
-      lost_workers: lost_workers.LostWorkers.
+      strategy: notified when this worker pauses.
       is_stop_for_all: callable -> bool.
-      task: task.Task, already serving; its stalls are notified of waits.
+      task: already serving; its stalls are notified of waits.
     """
     self._source = source
     self._table = table
@@ -52,11 +56,13 @@ class BatchHook(tf.train.SessionRunHook):
     self._stop = task.stop
     self._last_run = time.monotonic()
 
-  def after_create_session(self, session: tf.Session | None, coord) -> None:
+  def after_create_session(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> None:
     source, dealing = self._source, self._table.dealing
     source.dealing = dealing
     step, table = self._table.look(session)
-    if dealing.is_lock_step:
+    if isinstance(source.tickets, tickets.LockStep):
       source.begin(step, table)
       return
     source.tickets.forget()  # What the lost session had in hand.
@@ -69,30 +75,34 @@ class BatchHook(tf.train.SessionRunHook):
     if not source.left and not self._take_more(session):
       coord.request_stop()
 
-  def after_run(self, run_context, run_values) -> None:
-    if run_context.stop_requested or self._source.dealing.is_lock_step:
+  def after_run(
+    self,
+    run_context: tf.train.SessionRunContext,
+    run_values: tf.train.SessionRunValues,
+  ) -> None:
+    held = self._source.tickets
+    if run_context.stop_requested or isinstance(held, tickets.LockStep):
       return
     now = time.monotonic()
     is_late = now - self._last_run > self._stalls.warn_secs
     self._last_run = now
     if self._source.left and not (
-      is_late and self._has_lost_lease(run_context)
+      is_late and self._has_lost_lease(run_context.session, held)
     ):
       return
     if not self._take_more(run_context.session):
       run_context.request_stop()
     self._last_run = time.monotonic()
 
-  def _has_lost_lease(self, run_context) -> bool:
+  def _has_lost_lease(self, session: tf.Session, held: tickets.Leased) -> bool:
     """Whether another worker took this one's lease while it was held up."""
-    _, table = self._table.look(run_context.session)
-    tickets = self._source.tickets
-    if leases.is_owner(table, self._source.worker, *tickets.in_hand):
+    _, table = self._table.look(session)
+    if leases.is_owner(table, self._source.worker, *held.in_hand):
       return False
-    tickets.forget()
+    held.forget()
     return True
 
-  def _take_more(self, session) -> bool:
+  def _take_more(self, session: tf.Session) -> bool:
     """Returns whether there is another lease; waits until that is known."""
     source, dealing = self._source, self._source.dealing
     wait_secs, num_looks, is_waiting = _FIRST_LOOK_SECS, 0, False

@@ -36,7 +36,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -44,6 +44,15 @@ from absl import flags
 from distmnist.cluster import errors, stop_request
 from distmnist.common.names import CHIEF
 from distmnist.lifecycle import heartbeats
+
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+  from distmnist.lifecycle import shutdown
+  from distmnist.lifecycle import task as task_lib
+  from distmnist.logdir import report
+  from distmnist.training.hooks import save_hook
+  from distmnist.transport import strategy as strategy_lib
+
 
 _log = logging.getLogger(__name__)
 
@@ -62,14 +71,14 @@ _LEFT_LOOK_SECS, _LONG_STEP_SECS = 0.5, 2.0
 
 
 class Waits(NamedTuple):
-  """Who waits for whom where a training ends.
+  """The waits for other workers where a training ends.
 
   Attributes:
-    stay: bool, whether the workers stay until the last step is saved.
-    others_go_on: bool, whether workers may end at different times.
-    num_spare: int, how many workers a step can do without; None where a step
-      waits for no other worker.
-    gather: bool, whether all gather around the save of the last step.
+    stay: whether the workers stay until the last step is saved.
+    others_go_on: whether workers may end at different times.
+    num_spare: how many workers a step can do without; None where a step waits
+      for no other worker.
+    gather: whether all gather around the save of the last step.
   """
 
   stay: bool
@@ -78,7 +87,9 @@ class Waits(NamedTuple):
   gather: bool = False
 
 
-def find_waits(cluster, strategy) -> Waits:
+def find_waits(
+  cluster: cluster_lib.Cluster, strategy: strategy_lib.Strategy
+) -> Waits:
   """Returns the Waits of a cluster.Cluster under a strategy.Strategy."""
   if not cluster.num_ps:
     return Waits(False, False, None, cluster.num_workers > 1)
@@ -94,30 +105,30 @@ class EndHook(tf.train.SessionRunHook):
   """Waits as the last of the hooks, when nothing else is left to do.
 
   Attributes:
-    workers: list of report.WorkerStats, of the others that the chief has heard
-      from at the end.
+    workers: of the others that the chief has heard from at the end.
   """
+
+  # From when there is one.
+  _session: tf.Session
 
   def __init__(
     self,
-    task,
-    others,
-    strategy,
-    find_last_step: Callable[..., Any],
-    saves=None,
-    read_last: Callable[..., Any] | None = None,
+    task: task_lib.Task,
+    others: shutdown.Others,
+    strategy: strategy_lib.Strategy,
+    find_last_step: Callable[[], int],
+    saves: save_hook.SaveHook | None = None,
+    read_last: Callable[[tf.Session], None] | None = None,
     is_own_loop: bool = False,
   ) -> None:
     """
     Args:
-      task: task.Task, already serving; a worker asked to stop does not stay.
-      others: shutdown.Others.
-      strategy: strategy.Strategy.
-      find_last_step: callable -> int, called within a session: the global step
+      task: already serving; a worker asked to stop does not stay.
+      find_last_step: called within a session: the global step
         at which the training ends.
       saves: save_hook.SaveHook of the chief; None on the others.
       read_last: callable(session), with which the chief reads what it reports.
-      is_own_loop: bool, whether a script decides when the loop ends.
+      is_own_loop: whether a script decides when the loop ends.
     """
     self._task, self._others = task, others
     self._strategy = strategy
@@ -126,17 +137,21 @@ class EndHook(tf.train.SessionRunHook):
     self._waits = find_waits(task.cluster, strategy)
     self._has_waited = False
     # Looks whether too many workers have left.
-    self._watch = None
-    if is_own_loop and saves and self._waits.num_spare is not None:
-      self._watch = threading.Thread(target=self._look_who_left, daemon=True)
+    self._watch: threading.Thread | None = None
+    num_spare = self._waits.num_spare
+    if is_own_loop and saves and num_spare is not None:
+      self._watch = threading.Thread(
+        target=self._look_who_left, args=(num_spare,), daemon=True
+      )
     self._is_over = threading.Event()
-    self._session = None
-    self.workers = []
+    self.workers: list[report.WorkerStats] = []
 
   def begin(self) -> None:
     self._global_step = tf.train.get_global_step()
 
-  def after_create_session(self, session: tf.Session | None, coord) -> None:
+  def after_create_session(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> None:
     # A recovery hands step functions the session of before.
     self._session = session
     if self._watch and not self._watch.ident:
@@ -144,11 +159,15 @@ class EndHook(tf.train.SessionRunHook):
     if self._waits.gather and coord.should_stop():
       self._gather_at_last_step(session)
     # A chief restarted after the last step makes no step.
-    may_be_over = self._waits.stay and self._saves and coord.should_stop()
-    if may_be_over and self._is_training_over(session):
-      self._let_all_go(session)
+    saves, stays = self._saves, self._waits.stay and coord.should_stop()
+    if saves and stays and self._is_training_over(session):
+      self._let_all_go(saves, session)
 
-  def after_run(self, run_context, run_values) -> None:
+  def after_run(
+    self,
+    run_context: tf.train.SessionRunContext,
+    run_values: tf.train.SessionRunValues,
+  ) -> None:
     session = run_context.session
     if self._waits.gather and run_context.stop_requested:
       self._gather_at_last_step(session)
@@ -157,7 +176,7 @@ class EndHook(tf.train.SessionRunHook):
     if not self._is_training_over(session):
       return
     if self._saves:
-      self._let_all_go(session)
+      self._let_all_go(self._saves, session)
       return
     self._strategy.pause(session)
     what = 'the wait for worker 0 to save the last step'
@@ -167,7 +186,7 @@ class EndHook(tf.train.SessionRunHook):
         session.run(self._global_step)  # It fails if a ps is lost.
         self._task.stop.wait(_STAY_LOOK_SECS)
 
-  def end(self, session: tf.Session | None) -> None:
+  def end(self, session: tf.Session) -> None:
     self._is_over.set()
     if not self._saves:
       return
@@ -177,7 +196,7 @@ class EndHook(tf.train.SessionRunHook):
     if self._read_last:
       self._read_last(session)
 
-  def outlast(self, session) -> None:
+  def outlast(self, session: tf.train.MonitoredSession) -> None:
     """Keeps a chief whose input has ended until the others have ended, too.
 
     Does nothing on other workers, or where the others do not go on. It has no
@@ -185,20 +204,21 @@ class EndHook(tf.train.SessionRunHook):
     --stall_fail_secs for a step.
 
     Args:
-      session: tf.train.MonitoredSession, which recovers if a ps is lost.
+      session: recovers if a ps is lost.
     """
-    if not (self._saves and self._waits.others_go_on):
+    saves = self._saves
+    if not (saves and self._waits.others_go_on):
       return
     last_step, next_line = None, 0.0
 
-    def look(step_context):
+    def look(step_context: Any) -> int:
       del step_context
       self._strategy.pause(self._session)
       step = int(self._session.run(self._global_step))
-      self._saves.look(self._session, step)
+      saves.look(self._session, step)
       return step
 
-    def get_on(names):
+    def get_on(names: list[str]) -> bool:
       nonlocal last_step, next_line
       before, last_step = last_step, session.run_step_fn(look)
       now = time.monotonic()
@@ -217,7 +237,7 @@ class EndHook(tf.train.SessionRunHook):
     self._has_waited = True
     self.workers = self._wait_for_others(get_on)
 
-  def end_for_all(self, step, last_step) -> None:
+  def end_for_all(self, step: int, last_step: int) -> None:
     """Ends the training as the chief's own loop has ended before the last step.
 
     Does nothing on other workers, or where the others do not go on.
@@ -232,15 +252,15 @@ class EndHook(tf.train.SessionRunHook):
       # Nobody needs to stay: the chief saves at its end.
       self._others.say_saved()
 
-  def _is_training_over(self, session: tf.Session):
+  def _is_training_over(self, session: tf.Session) -> bool:
     """Whether the training has ended, and not only the loop of this worker."""
     if self._task.stop.is_requested:
       return False
     is_last = session.run(self._global_step) >= self._find_last_step()
     is_alone = self._task.cluster.num_workers == 1
-    return is_last or is_alone or self._others.is_stop_for_all()
+    return bool(is_last or is_alone or self._others.is_stop_for_all())
 
-  def _gather_at_last_step(self, session) -> None:
+  def _gather_at_last_step(self, session: tf.Session) -> None:
     """Has all wait until it is saved; does nothing before that step.
 
     All make that step, so that all come here, whatever else was asked of them.
@@ -254,17 +274,18 @@ class EndHook(tf.train.SessionRunHook):
       self._saves.save_last(session)
     self._strategy.gather(session)
 
-  def _let_all_go(self, session: tf.Session) -> None:
-    self._saves.save_last(session)
+  def _let_all_go(self, saves: save_hook.SaveHook, session: tf.Session) -> None:
+    saves.save_last(session)
     self._others.say_saved()
 
-  def _wait_for_others(self, get_on=None):
+  def _wait_for_others(
+    self, get_on: Callable[[list[str]], bool] | None = None
+  ) -> list[report.WorkerStats]:
     """Waits for the other workers, or until a stop is requested.
 
     Args:
-      get_on: callable, see shutdown.Others.wait_at_end; by default
-        --end_timeout_secs is the longest wait. Otherwise it tells the task's
-        stalls how that goes.
+      get_on: see shutdown.Others.wait_at_end; by default --end_timeout_secs is
+        the longest wait. Otherwise it tells the task's stalls how that goes.
 
     Returns:
       list of report.WorkerStats, of the workers that were heard from.
@@ -282,12 +303,12 @@ class EndHook(tf.train.SessionRunHook):
     stalls.busy('the end')
     return found
 
-  def _look_who_left(self) -> None:
+  def _look_who_left(self, num_spare: int) -> None:
     while not self._is_over.wait(_LEFT_LOOK_SECS):
       if self._task.stalls.step_secs() < _LONG_STEP_SECS:
         continue
       with contextlib.suppress(tf.errors.OpError):
-        if self._others.num_left() > self._waits.num_spare:
+        if self._others.num_left() > num_spare:
           self._others.stop_all()
           _log.info(stop_request.LEFT)
           self._task.stop.wake()

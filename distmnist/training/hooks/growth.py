@@ -1,10 +1,11 @@
-"""How many rows the tables have created, and whether any are left."""
+"""Counts of the rows that tables have created, and of those that are left."""
 
 from __future__ import annotations
 
 import logging
 import time
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.tables import key_shard, new_rows
@@ -29,13 +30,13 @@ class Growth:
   def __init__(self, summary_dir: str | None) -> None:
     """
     Args:
-      summary_dir: str, the folder for events, or None.
+      summary_dir: the folder for events.
     """
     self._summary_dir = summary_dir
     self._next_look = 0.0
-    self._counted = {}
-    self._said = set()
-    self.tables = {}
+    self._counted: dict[tuple[str, str], tuple[int, int]] = {}
+    self._said: set[str] = set()
+    self.tables: dict[str, dict[str, int]] = {}
 
   def build(self) -> None:
     """Builds what is read of the tables, and opens the file of events."""
@@ -49,14 +50,14 @@ class Growth:
     if self._writer:
       self._writer.begin_session()  # The worker's summaries say from where.
 
-  def look_if_due(self, session: tf.Session | None) -> None:
+  def look_if_due(self, session: tf.Session) -> None:
     """Looks at the tables some seconds after the last look."""
     now = time.monotonic()
     if self._counts and now >= self._next_look:
       self._next_look = now + _LOOK_SECS
       self._look(session)
 
-  def look(self, session: tf.Session | None) -> None:
+  def look(self, session: tf.Session) -> None:
     """Looks at the tables, if there are any."""
     if self._counts:
       self._look(session)
@@ -64,7 +65,10 @@ class Growth:
   def _look(self, session: tf.Session) -> None:
     found, step = session.run([self._counts, self._global_step])
     for name, counts in found.items():
-      kind, total = self._kinds[name], sum(part.sum(0) for part in counts)
+      kind, total = (
+        self._kinds[name],
+        np.sum([part.sum(0) for part in counts], 0),
+      )
       num_buckets = sum(len(part) for part in counts)
       made = int(total[0]) - num_buckets * new_rows.NUM_RESERVED
       without = self._add_up(name, 'keys_without_row', int(total[1]))
@@ -93,7 +97,7 @@ class Growth:
       self._writer.write_scalars(shown, int(step))
 
   def _add_up(self, name: str, what: str, counted: int) -> int:
-    """Returns the total (int) of what the ps have `counted`, restarts included.
+    """Returns the total of what the ps have `counted`, restarts included.
 
     They start counting again when the center is restored.
     """

@@ -9,6 +9,7 @@ cannot be kept: a read that is cut off leaves it at its end.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -30,7 +31,7 @@ _ONE_SHOT = 'OneShotIterator'
 _STARTS = 'MakeIterator'
 
 
-def keep_tables_and_queues(graph) -> None:
+def keep_tables_and_queues(graph: tf.Graph) -> None:
   """Gives mutable tables and queues of this worker a name on its server.
 
   Not a queue with a QueueRunner, which closes it with its session.
@@ -45,7 +46,7 @@ def keep_tables_and_queues(graph) -> None:
       tf_internals.set_attr(op, 'shared_name', name)
 
 
-def _find_run_queues(graph):
+def _find_run_queues(graph: tf.Graph) -> set[str]:
   runners = graph.get_collection(tf.GraphKeys.QUEUE_RUNNERS)
   return {runner.name for runner in runners}
 
@@ -56,21 +57,23 @@ class OwnState:
   What an initializer was fed with is kept: with a placeholder it is data.
   """
 
-  def __init__(self, graph) -> None:
+  def __init__(self, graph: tf.Graph) -> None:
     """
     Args:
-      graph: tf.Graph, all of the script's.
+      graph: all of the script's.
     """
     self._graph = graph
     self._set_back = sorted(
       [op.name for op in graph.get_operations() if op.type == _ONE_SHOT]
       + [*_find_run_queues(graph)]
     )
-    self._starts = {}  # What is fetched: the initializers that it runs.
-    self._begun = {}  # Initializer: the feed that it ran with last.
+    # What is fetched: the initializers that it runs.
+    self._starts: dict[tf.Operation, list[tf.Operation]] = {}
+    # Initializer: the feed that it ran with last.
+    self._begun: dict[tf.Operation, Any] = {}
     self._is_first = True
 
-  def begin_session(self, session) -> None:
+  def begin_session(self, session: tf.Session) -> None:
     """Begins them in a session that follows another."""
     if self._is_first:
       self._is_first = False
@@ -85,14 +88,14 @@ class OwnState:
         '(docs/own_loop.md says what is kept)'
       )
 
-  def note_run(self, given) -> None:
+  def note_run(self, given: tf.train.SessionRunArgs) -> None:
     """Notes the iterators that a run begins, by its tf.train.SessionRunArgs."""
     for fetched in tf.nest.flatten(given.fetches, expand_composites=True):
       element = self._graph.as_graph_element(fetched)
       for op in self._find_starts(getattr(element, 'op', element)):
         self._begun[op] = given.feed_dict
 
-  def _find_starts(self, op):
+  def _find_starts(self, op: tf.Operation) -> list[tf.Operation]:
     """Returns the list of initializers of iterators that running `op` runs."""
     if op not in self._starts:
       run = own_step_hook.find_run(op)

@@ -6,12 +6,15 @@ script keeps on its own worker then goes on as own_state.py says.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.transport import wire
+
+if TYPE_CHECKING:
+  from distmnist.training.hooks import own_state
 
 
 class OwnBatches:
@@ -20,13 +23,12 @@ class OwnBatches:
   Each local step reads one batch; nobody knows of how many examples.
 
   Attributes:
-    known_last_step: int, the global step at which the training ends; None if
-      the script's loop decides.
+    known_last_step: the global step at which the training ends; None if the
+      script's loop decides.
   """
 
   unit = 'batches'
   batch_size = 1
-  images_per_epoch = None
 
   def __init__(
     self,
@@ -44,31 +46,30 @@ class OwnStepHook(tf.train.SessionRunHook):
   """Knows what each of the script's runs has made.
 
   Attributes:
-    session: tf.Session, the last one.
-    last: dict, 'global_step': int, after the last run.
+    session: the last one.
+    last: {'global_step': that after the last run}.
     done: list of {name: number}, the metrics of the step of the last run; empty
       if it made none.
-    own_summary: bytes, the script's own summary of the last run, if it was due,
-      or None.
+    own_summary: the script's own summary of the last run, if it was due.
   """
+
+  session: tf.Session
 
   def __init__(
     self,
-    tensors,
+    tensors: Mapping[str, tf.Tensor],
     global_step: tf.Variable,
-    own_state=None,
+    own_state: own_state.OwnState | None = None,
     summary: tf.Tensor | None = None,
-    is_summary_due: Callable[..., Any] = lambda: False,
+    is_summary_due: Callable[[], bool] = lambda: False,
   ) -> None:
     """
     Args:
       tensors: {name: scalar tensor} of a step; `global_step` is the train_op,
         and gives the step after it.
       global_step: int64 scalar variable.
-      own_state: own_state.OwnState, or None.
-      summary: string scalar tensor, the script's own summary of a step, or
-        None.
-      is_summary_due: callable -> bool, whether the next step is summarised.
+      summary: string scalar tensor, the script's own summary of a step.
+      is_summary_due: whether the next step is summarised.
     """
     self._train_op = tensors['global_step']
     self._names = list(tensors)
@@ -79,16 +80,21 @@ class OwnStepHook(tf.train.SessionRunHook):
     self._summary, self._is_summary_due = summary, is_summary_due
     self._own_state = own_state
     self._read = global_step.read_value()
-    self._known = {}
-    self.session, self.last, self.done = None, {}, []
-    self.own_summary = None
+    self._known: dict[tf.Operation, bool] = {}
+    self.last: dict[str, Any] = {}
+    self.done: list[dict[str, Any]] = []
+    self.own_summary: bytes | None = None
 
-  def after_create_session(self, session, coord) -> None:
+  def after_create_session(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> None:
     self.session = session
     if self._own_state:
       self._own_state.begin_session(session)
 
-  def before_run(self, run_context):
+  def before_run(
+    self, run_context: tf.train.SessionRunContext
+  ) -> tf.train.SessionRunArgs:
     if self._own_state:
       self._own_state.note_run(run_context.original_args)
     fetched = tf.nest.flatten(
@@ -104,7 +110,11 @@ class OwnStepHook(tf.train.SessionRunHook):
       fetches['summary'] = self._summary
     return tf.train.SessionRunArgs(fetches)
 
-  def after_run(self, run_context, run_values) -> None:
+  def after_run(
+    self,
+    run_context: tf.train.SessionRunContext,
+    run_values: tf.train.SessionRunValues,
+  ) -> None:
     found, self.done = run_values.results, []
     self.own_summary = found.get('summary')
     if 'read' in found:
@@ -123,7 +133,7 @@ class OwnStepHook(tf.train.SessionRunHook):
 
 
 def keep_runnable(
-  tensors: list[tf.Tensor], step: list[tf.Tensor]
+  tensors: Iterable[tf.Tensor], step: Iterable[tf.Tensor]
 ) -> list[tf.Tensor]:
   """Returns those of a list of tensors that can be fetched with a step.
 

@@ -1,4 +1,4 @@
-"""When the chief saves: at the start, at intervals, on request, at the end."""
+"""Saves by the chief: at the start, at intervals, on request, at the end."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.logdir import history as history_lib
 from distmnist.logdir import saving
+
+if TYPE_CHECKING:
+  from distmnist.exchange.steps import fused_steps
+  from distmnist.lifecycle import shutdown
+  from distmnist.lifecycle import task as task_lib
+  from distmnist.tables import table_saver
+  from distmnist.training import run_folder
+  from distmnist.training.hooks import own_step_hook
+
 
 _log = logging.getLogger(__name__)
 
@@ -39,16 +48,22 @@ _RETRY_SECS = 2.0
 _MAX_FAILURES = 6
 
 
-def make(task, folder, steps, center, others) -> SaveHook:
+def make(
+  task: task_lib.Task,
+  folder: run_folder.RunFolder,
+  steps: fused_steps.Steps | own_step_hook.OwnStepHook,
+  center: Center,
+  others: shutdown.Others,
+) -> SaveHook:
   """Returns a chief's SaveHook.
 
   Args:
-    task: task.Task, already serving; its stop asks at the end what is unsaved.
-    folder: run_folder.RunFolder, which the chief has claimed.
+    task: already serving; its stop asks at the end what is unsaved.
+    folder: claimed by the chief.
     steps, center, others: see SaveHook.
   """
   writer = None
-  if folder.path:
+  if folder.path and folder.owner:
     variables = tf.global_variables()
     writer = saving.make(folder.path, folder.owner.check, variables)
   saves = SaveHook(
@@ -69,9 +84,20 @@ def make(task, folder, steps, center, others) -> SaveHook:
   return saves
 
 
-def period_from_flags():
+def period_from_flags() -> int | None:
   """Returns --save_steps, int or None."""
   return _SAVE_STEPS.value
+
+
+class Center(Protocol):
+  """What is saved, as worker_loop.RuleState has it."""
+
+  # Its `goes_beside` is whether a save may include steps made meanwhile.
+  saver: table_saver.TableSaver
+
+  def is_whole(self, session: tf.Session) -> bool:
+    """Whether all of it is of one update."""
+    ...
 
 
 class SaveHook(tf.train.SessionRunHook):
@@ -85,42 +111,39 @@ class SaveHook(tf.train.SessionRunHook):
 
   def __init__(
     self,
-    steps,
+    steps: fused_steps.Steps | own_step_hook.OwnStepHook,
     global_step: tf.Variable,
-    center,
+    center: Center,
     writer: saving.CheckpointWriter | None,
     save_secs: float,
     save_steps: int | None,
-    others,
-    may_end_partial: Callable[..., Any] = lambda: False,
-    beside=contextlib.nullcontext,
+    others: shutdown.Others,
+    may_end_partial: Callable[[], bool] = lambda: False,
+    beside: Callable[
+      [str], contextlib.AbstractContextManager
+    ] = contextlib.nullcontext,
     history: history_lib.History | None = None,
     unsaved: str | None = None,
   ) -> None:
     """
     Args:
-      steps: fused_steps.Steps, with the `global_step` after each.
+      steps: with the `global_step` after each.
       global_step: int64 scalar variable.
-      center: worker_loop.RuleState, or any object with its `is_whole` and a
-        `saver`, a table_saver.TableSaver; its `goes_beside` is whether a save
-        may include steps made meanwhile.
-      writer: saving.CheckpointWriter, or None: then there is nothing to save,
-        and what asks for a save is told so.
-      save_secs: float, seconds from one checkpoint to the next.
-      save_steps: int, also at multiples of so many global steps, or None.
-      others: shutdown.Others; a ps that must stop asks for a checkpoint.
-      may_end_partial: callable, whether the last checkpoint may be partial
+      writer: None if there is nothing to save; what asks for a save is told so.
+      save_secs: seconds from one checkpoint to the next.
+      save_steps: also at multiples of so many global steps.
+      others: a ps that must stop asks for a checkpoint.
+      may_end_partial: whether the last checkpoint may be partial
         (common/partial_names.py), as those before it may.
       beside: callable(what) -> a context in which a save beside the steps runs.
-      history: history.History, or None.
-      unsaved: str, what is not saved as long as there is no session, or None.
+      unsaved: what is not saved as long as there is no session.
     """
     self._steps = steps
     self._global_step = global_step
     self._center = center
     self._writer = writer
     self._save_secs = save_secs
-    self._save_steps = save_steps or math.inf
+    self._save_steps: float = save_steps or math.inf
     self._others = others
     self._history = history or history_lib.History()
     self._may_end_partial, self._beside = may_end_partial, beside
@@ -128,11 +151,12 @@ class SaveHook(tf.train.SessionRunHook):
     self._next_look = 0.0
     self._next_try = 0.0
     self._num_failures = 0
-    self._saved_step = self._step = None
+    self._saved_step: int | None = None
+    self._step: int | None = None
     self._thread = _SaveThread()
 
   def find_unsaved(self) -> str | None:
-    """Returns what would be lost if this process ended now (str), or None.
+    """Returns what would be lost if this process ended now, or None.
 
     Reads no file: the disk may be what is holding up a save.
     """
@@ -148,26 +172,34 @@ class SaveHook(tf.train.SessionRunHook):
     path = self._writer.path_of_step(saved_step)
     return f'step {step} is not saved: the newest checkpoint is {path}'
 
-  def after_create_session(self, session: tf.Session, coord) -> None:
+  def after_create_session(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> None:
     self._time = -math.inf
     # If it is amid an update, the first step completes that.
-    if not (self._writer and self._is_amid_update(session)):
+    writer = self._writer
+    if not (writer and self._is_amid_update(writer, session)):
       self._try_to_save(lambda: self._save(session), saving.PassingSaveError)
 
-  def _is_amid_update(self, session: tf.Session) -> bool:
+  def _is_amid_update(
+    self, writer: saving.CheckpointWriter, session: tf.Session
+  ) -> bool:
     step = int(session.run(self._global_step))
-    is_known = not step or self._writer.is_saved(step)
+    is_known = not step or writer.is_saved(step)
     return not (is_known or self._center.is_whole(session))
 
-  def after_run(self, run_context, run_values) -> None:
+  def after_run(
+    self,
+    run_context: tf.train.SessionRunContext,
+    run_values: tf.train.SessionRunValues,
+  ) -> None:
     self.look(run_context.session, self._steps.last['global_step'])
 
   def look(self, session: tf.Session, step: int) -> None:
     """Saves if it is time to, or if a ps that must stop waits for it.
 
     Args:
-      session: tf.Session.
-      step: int, the global step.
+      step: the global step.
 
     Raises:
       cli.RunError: it has failed too often.
@@ -211,7 +243,7 @@ class SaveHook(tf.train.SessionRunHook):
       return
     self._save(session, self._may_end_partial())
 
-  def save_early(self, session) -> None:
+  def save_early(self, session: tf.Session) -> None:
     """Saves before what may fail or take long, if the center is whole."""
     self.end_beside()
     if self._writer and self._center.is_whole(session):
@@ -228,8 +260,10 @@ class SaveHook(tf.train.SessionRunHook):
         self._thread.finish()
 
   def _try_to_save(
-    self, save: Callable[..., Any], may_fail=saving.SaveError
-  ) -> bool | None:
+    self,
+    save: Callable[[], None],
+    may_fail: type[saving.SaveError] = saving.SaveError,
+  ) -> bool:
     """Calls `save`; returns whether it succeeded.
 
     Raises:
@@ -256,20 +290,25 @@ class SaveHook(tf.train.SessionRunHook):
 
   def _prepare(
     self, session: tf.Session, may_be_partial: bool = True
-  ) -> Callable[..., Any]:
+  ) -> Callable[[], None]:
     """Returns a callable that saves the current step."""
-    step = int(session.run(self._global_step)) if self._writer else None
+    writer = self._writer
+    if not writer:
+      return self._note_save
+    step = int(session.run(self._global_step))
 
     def save() -> None:
-      if self._writer:
-        if not self._writer.is_saved(step, may_be_partial):
-          self._history.write('saving', step=step)
-          self._writer.save(self._center.saver, session, step, may_be_partial)
-          self._history.write('saved', step=step)
-        self._saved_step = step
-      self._time = time.monotonic()
+      if not writer.is_saved(step, may_be_partial):
+        self._history.write('saving', step=step)
+        writer.save(self._center.saver, session, step, may_be_partial)
+        self._history.write('saved', step=step)
+      self._saved_step = step
+      self._note_save()
 
     return save
+
+  def _note_save(self) -> None:
+    self._time = time.monotonic()
 
 
 class _SaveThread:
@@ -308,8 +347,9 @@ class _SaveThread:
 
   def finish(self) -> None:
     """Waits for the save that was begun; raises what it raised."""
-    thread, self._thread = self._thread, None
-    thread.join()
+    if self._thread:
+      self._thread.join()
+    self._thread = None
     error, self._error = self._error, None
     if error:
       raise error

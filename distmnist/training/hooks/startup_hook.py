@@ -10,13 +10,21 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.cluster import stop_request
 from distmnist.common import cli
+
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+  from distmnist.lifecycle import shutdown
+  from distmnist.lifecycle import stalls as stalls_lib
+  from distmnist.lifecycle import task as task_lib
+  from distmnist.training import flag_checks, worker_graph
+
 
 _log = logging.getLogger(__name__)
 
@@ -31,12 +39,11 @@ _STARTUP_DELAY_STEPS = flags.DEFINE_integer(
 _LOOK_SECS = 0.1
 
 
-def find_start(cluster, last_step: int) -> int | None:
-  """Returns the global step (int) at which this worker starts.
+def find_start(cluster: cluster_lib.Cluster, last_step: int) -> int:
+  """Returns the global step at which this worker starts.
 
   Args:
-    cluster: cluster.Cluster.
-    last_step: int, the global step at which the training ends.
+    last_step: the global step at which the training ends.
 
   Raises:
     cli.UsageError: the last worker would never start.
@@ -51,14 +58,16 @@ def find_start(cluster, last_step: int) -> int | None:
   return delay * cluster.task_index
 
 
-def make(choice, graph, task, others):
+def make(
+  choice: flag_checks.Choice,
+  graph: worker_graph.WorkerGraph,
+  task: task_lib.Task,
+  others: shutdown.Others,
+) -> list[StartupHook]:
   """Returns [the StartupHook] of a worker that starts later, else [].
 
   Args:
-    choice: flag_checks.Choice.
-    graph: worker_graph.WorkerGraph.
-    task: task.Task, already serving.
-    others: shutdown.Others.
+    task: already serving.
   """
   if not choice.start_step:
     return []
@@ -83,17 +92,16 @@ class StartupHook(tf.train.SessionRunHook):
   def __init__(
     self,
     start_step: int,
-    global_step: str,
-    stop,
-    stalls,
-    is_stop_for_all: Callable[..., Any],
+    global_step: tf.Variable,
+    stop: stop_request.StopRequest,
+    stalls: stalls_lib.Stalls,
+    is_stop_for_all: Callable[[], bool],
   ) -> None:
     """
     Args:
-      start_step: int.
       global_step: int64 scalar variable.
       stop: stop_request.StopRequest of this task.
-      stalls: stalls.Stalls, notified when the others make a step.
+      stalls: notified when the others make a step.
       is_stop_for_all: callable -> bool.
     """
     self._start_step = start_step
@@ -102,7 +110,9 @@ class StartupHook(tf.train.SessionRunHook):
     self._stalls = stalls
     self._is_stop_for_all = is_stop_for_all
 
-  def after_create_session(self, session, coord) -> None:
+  def after_create_session(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> None:
     seen = None
     while not (self._stop.is_requested or self._is_stop_for_all()):
       step = session.run(self._global_step)

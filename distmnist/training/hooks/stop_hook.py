@@ -11,13 +11,19 @@ import math
 import operator
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
 from distmnist.logdir import history as history_lib
 from distmnist.watching import own_metrics
+
+if TYPE_CHECKING:
+  from distmnist.cluster import stop_request
+  from distmnist.exchange.steps import fused_steps
+  from distmnist.training.hooks import own_step_hook
+
 
 _log = logging.getLogger(__name__)
 
@@ -33,45 +39,43 @@ class StopHook(tf.train.SessionRunHook):
 
   Attributes:
     sessions: list of [first, last], see report.WorkerStats.
-    is_told: bool, whether the loop ends as all were asked to end theirs.
+    is_told: whether the loop ends as all were asked to end theirs.
   """
 
   def __init__(
     self,
-    steps,
-    global_step: tf.Variable | None,
-    last_step: Callable[..., Any] | int,
-    stop,
-    is_stop_for_all: Callable[..., Any],
-    request_stop=operator.methodcaller('request_stop'),
-    explain_nan: Callable[..., Any] | None = None,
-    save: Callable[..., Any] = lambda session: None,
+    steps: fused_steps.Steps | own_step_hook.OwnStepHook,
+    global_step: tf.Variable,
+    last_step: Callable[[tf.Session], int] | int,
+    stop: stop_request.StopRequest,
+    is_stop_for_all: Callable[[], bool],
+    request_stop: Callable[[Any], None] = operator.methodcaller('request_stop'),
+    explain_nan: Callable[[float, int, int], str] | None = None,
+    save: Callable[[tf.Session], None] = lambda session: None,
     history: history_lib.History | None = None,
     metrics: own_metrics.OwnMetrics | None = None,
   ) -> None:
     """
     Args:
-      steps: fused_steps.Steps, with the `global_step` after each.
+      steps: with the `global_step` after each.
       global_step: int64 scalar variable.
-      last_step: int, the global step at which training ends, or a callable ->
-        int, called with each new session.
+      last_step: the global step at which training ends, or a callable -> int,
+        called with each new session.
       stop: stop_request.StopRequest of this process.
-      is_stop_for_all: callable -> bool, called at the start of each session and
+      is_stop_for_all: called at the start of each session and
         every half second.
       request_stop: callable(context), how to end before the last step; the
         context has a method request_stop.
       explain_nan: callable(loss, global step, place of the step in its run) ->
         str, see divergence.LossCheck; None to leave the `loss` alone.
       save: callable(session), at the end saves what was trained.
-      history: history.History, or None.
-      metrics: own_metrics.OwnMetrics, or None.
     """
     self._steps = steps
     self._global_step = global_step
     self._find_last_step = (
       last_step if callable(last_step) else lambda session: last_step
     )
-    self._last_step = None
+    self._last_step = 0  # Until there is a session.
     self._stop = stop
     self._is_stop_for_all = is_stop_for_all
     self._request_stop = request_stop
@@ -81,9 +85,11 @@ class StopHook(tf.train.SessionRunHook):
     self._metrics = metrics or own_metrics.OwnMetrics()
     self._next_look = 0.0
     self._has_run = self.is_told = False
-    self.sessions = []
+    self.sessions: list[list[int]] = []
 
-  def after_create_session(self, session, coord) -> None:
+  def after_create_session(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> None:
     step = int(session.run(self._global_step))
     self._last_step = self._find_last_step(session)
     self._history.write('session', step=step)
@@ -103,7 +109,11 @@ class StopHook(tf.train.SessionRunHook):
       # step might wait for them.
       self._request_stop(coord)
 
-  def after_run(self, run_context, run_values) -> None:
+  def after_run(
+    self,
+    run_context: tf.train.SessionRunContext,
+    run_values: tf.train.SessionRunValues,
+  ) -> None:
     self._has_run = True
     step = self._steps.last['global_step']
     # A worker that waited while the center was set back is released with the
@@ -118,14 +128,14 @@ class StopHook(tf.train.SessionRunHook):
       if self._look():
         self._request_stop(run_context)
     if self._explain_nan:
-      self._check_costs()
+      self._check_costs(self._explain_nan)
 
-  def _check_costs(self) -> None:
+  def _check_costs(self, explain: Callable[[float, int, int], str]) -> None:
     """Raises cli.RunError, with advice, if the loss of a step is not finite."""
     for place, step in enumerate(self._steps.done):
       loss = step['loss']
       if not math.isfinite(loss):
-        raise cli.RunError(self._explain_nan(loss, step['global_step'], place))
+        raise cli.RunError(explain(loss, step['global_step'], place))
 
   def end(self, session: tf.Session) -> None:
     self._save(session)

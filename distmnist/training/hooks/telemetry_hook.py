@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
+
+if TYPE_CHECKING:
+  from distmnist.logdir import report
+  from distmnist.training.hooks import progress as progress_lib
+  from distmnist.training.hooks import tracer as tracer_lib
+  from distmnist.transport import nonfinite as nonfinite_lib
+  from distmnist.watching import own_metrics
 
 
 class TelemetryHook(tf.train.SessionRunHook):
@@ -17,22 +24,19 @@ class TelemetryHook(tf.train.SessionRunHook):
 
   def __init__(
     self,
-    stats,
-    progress,
-    nonfinite,
-    metrics,
-    tracer,
-    check_folder: Callable[..., Any],
+    stats: report.WorkerStats,
+    progress: progress_lib.Progress,
+    nonfinite: nonfinite_lib.Counter,
+    metrics: own_metrics.OwnMetrics,
+    tracer: tracer_lib.Tracer | None,
+    check_folder: Callable[[], None],
   ) -> None:
     """
     Args:
-      stats: report.WorkerStats, in which the others count.
-      progress: progress.Progress.
-      nonfinite: nonfinite.Counter.
+      stats: in which the others count.
       metrics: own_metrics.OwnMetrics of this process.
-      tracer: tracer.Tracer, or None.
-      check_folder: callable, called in the first session, when the chief has
-        signed its log directory.
+      check_folder: called in the first session, when the chief has signed its
+        log directory.
     """
     self._stats, self._progress, self._nonfinite = stats, progress, nonfinite
     self._metrics, self._tracer = metrics, tracer
@@ -43,16 +47,24 @@ class TelemetryHook(tf.train.SessionRunHook):
     self._progress.begin()
     self._nonfinite.build()
 
-  def after_create_session(self, session: tf.Session, coord) -> None:
+  def after_create_session(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> None:
     self._progress.begin_session()
     if not self._is_checked:
       self._is_checked = True
       self._check_folder()
 
-  def before_run(self, run_context):
+  def before_run(
+    self, run_context: tf.train.SessionRunContext
+  ) -> tf.train.SessionRunArgs | None:
     return self._tracer.choose_args() if self._tracer else None
 
-  def after_run(self, run_context, run_values) -> None:
+  def after_run(
+    self,
+    run_context: tf.train.SessionRunContext,
+    run_values: tf.train.SessionRunValues,
+  ) -> None:
     is_shown = self._progress.count_run(run_context.session)
     self._nonfinite.look_if_due(run_context.session)
     if not self._has_run and self._progress.final_step is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -12,6 +14,11 @@ from absl import flags
 from distmnist.common import cli, files
 from distmnist.training.telemetry import clocks, step_events
 from distmnist.watching import timeline
+
+if TYPE_CHECKING:
+  from distmnist.exchange.steps import fused_steps
+  from distmnist.lifecycle import task as task_lib
+
 
 _log = logging.getLogger(__name__)
 
@@ -24,10 +31,10 @@ _TRACE_STEPS = flags.DEFINE_list(
 
 
 def steps_from_flags(logdir: str | None) -> list[int]:
-  """Returns --trace_steps as a list of int.
+  """Returns --trace_steps.
 
   Args:
-    logdir: str, --logdir, or None.
+    logdir: --logdir.
 
   Raises:
     cli.UsageError: they are not steps, or there is no folder.
@@ -48,12 +55,18 @@ class Tracer:
   times are by the clock of ps 0, which is read after the step; see clocks.py.
   """
 
-  def __init__(self, local_steps: list[int], steps, folder: str, task) -> None:
+  def __init__(
+    self,
+    local_steps: Iterable[int],
+    steps: fused_steps.Steps,
+    folder: str,
+    task: task_lib.Task,
+  ) -> None:
     """
     Args:
-      local_steps: list of int, which steps of this worker, from 1.
-      steps: fused_steps.Steps: a run of several steps is one file.
-      folder: str, where trace_STEP.json goes.
+      local_steps: which steps of this worker, from 1.
+      steps: a run of several steps is one file.
+      folder: where trace_STEP.json goes.
       task: task.Task of this worker.
     """
     self._wanted = sorted(local_steps)
@@ -62,7 +75,7 @@ class Tracer:
     self._task = task
     self._num_steps = 0
 
-  def choose_args(self):
+  def choose_args(self) -> tf.train.SessionRunArgs | None:
     """Returns the tf.train.SessionRunArgs of a run to be traced, or None."""
     last = self._num_steps + len(self._steps.chosen_tensors())
     self._is_traced = any(self._num_steps < n <= last for n in self._wanted)
@@ -72,7 +85,7 @@ class Tracer:
       [], options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
     )
 
-  def write(self, run_values) -> None:
+  def write(self, run_values: tf.train.SessionRunValues) -> None:
     """Writes the timeline of a run that was traced."""
     self._num_steps += len(self._steps.done)
     if not self._is_traced:

@@ -1,10 +1,10 @@
-"""When the chief evaluates, cuts the rate, and ends the training early."""
+"""Evaluations by the chief, which cut the rate and end the training early."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
@@ -13,6 +13,14 @@ from distmnist.logdir import saving
 from distmnist.logdir.report_text import format_metric, format_metrics
 from distmnist.training.telemetry import summaries
 from distmnist.watching import own_metrics
+
+if TYPE_CHECKING:
+  import numpy as np
+
+  from distmnist.exchange.steps import fused_steps
+  from distmnist.logdir import best as best_lib
+  from distmnist.nn import plateau as plateau_lib
+
 
 _log = logging.getLogger(__name__)
 
@@ -27,43 +35,40 @@ class Validation:
   A training that it has ended makes no step when it is started again.
 
   Attributes:
-    best: best.Best.
     last: (step, metrics), the last evaluation of this life; None before it.
-    stop_step: int, where it has ended the training, or None.
+    stop_step: where it has ended the training.
   """
 
   def __init__(
     self,
-    steps,
-    evaluate: Callable[..., Any],
+    steps: fused_steps.Steps,
+    evaluate: Callable[
+      [tf.Session], tuple[dict[str, np.ndarray], dict[str, float]]
+    ],
     every_steps: int,
     patience: int,
-    best,
+    best: best_lib.Best,
     summary_dir: str | None,
-    end_run: Callable[..., Any],
-    save: Callable[..., Any] = lambda session: None,
+    end_run: Callable[[tf.train.SessionRunContext | None], None],
+    save: Callable[[tf.Session], None] = lambda session: None,
     history: history_lib.History | None = None,
     metrics: own_metrics.OwnMetrics | None = None,
-    plateau=None,
+    plateau: plateau_lib.Plateau | None = None,
   ) -> None:
     """
     Args:
-      steps: fused_steps.Steps, with the `global_step` after each.
-      evaluate: callable, session -> ({name: array}, all that a checkpoint
-        holds; {name: float}, its metrics on the validation split).
-      every_steps: int, global steps.
-      patience: int, evaluations without improvement after which training
-        ends; 0 never ends it.
-      best: best.Best.
-      summary_dir: str, the folder for events, or None.
+      steps: with the `global_step` after each.
+      evaluate: session -> ({name: array}, all that a checkpoint holds; {name:
+        float}, its metrics on the validation split).
+      every_steps: global steps.
+      patience: evaluations without improvement after which training ends; 0
+        never ends it.
+      summary_dir: the folder for events.
       end_run: callable(run_context), ends the loops of all workers; without a
         run_context before the first step of any.
       save: callable(session), saves before an evaluation of the last step,
         which may fail or take long.
-      history: history.History, or None.
-      metrics: own_metrics.OwnMetrics, or None.
-      plateau: plateau.Plateau of the default graph, for --lr_schedule=plateau,
-        or None.
+      plateau: plateau.Plateau of the default graph, for --lr_schedule=plateau.
     """
     self._steps = steps
     self._evaluate_now = evaluate
@@ -77,10 +82,12 @@ class Validation:
     self._plateau = plateau
     self._cut = self._is_untold = None
     self._num_cuts = 0
-    self._next_step = None
+    self._next_step = 0
     self._has_stopped = False
     self._is_new_center = False
-    self.best, self.last, self.stop_step = best, None, None
+    self.best = best
+    self.last: tuple[int, dict[str, float]] | None = None
+    self.stop_step: int | None = None
 
   def begin(self) -> None:
     self._global_step = tf.train.get_global_step()
@@ -96,7 +103,9 @@ class Validation:
     if self._is_over:
       self._end_run(None)  # No other worker has seen this center yet.
 
-  def after_create_session(self, session: tf.Session, coord) -> None:
+  def after_create_session(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> None:
     # A live center may have workers in a step, who wait for one of ours.
     self._has_stopped = self._is_new_center and self._is_over
     self._is_new_center = False
@@ -118,27 +127,32 @@ class Validation:
   def _is_over(self) -> bool:
     return bool(self._patience and self.best.num_worse >= self._patience)
 
-  def after_run(self, run_context, run_values) -> None:
+  def after_run(
+    self,
+    run_context: tf.train.SessionRunContext,
+    run_values: tf.train.SessionRunValues,
+  ) -> None:
     step = self._steps.last['global_step']
     if step >= self._next_step:
       self._next_step = self._find_next_step(step)
       if run_context.stop_requested:
         self._save(run_context.session)
-      self._evaluate(run_context.session)
       # Others may have gone on during the evaluation.
-      step = max(step, self.last[0])
+      step = max(step, self._evaluate(run_context.session))
     # Not only after an evaluation: an earlier life may have made the last one.
     if self._is_over and not self._has_stopped:
       self._has_stopped = True
       self._say_why(step)
       self._end_run(run_context)
     elif self._plateau and not self._has_stopped:
-      self._cut_if_due(run_context.session, step)
+      self._cut_if_due(self._plateau, run_context.session, step)
 
   def _find_next_step(self, step: int) -> int:
     return step + self._every_steps - step % self._every_steps
 
-  def _cut_if_due(self, session: tf.Session, step: int) -> None:
+  def _cut_if_due(
+    self, plateau: plateau_lib.Plateau, session: tf.Session, step: int
+  ) -> None:
     """Makes a cut that follows from evaluations up to `step`, one at a time.
 
     Those beyond it, from before the training was set back, are made again.
@@ -149,10 +163,10 @@ class Validation:
       return  # The others would take two for one.
     self._num_cuts, cut_step = map(int, session.run(self._cut))
     reason = self._describe_worse()
-    if self.best.num_worse < self._plateau.patience:
+    if self.best.num_worse < plateau.patience:
       reason = 'as it was before the training was set back'
     _log.info(
-      f'step {cut_step}: the learning rate is {self._plateau.factor:g} '
+      f'step {cut_step}: the learning rate is {plateau.factor:g} '
       f'times what it was from the next step on (cut {self._num_cuts}): '
       f'{reason}'
     )
@@ -163,13 +177,15 @@ class Validation:
 
   def _describe_worse(self) -> str:
     than = 'none of which gave a number'
-    if self.best.step is not None:
-      value = format_metric(self.best.value)
-      than = f'without a better one than {value} at step {self.best.step}'
+    if (value := self.best.value) is not None:
+      than = (
+        f'without a better one than {format_metric(value)} at step '
+        f'{self.best.step}'
+      )
     many = 's' if self.best.num_worse > 1 else ''
     return f'{self.best.num_worse} evaluation{many} {than}'
 
-  def _evaluate(self, session: tf.Session) -> None:
+  def _evaluate(self, session: tf.Session) -> int:
     self._history.write('validating')
     values, metrics = self._evaluate_now(session)
     value, found = metrics[self.best.metric], format_metrics(metrics)
@@ -188,9 +204,10 @@ class Validation:
         f'step {step}: validation {found} is not taken into account: {error}; '
         'the training goes on'
       )
-      return
+      return step
     self._history.write('noted', step=step, value=value)
     if self._writer:
       self._writer.write_scalars(metrics, step)
     best_mark = ' (best so far)' if is_best else ''
     _log.info(f'step {step}: validation {found}{best_mark}')
+    return step

@@ -56,7 +56,13 @@ class _Maker:
     self._num_of_name = collections.Counter({'global_step': 1})
     self._is_in_getter = False
 
-  def note(self, getter: Callable, name: str, *args: Any, **kwargs: Any) -> Any:
+  def note(
+    self,
+    getter: Callable[..., tf.Variable],
+    name: str,
+    *args: Any,
+    **kwargs: Any,
+  ) -> tf.Variable:
     """A custom getter: whatever is made in it is tf.get_variable's."""
     is_outermost, self._is_in_getter = not self._is_in_getter, True
     self._num_of_name[name] = max(1, self._num_of_name[name])
@@ -65,7 +71,9 @@ class _Maker:
     finally:
       self._is_in_getter = not is_outermost
 
-  def create(self, make_next: Callable, **kwargs: Any) -> Any:
+  def create(
+    self, make_next: Callable[..., tf.Variable], **kwargs: Any
+  ) -> tf.Variable:
     """A creator (tf.variable_creator_scope) of what tf.Variable asks for."""
     is_local = tf.GraphKeys.LOCAL_VARIABLES in (kwargs.get('collections') or ())
     # Only the class of TensorFlow 1 passes `use_resource`; Keras has the other.

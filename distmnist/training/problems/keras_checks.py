@@ -4,6 +4,8 @@
 each task; so this module does without TensorFlow's graphs.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from distmnist import tf_internals
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 _OWN_STEPS = 'train_step', 'test_step', 'compute_loss', 'compute_metrics'
 
 
-def check(model: 'keras.Model') -> None:
+def check(model: keras.Model) -> None:
   """Checks a model; what only its weights tell, once it is built.
 
   Raises:

@@ -6,8 +6,14 @@ import contextlib
 import functools
 import re
 import sys
+import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+  import keras
+
 
 _CALL = re.compile(r'Exception encountered when calling ([\w.]+\(\))\.')
 # How Keras and TensorFlow refuse a variable made while a layer runs.
@@ -34,8 +40,8 @@ def shorten(text: str) -> str:
   """Returns what happened in the innermost layer, such as 'Dense.call(): ...'.
 
   Args:
-    text: str, an error's message, without colors. One that does not come from
-      a layer is returned unchanged.
+    text: an error's message, without colors. One that does not come from a
+      layer is returned unchanged.
   """
   calls = list(_CALL.finditer(text))
   if not calls:
@@ -51,7 +57,7 @@ def shorten(text: str) -> str:
   return f'{calls[-1][1]}: {cause}'
 
 
-def refuse_variable(make, **kwargs):
+def refuse_variable(make: Any, **kwargs: Any) -> NoReturn:
   """Raises ValueError with the path of a variable or of the running layer.
 
   For tf.variable_creator_scope around a call of a model.
@@ -59,11 +65,12 @@ def refuse_variable(make, **kwargs):
   del make, kwargs
   import keras  # noqa: PLC0415  Only for Keras models.
 
-  frame = sys._getframe()
-  while not isinstance(
-    maker := frame.f_locals.get('self'), (keras.Variable, keras.Layer)
-  ):
-    frame = frame.f_back
+  kinds = keras.Variable, keras.Layer
+  maker = next(
+    maker
+    for frame, _ in traceback.walk_stack(sys._getframe())
+    if isinstance(maker := frame.f_locals.get('self'), kinds)
+  )
   message = MAKES_VARIABLE
   if maker.name == 'seed_generator_state':
     message = (
@@ -74,15 +81,15 @@ def refuse_variable(make, **kwargs):
 
 
 @contextlib.contextmanager
-def refusing_assignment(variables) -> Iterator[None]:
+def refusing_assignment(variables: Sequence[keras.Variable]) -> Iterator[None]:
   """Makes an assignment to a weight, while a layer is called, a ValueError.
 
   Args:
-    variables: list of keras.Variable, those that an update rule trains. What
-      a layer assigns to one would be lost: `stateless_call` does not return it.
+    variables: those that an update rule trains. What a layer assigns to one
+      would be lost: `stateless_call` does not return it.
   """
 
-  def refuse(path: str, *args, **kwargs):
+  def refuse(path: str, *args: Any, **kwargs: Any) -> NoReturn:
     del args, kwargs
     raise ValueError(
       f'{path}: the layer assigns to a weight that is trained, which only the '

@@ -5,11 +5,14 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
+
+if TYPE_CHECKING:
+  import keras
 
 
 def compute(
@@ -31,7 +34,7 @@ def compute(
       of one.
     y, outputs: tensors [n, ...], or nests of one.
     loss_weight: what `compile` takes as loss_weights.
-    weights: float32 tensor [n], those of the examples, or None.
+    weights: float32 tensor [n], those of the examples.
 
   Returns:
     (mean, divisor): a float scalar, and a float32 scalar by which the mean over
@@ -55,7 +58,7 @@ def compute(
         loss = _fix_rank(loss, axes)
         weights = tf.reshape(weights, [-1] + [1] * (axes - 1))
       loss, values = _keep_values(loss)
-      mean = loss(y, outputs, weights)
+      mean = tf.convert_to_tensor(loss(y, outputs, weights))
     except SyntaxWarning as warning:
       raise ValueError(str(warning)) from warning
   if loss_weight is not None:
@@ -69,9 +72,7 @@ def compute(
   return mean, tf.stop_gradient(tf.reduce_mean(math.prod(counted)))
 
 
-def pair(
-  y: tf.Tensor, outputs: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor] | None:
+def pair(y: Any, outputs: Any) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns (y, outputs), tensors: y as [n, 1] if the outputs are, or as [n].
 
   Otherwise a loss would compare each label with the output of every example.
@@ -102,7 +103,7 @@ def choose(
   return sparse
 
 
-def _take_only(nest, what: str):
+def _take_only(nest: Any, what: str) -> Any:
   leaves = tf.nest.flatten(nest)
   if len(leaves) != 1:
     raise ValueError(
@@ -113,7 +114,7 @@ def _take_only(nest, what: str):
   return leaves[0]
 
 
-def _fix_rank(loss, ndims: int):
+def _fix_rank(loss: keras.losses.Loss, ndims: int) -> keras.losses.Loss:
   """Returns the loss with values of this rank, of the same mean.
 
   So Keras multiplies them by weights [n, 1, ...] of that rank, each example by
@@ -121,8 +122,8 @@ def _fix_rank(loss, ndims: int):
   """
   compute_values = loss.call
 
-  def call(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    values = tf.convert_to_tensor(compute_values(y, outputs))
+  def call(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    values = tf.convert_to_tensor(compute_values(y_true, y_pred))
     found = values.shape.ndims
     if found > ndims:
       return tf.reduce_mean(values, [*range(ndims, found)])
@@ -135,15 +136,17 @@ def _fix_rank(loss, ndims: int):
   return loss
 
 
-def _keep_values(loss):
+def _keep_values(
+  loss: keras.losses.Loss,
+) -> tuple[keras.losses.Loss, list[tf.Tensor]]:
   """Returns (a copy of the loss, the list that gets the values it computes).
 
   Keras leaves the mask of `ignore_class` on these.
   """
   compute_values, kept = loss.call, []
 
-  def call(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor | None:
-    kept.append(compute_values(y, outputs))
+  def call(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    kept.append(compute_values(y_true, y_pred))
     return kept[-1]
 
   loss = _copy(loss)
@@ -151,21 +154,21 @@ def _keep_values(loss):
   return loss, kept
 
 
-def _copy(loss):
+def _copy(loss: keras.losses.Loss) -> keras.losses.Loss:
   """Returns a copy; copy.copy makes one of a configuration, which may lack."""
   found = object.__new__(type(loss))
   vars(found).update(vars(loss))
   return found
 
 
-def _make(given, y: tf.Tensor, outputs: tf.Tensor):
-  """Returns callable(y, outputs) -> float scalar."""
+def _make(given: Any, y: tf.Tensor, outputs: tf.Tensor) -> keras.losses.Loss:
+  """Returns the loss that `compile` means by it, a mean over a batch."""
   from keras import losses  # noqa: PLC0415  Only for Keras models.
 
   if isinstance(given, str) and given.lower() in ('crossentropy', 'ce'):
     kinds = ('binary', 'sparse_categorical', 'categorical')
     given = choose(y, outputs, *(f'{kind}_crossentropy' for kind in kinds))
-  found = losses.get(given)
+  found: Any = losses.get(given)
   if inspect.isclass(found):
     found = found()
   if not isinstance(found, losses.Loss):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -12,14 +14,20 @@ from distmnist import runtime, tf_internals
 from distmnist.data import metric_total
 from distmnist.training.problems import keras_losses
 
+if TYPE_CHECKING:
+  import keras
 
-def make(given, y: tf.Tensor, outputs: tf.Tensor):
+
+def make(
+  given: Any, y: tf.Tensor, outputs: tf.Tensor
+) -> tuple[str, keras.metrics.Metric]:
   """Returns (name, keras.metrics.Metric) for a name, object or function.
 
   To be called eagerly.
 
   Args:
-    given: str, keras.metrics.Metric, its class, or a function of (y, outputs).
+    given: a name, a keras.metrics.Metric, its class, or a function of (y,
+      outputs).
     y, outputs: tensors [n, ...] of a graph.
 
   Raises:
@@ -31,7 +39,7 @@ def make(given, y: tf.Tensor, outputs: tf.Tensor):
     kinds = 'Binary', 'SparseCategorical', 'Categorical'
     kind = keras_losses.choose(y, outputs, *kinds)
     return given, getattr(metrics, f'{kind}Accuracy')()
-  metric = metrics.get(given)
+  metric: Any = metrics.get(given)
   if inspect.isclass(metric):
     metric = metric()
   if not isinstance(metric, metrics.Metric):
@@ -45,7 +53,9 @@ def make(given, y: tf.Tensor, outputs: tf.Tensor):
   return given if isinstance(given, str) else metric.name, metric
 
 
-def _check_adds_up(metric, y: tf.Tensor, outputs: tf.Tensor) -> None:
+def _check_adds_up(
+  metric: keras.metrics.Metric, y: tf.Tensor, outputs: tf.Tensor
+) -> None:
   """Raises ValueError if what a batch adds depends on those before it.
 
   It is tried on one example, labels of 0 and outputs of 1.
@@ -70,12 +80,15 @@ def _check_adds_up(metric, y: tf.Tensor, outputs: tf.Tensor) -> None:
 
 
 def count(
-  metric, y: tf.Tensor, outputs: tf.Tensor, weights=None
+  metric: keras.metrics.Metric,
+  y: tf.Tensor,
+  outputs: tf.Tensor,
+  weights: tf.Tensor | None = None,
 ) -> metric_total.Total:
   """Returns the metric_total.Total of a batch.
 
   Args:
-    metric: keras.metrics.Metric, made by `make`.
+    metric: made by `make`.
     y, outputs: tensors [n, ...].
     weights: tensor [n], those of the examples; None if all count the same.
   """
@@ -95,11 +108,11 @@ def count(
   )
 
 
-def finish(metric, sums) -> float:
-  """Returns a metric over all batches, a float.
+def finish(metric: keras.metrics.Metric, sums: Iterable[np.ndarray]) -> float:
+  """Returns a metric over all batches.
 
   Args:
-    metric: keras.metrics.Metric, made by `make`.
+    metric: made by `make`.
     sums: list of arrays, what all batches together add to its variables.
   """
   with runtime.eagerly():
@@ -107,17 +120,16 @@ def finish(metric, sums) -> float:
     return float(_find_result(metric, states))
 
 
-def _read_first(metric):
+def _read_first(metric: keras.metrics.Metric) -> list[np.ndarray]:
   """Returns what the variables of a metric begin with, a list of arrays."""
   with runtime.eagerly():
     return [v.numpy() for v in metric.variables]
 
 
-def _find_result(metric, states):
+def _find_result(metric: keras.metrics.Metric, states: Sequence[Any]) -> Any:
   """Returns a metric from its variables' values; a scalar.
 
   Args:
-    metric: keras.metrics.Metric.
     states: list of tensors or arrays.
   """
   result = metric.stateless_result(states)

@@ -18,7 +18,8 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -33,11 +34,15 @@ from distmnist.training.problems import (
 )
 from distmnist.transport import fed_initial_values, model_state
 
+if TYPE_CHECKING:
+  import keras
+  import numpy as np
+
 
 class _Weight(NamedTuple):
   """A Keras variable of the model, and its name in the center."""
 
-  variable: Any
+  variable: keras.Variable
   name: str
   is_trained: bool
 
@@ -46,32 +51,32 @@ class KerasModel:
   """One keras.Model, and the graphs that compute with it.
 
   Attributes:
-    large_variables: list of str, the weights that could be sparse tables, but
-      are not wanted as such; known once the model is built.
+    large_variables: the weights that could be sparse tables, but are not wanted
+      as such; known once the model is built.
   """
 
-  def __init__(self, model) -> None:
+  def __init__(self, model: keras.Model) -> None:
     """
     Args:
-      model: keras.Model, made eagerly.
+      model: made eagerly.
     """
     self._model = model
-    self._weights = None
-    self._num_draws = {}
-    self._tables = {}
-    self.large_variables = []
+    self._weights: list[_Weight] = []
+    self._num_draws: dict[int, int] = {}
+    self._tables: dict[int, keras.layers.Embedding] = {}
+    self.large_variables: list[str] = []
 
   def name_trained(self) -> list[str]:
     """Returns the names of the trained weights, a list, of a built model."""
     # Those of the others come after them.
     return names_lib.of_weights(v.path for v in self._model.trainable_variables)
 
-  def build(self, x: tf.Tensor, is_training: bool) -> tf.Tensor:
+  def build(self, x: Any, is_training: bool) -> Any:
     """Returns the outputs for x, nests of tensors [n, ...].
 
     In training, the regularizers' losses are in REGULARIZATION_LOSSES.
     """
-    if self._weights is None:
+    if not self._weights:
       self._build_layers(x)
     trained, untrained, tables = [], {}, {}
     for weight in self._weights:
@@ -99,23 +104,23 @@ class KerasModel:
       keras_errors.refusing_assignment(self._model.trainable_variables),
       keras_tables.looking_up(tables, lambda layer, ids: tables[layer](ids)),
     ):
-      outputs, new, losses = self._model.stateless_call(
+      outputs, new, *losses = self._model.stateless_call(
         trained, read, x, return_losses=True, **self._make_mode(is_training)
       )
     if is_training:
       for variable, old, value in zip(others, read, new, strict=True):
         if id(variable) in untrained and value is not old:
           model_state.change(untrained[id(variable)], value)
-      for loss in losses:
+      for loss in tf.nest.flatten(losses):
         tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, loss)
     return outputs
 
-  def save(self, values, path) -> None:
+  def save(self, values: Mapping[str, np.ndarray], path: str) -> None:
     """Writes the model as a Keras file, whole or not at all.
 
     Args:
       values: dict of variable name -> array; see checkpoints.fetch_whole.
-      path: str, ending in .keras.
+      path: ending in .keras.
     """
     folder, name = os.path.split(path)
     unfinished = os.path.join(folder, f'unfinished_{name}')
@@ -134,7 +139,7 @@ class KerasModel:
     files.sync(unfinished)
     os.replace(unfinished, path)
 
-  def _build_layers(self, x: tf.Tensor) -> None:
+  def _build_layers(self, x: Any) -> None:
     """Makes the layers create their variables, and names the variables."""
     import keras  # noqa: PLC0415  Only for Keras models.
 
@@ -168,13 +173,13 @@ class KerasModel:
         w.name for w in self._weights if id(w.variable) in found
       ]
 
-  def _find_state(self):
+  def _find_state(self) -> list[keras.Variable]:
     """Returns the list of untrained variables that are not seeds."""
     model, weights = self._model, {id(v) for v in self._model.weights}
     return [v for v in model.non_trainable_variables if id(v) in weights]
 
   def _make_mode(self, is_training: bool) -> dict[str, bool]:
-    """Returns the argument `training` (dict) if the model's `call` takes it."""
+    """Returns the argument `training` if the model's `call` takes it."""
     known = inspect.signature(self._model.call).parameters
     return {'training': is_training} if 'training' in known else {}
 
@@ -195,12 +200,13 @@ class KerasModel:
         trainable=weight.is_trained,
       )
 
-  def _make_seed(self, variable, batch_size: int) -> tf.Tensor:
+  def _make_seed(
+    self, variable: keras.Variable, batch_size: int | None
+  ) -> tf.Tensor:
     """Returns the value of a seed of the model in a step, [2].
 
     Args:
-      variable: keras.Variable.
-      batch_size: int, or None in an evaluation, which draws nothing.
+      batch_size: None in an evaluation, which draws nothing.
     """
     first = _fetch(variable)
     if not batch_size:
@@ -211,15 +217,15 @@ class KerasModel:
 
 
 def _count_draws(
-  model, state, x: tf.Tensor, mode: dict[str, bool]
+  model: keras.Model, state: set[int], x: Any, mode: dict[str, bool]
 ) -> dict[int, int]:
   """Returns {id: int}: by how much a step moves each seed of a model.
 
   Args:
-    model: keras.Model, built.
+    model: built.
     state: set of the ids of its untrained variables that are not seeds.
     x: nest of tensors [n, ...].
-    mode: dict, arguments of its `call` besides x.
+    mode: arguments of its `call` besides x.
   """
   others = model.non_trainable_variables
   if all(id(v) in state for v in others):
@@ -227,7 +233,7 @@ def _count_draws(
   zeros = tf.nest.map_structure(
     lambda t: tf.zeros([2, *t.shape[1:]], t.dtype), x
   )
-  _, new = model.stateless_call(
+  _, new, *_ = model.stateless_call(
     [v.value for v in model.trainable_variables],
     [v.value for v in others],
     zeros,
@@ -240,7 +246,7 @@ def _count_draws(
   }
 
 
-def _fetch(variable):
+def _fetch(variable: keras.Variable) -> np.ndarray:
   """Returns the value of a Keras variable as an array."""
   with runtime.eagerly():
     return variable.numpy()

@@ -11,8 +11,8 @@ in `metrics`, as in Keras.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
@@ -27,18 +27,24 @@ from distmnist.training.problems import (
   user_calls,
 )
 
-_adapted = {}  # {module: its KerasModule}. A process makes a model once.
+if TYPE_CHECKING:
+  import keras
+  import numpy as np
 
 
-def adapt(named: str, module, seed: int) -> KerasModule | None:
+# By the module. A process makes a model once.
+_adapted: dict[Any, KerasModule] = {}
+
+
+def adapt(named: str, module: Any, seed: int) -> KerasModule:
   """Returns the KerasModule of a module; its model is made at the first call.
 
   Must not be called while a graph is being built.
 
   Args:
-    named: str, how the user names the module.
+    named: how the user names the module.
     module: the user's, with `make_model`.
-    seed: int, for the initial weights.
+    seed: for the initial weights.
 
   Raises:
     cli.UsageError: make_model() fails, or does not return a keras.Model that
@@ -75,18 +81,18 @@ class KerasModule:
   All other attributes are the module's own.
   """
 
-  def __init__(self, module, model) -> None:
+  def __init__(self, module: Any, model: keras.Model) -> None:
     """
     Args:
       module: the user's.
-      model: keras.Model, made eagerly.
+      model: made eagerly.
     """
     self._module = module
     self._model = keras_model.KerasModel(model)
     self._compiled = tf_internals.get_compile_arguments(model)
-    self._metrics = None
+    self._metrics: dict[str, tuple[keras.metrics.Metric, bool]] | None = None
 
-  def __getattr__(self, name: str):
+  def __getattr__(self, name: str) -> Any:
     return getattr(self._module, name)
 
   @property
@@ -99,18 +105,18 @@ class KerasModule:
       return lambda: self._module.find_groups(self._model.name_trained())
     return getattr(self._module, 'groups', None)
 
-  def build(self, x: tf.Tensor, is_training: bool) -> tf.Tensor:
+  def build(self, x: Any, is_training: bool) -> Any:
     return self._model.build(x, is_training)
 
   @property
-  def large_variables(self):
-    """list of str, see keras_model.KerasModel."""
+  def large_variables(self) -> list[str]:
+    """See keras_model.KerasModel."""
     return self._model.large_variables
 
-  def save(self, values, path) -> None:
+  def save(self, values: Mapping[str, np.ndarray], path: str) -> None:
     self._model.save(values, path)
 
-  def has_own_loss(self, y: tf.Tensor, outputs: tf.Tensor) -> bool:
+  def has_own_loss(self, y: Any, outputs: Any) -> bool:
     """Whether the file itself computes the loss, from y and outputs as given.
 
     Such a function knows of no weights.
@@ -120,9 +126,7 @@ class KerasModule:
       self._is_own(given) or _takes_nests(given, y, outputs)
     )
 
-  def loss(
-    self, y: tf.Tensor, outputs: tf.Tensor, weights=None
-  ) -> tuple[tf.Tensor, None]:
+  def loss(self, y: Any, outputs: Any, weights: tf.Tensor | None = None) -> Any:
     """Returns what keras_losses.compute or the file's own function gives.
 
     Args:
@@ -146,17 +150,19 @@ class KerasModule:
       )
     return keras_losses.compute(given, y, outputs, loss_weight, weights)
 
-  def _is_own(self, given) -> bool:
+  def _is_own(self, given: Any) -> bool:
     """Whether it is a function that the user's file defines."""
     name = self._module.__name__
     return inspect.isfunction(given) and given.__module__ == name
 
-  def metrics(self, y: tf.Tensor, outputs: tf.Tensor, weights=None):
+  def metrics(
+    self, y: Any, outputs: Any, weights: tf.Tensor | None = None
+  ) -> Any:
     """Returns {name: [n] or metric_total.Total}.
 
     Args:
       y, outputs: nests of tensors [n, ...].
-      weights: float32 tensor [n], those of the examples, or None.
+      weights: float32 tensor [n], those of the examples.
     """
     given = getattr(self._module, 'metrics', None)
     if callable(given):
@@ -180,7 +186,7 @@ class KerasModule:
       for name, (metric, is_weighted) in self._metrics.items()
     }
 
-  def _find_metrics(self) -> list[tuple[str, bool]]:
+  def _find_metrics(self) -> list[tuple[Any, bool]]:
     """Returns the list of (what is to be measured, whether weights count).
 
     Raises:
@@ -204,7 +210,7 @@ class KerasModule:
         )
     return found
 
-  def finish(self, means):
+  def finish(self, means: Mapping[str, Any]) -> Any:
     """Returns {name: float} from the sums of Totals and the other means."""
     values = dict(means)
     for name, (metric, _) in (self._metrics or {}).items():
@@ -215,7 +221,7 @@ class KerasModule:
     return values
 
 
-def _takes_nests(given, y: tf.Tensor, outputs: tf.Tensor) -> bool:
+def _takes_nests(given: Any, y: Any, outputs: Any) -> bool:
   """Whether it is a function, not of Keras, for several outputs or labels.
 
   Of one output it may be written for Keras, which makes the shapes fit.
@@ -226,8 +232,8 @@ def _takes_nests(given, y: tf.Tensor, outputs: tf.Tensor) -> bool:
 
 
 def _list(
-  given: dict[str, list[str]] | list[list[str] | str] | None,
-) -> list[str]:
+  given: Any,
+) -> list[Any]:
   """Returns Keras's `metrics` as a list: one needs none, and None is empty.
 
   Those of a model's only output may be in a dict, or in a list of lists.

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -21,6 +21,10 @@ from distmnist import tf_internals
 from distmnist.nn import layers as layers_lib
 from distmnist.tables import sparse_table
 from distmnist.transport import fed_initial_values
+
+if TYPE_CHECKING:
+  import keras
+
 
 FLAGS = flags.FLAGS
 
@@ -42,7 +46,7 @@ def settle(conflict: str) -> None:
   """Makes --sparse_tables=auto mean none if other flags rule out tables.
 
   Args:
-    conflict: str, why they do; empty if they do not.
+    conflict: why they do; empty if they do not.
   """
   if _SPARSE_TABLES.value == 'auto' and conflict:
     FLAGS.sparse_tables = 'none'
@@ -53,13 +57,15 @@ def are_wanted() -> bool:
   return _SPARSE_TABLES.value != 'none'
 
 
-def find(model, x: tf.Tensor, **mode):
+def find(
+  model: keras.Model, x: Any, **mode: bool
+) -> dict[int, keras.layers.Embedding]:
   """Returns {id of a weight: its layer} for the weights that can be tables.
 
   Those of less than a million numbers are left out unless --sparse_tables=all.
 
   Args:
-    model: keras.Model, built.
+    model: built.
     x: nest of tensors [n, ...] as it takes them.
     **mode: arguments of its `call` besides x.
   """
@@ -71,7 +77,7 @@ def find(model, x: tf.Tensor, **mode):
   return _leave_out_others(layers, model, x, mode) if layers else {}
 
 
-def _can_be_table(layer) -> bool:
+def _can_be_table(layer: keras.Layer) -> TypeGuard[keras.layers.Embedding]:
   import keras  # noqa: PLC0415  Only for Keras models.
 
   kind = keras.layers.Embedding
@@ -88,12 +94,17 @@ def _can_be_table(layer) -> bool:
   )
 
 
-def _leave_out_others(layers, model, x, mode):
+def _leave_out_others(
+  layers: dict[int, keras.layers.Embedding],
+  model: keras.Model,
+  x: Any,
+  mode: Mapping[str, bool],
+) -> dict[int, keras.layers.Embedding]:
   """Returns the `layers` whose weight is used only for their lookups."""
   used = set()
   with tf.Graph().as_default():
 
-    def look_up(layer, ids):
+    def look_up(layer: keras.layers.Embedding, ids: tf.Tensor) -> tf.Tensor:
       # In a loop or a branch, where a table cannot be used.
       if tf.get_default_graph().building_function:
         used.add(id(layer.embeddings))
@@ -118,11 +129,13 @@ def _leave_out_others(layers, model, x, mode):
 
 
 @contextlib.contextmanager
-def looking_up(layers, look_up: Callable[..., Any]) -> Iterator[None]:
+def looking_up(
+  layers: Iterable[keras.layers.Embedding],
+  look_up: Callable[[keras.layers.Embedding, tf.Tensor], tf.Tensor],
+) -> Iterator[None]:
   """Makes layers return look_up(layer, ids) instead of their own rows.
 
   Args:
-    layers: iterable of keras.layers.Embedding.
     look_up: callable(layer, ids [...]) -> rows float32 [..., output_dim].
   """
   layers = list(layers)
@@ -136,22 +149,27 @@ def looking_up(layers, look_up: Callable[..., Any]) -> Iterator[None]:
       object.__delattr__(layer, 'call')
 
 
-def _call(layer, look_up, inputs):
+def _call(
+  layer: keras.layers.Embedding,
+  look_up: Callable[[keras.layers.Embedding, tf.Tensor], tf.Tensor],
+  inputs: tf.Tensor,
+) -> tf.Tensor:
   ids = inputs if inputs.dtype.is_integer else tf.cast(inputs, tf.int32)
   return tf.cast(look_up(layer, ids), layer.compute_dtype)
 
 
-def name_rows(name):
+def name_rows(name: str) -> str:
   """Returns what a checkpoint calls the table of the weight `name`."""
   return f'{name}/rows'
 
 
-def make(layer, name, load):
+def make(
+  layer: keras.layers.Embedding, name: str, load: Callable[[], np.ndarray]
+) -> Callable[[tf.Tensor], tf.Tensor]:
   """Makes the table of a layer in the default graph.
 
   Args:
-    layer: keras.layers.Embedding.
-    name: str, its weight's.
+    name: its weight's.
     load: callable() -> array [rows, width], the table's initial values.
 
   Returns:
@@ -172,7 +190,7 @@ def make(layer, name, load):
   return look_up
 
 
-def _arrange(values):
+def _arrange(values: np.ndarray) -> np.ndarray:
   """Returns a weight's rows at the positions that they have in a table."""
   rows = np.zeros(
     [sparse_table.count_positions(len(values)), values.shape[1]], values.dtype
@@ -183,7 +201,7 @@ def _arrange(values):
   return rows
 
 
-def read(layer, rows):
+def read(layer: keras.layers.Embedding, rows: np.ndarray) -> np.ndarray:
   """Returns a layer's weight [rows, width] from a table [positions, width]."""
   num_rows = layer.input_dim
   return rows[sparse_table.find_positions(np.arange(num_rows), num_rows)]

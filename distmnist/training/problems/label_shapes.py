@@ -9,26 +9,29 @@ function of the user's does not.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.training.problems import problem_errors
 
+if TYPE_CHECKING:
+  from distmnist.training.problems import problem as problem_lib
+
 
 def check(
-  problem,
-  y: dict[str, tf.Tensor] | tf.Tensor,
-  outputs: tf.Tensor,
+  problem: problem_lib.Problem,
+  y: Any,
+  outputs: Any,
   batch_size: int,
   built: int,
 ) -> None:
   """Checks the ops that loss() and metrics() have added to the default graph.
 
   Args:
-    problem: problem.Problem.
     y, outputs: nests of tensors [batch_size, ...].
-    batch_size: int.
-    built: int, how many ops the graph had before them.
+    built: how many ops the graph had before them.
 
   Raises:
     cli.UsageError: an op broadcasts labels and outputs to [n, n].
@@ -52,7 +55,10 @@ def check(
 
 
 def _explain(
-  problem, op: tf.Operation, label: tf.Tensor, output: tf.Tensor
+  problem: problem_lib.Problem,
+  op: tf.Operation,
+  label: tf.Tensor,
+  output: tf.Tensor,
 ) -> str:
   path = os.path.realpath(problem.module.__file__)
   place = problem_errors.locate(op, path) or 'in loss() or metrics()'
@@ -64,12 +70,12 @@ def _explain(
   )
 
 
-def _refs(nest: dict[str, tf.Tensor] | tf.Tensor):
+def _refs(nest: Any) -> set[Any]:
   leaves = tf.nest.flatten(nest, expand_composites=True)
   return {leaf.ref() for leaf in leaves if tf.is_tensor(leaf)}
 
 
-def _get_shapes(tensors: list[tf.Tensor]):
+def _get_shapes(tensors: Iterable[tf.Tensor]) -> list[list[int | None] | None]:
   """Returns the shapes, lists of int; None for one that is not known."""
   return [
     x.shape.as_list() if x.shape.ndims is not None else None for x in tensors

@@ -48,8 +48,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -64,6 +64,10 @@ from distmnist.training.problems import (
   problem_module,
   user_calls,
 )
+
+if TYPE_CHECKING:
+  import numpy as np
+
 
 _BEST = flags.DEFINE_string(
   'best',
@@ -82,11 +86,11 @@ flags.register_validator(
 )
 
 
-def from_flags(seed: int = 0) -> Problem | None:
+def from_flags(seed: int = 0) -> Problem:
   """Returns the Problem that --problem names, by default the images.
 
   Args:
-    seed: int, for the initial weights if the model is a Keras model.
+    seed: for the initial weights if the model is a Keras model.
 
   Raises:
     cli.UsageError: the module lacks a function, or makes no model.
@@ -112,7 +116,7 @@ def from_flags(seed: int = 0) -> Problem | None:
 
 
 @contextlib.contextmanager
-def open_graph(device=None) -> Iterator[tf.Graph]:
+def open_graph(device: Any = None) -> Iterator[tf.Graph]:
   """Opens a graph for a problem's functions, apart from a training's.
 
   It begins with the global step, as that of a training does
@@ -150,21 +154,23 @@ class Problem:
 
   Attributes:
     module: the module, or what stands in for it.
-    is_custom: bool, whether it is the user's.
-    judged_by: str, the metric by which a training is judged, as in `best`, or
-      by --best.
-    metric, sign: str, its name; int, 1 if more of it is better, -1 if less is.
-    has_keras_model: bool, whether its model is a Keras model.
-    unit: str, what its examples are called, such as 'images'.
-    groups: tuple of groups.Group, how some of its variables are moved.
+    is_custom: whether it is the user's.
+    judged_by: the metric by which a training is judged, as in `best`, or by
+      --best.
+    metric, sign: its name, and 1 if more of it is better, -1 if less is.
+    has_keras_model: whether its model is a Keras model.
+    unit: what its examples are called, such as 'images'.
+    groups: how some of its variables are moved.
   """
 
-  def __init__(self, module, named: str = '', best=None) -> None:
+  def __init__(
+    self, module: Any, named: str = '', best: str | None = None
+  ) -> None:
     """
     Args:
       module: the module.
-      named: str, how the user names it in --problem; '' for the package's.
-      best: str, the metric that --best names, or None for the module's.
+      named: how the user names it in --problem; '' for the package's.
+      best: the metric that --best names, or None for the module's.
 
     Raises:
       cli.UsageError: its `best` or its `groups` are wrong.
@@ -190,7 +196,7 @@ class Problem:
     self.sign = 1 if self.judged_by[0] == '+' else -1
 
   def describe(self) -> str:
-    """Returns what is learned and by which model, a str."""
+    """Returns what is learned and by which model."""
     return self._named or self.module.describe()
 
   def flags_of_meaning(self) -> list[str]:
@@ -209,17 +215,15 @@ class Problem:
     """Makes sure that the data exist; may download them."""
     self.call_optional('prepare')
 
-  def load(self, name: str):
+  def load(self, name: str) -> Any:
     """Returns what the module's `load` returns for the split `name`."""
     return self.call('load', name)
 
-  def preprocess(self, x, y, is_training: bool):
+  def preprocess(self, x: Any, y: Any, is_training: bool) -> tuple[Any, Any]:
     """Returns (x, y) as the model takes them; nests of tensors [n, ...]."""
     return self.call_optional('preprocess', x, y, is_training, default=(x, y))
 
-  def build(
-    self, x, is_training: bool
-  ) -> dict[str, tf.Tensor | tuple[tf.Tensor, tf.Tensor]] | tf.Tensor | None:
+  def build(self, x: Any, is_training: bool) -> Any:
     """Returns the outputs of the model, a nest of tensors."""
     if not self.is_custom or self.has_keras_model:
       return self.call('build', x, is_training)
@@ -227,13 +231,13 @@ class Problem:
       return self.call('build', x, is_training)
 
   def loss(
-    self, y: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor | None = None
+    self, y: Any, outputs: Any, weights: tf.Tensor | None = None
   ) -> BatchLoss:
     """Returns the loss of a batch.
 
     Args:
       y, outputs: nests of tensors [n, ...].
-      weights: float32 tensor [n], those of the examples, or None.
+      weights: float32 tensor [n], those of the examples.
 
     Raises:
       cli.UsageError: it has another shape, or is not floats; or there are
@@ -258,8 +262,8 @@ class Problem:
     return BatchLoss(tf.reduce_mean(found), found)
 
   def metrics(
-    self, y: tf.Tensor, outputs: tf.Tensor, weights=None
-  ) -> dict[str, metric_total.Total | tf.Tensor] | None:
+    self, y: Any, outputs: Any, weights: tf.Tensor | None = None
+  ) -> dict[str, metric_total.Total | tf.Tensor]:
     """Returns {name: float32 [n] or metric_total.Total}.
 
     Args:
@@ -315,7 +319,7 @@ class Problem:
       )
     return tf.cast(found, tf.float32)
 
-  def finish(self, means: dict[str, float]) -> dict[str, float] | None:
+  def finish(self, means: Mapping[str, Any]) -> dict[str, float]:
     """Returns {name: float} from {name: mean}, with what is computed from them.
 
     If a metric is a Total, its entry is a list of sums instead of a mean. What
@@ -333,7 +337,7 @@ class Problem:
         'name -> number'
       ) from error
 
-  def check_best(self, metrics: dict[str, float] | list[str]):
+  def check_best(self, metrics: Collection[str]) -> None:
     """Raises cli.UsageError unless what judges is among names of metrics."""
     if self.metric in metrics:
       return
@@ -344,12 +348,12 @@ class Problem:
       )
     raise self.error(f'best names the metric {self.metric!r}: {expected}')
 
-  def save_model(self, values, path) -> None:
+  def save_model(self, values: Mapping[str, np.ndarray], path: str) -> None:
     """Writes the model, which must be a Keras model, as a Keras file.
 
     Args:
       values: dict of variable name -> array; see checkpoints.fetch_whole.
-      path: str, ending in .keras.
+      path: ending in .keras.
     """
     self.module.save(values, path)
 
@@ -357,13 +361,13 @@ class Problem:
     """Returns the bytes of the module's file."""
     return problem_module.read_source(self.module)
 
-  def call_optional(self, name: str, *args, default=None):
+  def call_optional(self, name: str, *args: Any, default: Any = None) -> Any:
     """Returns a function's result, or `default` if the module lacks it."""
     if not hasattr(self.module, name):
       return default
     return self.call(name, *args)
 
-  def call(self, name: str, *args):
+  def call(self, name: str, *args: Any) -> Any:
     if self.is_custom:
       return user_calls.call(self._named, self.module, name, *args)
     return getattr(self.module, name)(*args)
@@ -374,8 +378,8 @@ class Problem:
 
 
 def _check_loss(
-  error: Callable[..., Any], found: str | tf.Tensor | None
-) -> tf.Tensor | None:
+  error: Callable[[str], cli.UsageError], found: Any
+) -> tf.Tensor:
   """Returns loss()'s result as float32; raises error(str) if it is wrong."""
   if found is None:
     raise error('loss() gave None: does it end with a return?')
@@ -394,15 +398,15 @@ def _check_loss(
 
 
 def _divide(
-  error: Callable[..., Any],
-  found: tuple[tf.Tensor, ...],
+  error: Callable[[str], cli.UsageError],
+  found: Sequence[Any],
   of_examples: tf.Tensor | None,
 ) -> BatchLoss:
   """Returns the BatchLoss of a loss() that gives weights of its own.
 
   Args:
     error: callable(str) -> the error of the problem.
-    found: list or tuple, what loss() gave.
+    found: what loss() gave.
     of_examples: float32 tensor [n], or None; they do not count in the divisor.
 
   Raises:
@@ -428,20 +432,19 @@ def _divide(
 
 def build_sums(
   problem: Problem,
-  y: dict[str, tf.Tensor] | tf.Tensor,
-  outputs: tf.Tensor,
-  weights=None,
-) -> dict[str, metric_total.Mean]:
+  y: Any,
+  outputs: Any,
+  weights: tf.Tensor | None = None,
+) -> dict[str, metric_total.Mean | list[tf.Tensor]]:
   """Returns {name: metric_total.Mean}, the metrics of these examples.
 
   For a metric_total.Total it is the list of its states. The loss is added
   unless a metric has that name.
 
   Args:
-    problem: problem.Problem.
     y: nest of tensors [n, ...], what is to be learned.
     outputs: nest of tensors, the model's.
-    weights: float32 tensor [n], those of the examples, or None.
+    weights: float32 tensor [n], those of the examples.
   """
   sums = {
     name: values.states

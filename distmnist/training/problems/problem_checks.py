@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.cluster import errors, server
 from distmnist.common import cli
+from distmnist.data import metric_total
 from distmnist.nn import optimizer_checks
 from distmnist.training.problems import (
   label_shapes,
@@ -18,6 +19,12 @@ from distmnist.training.problems import (
   variable_checks,
 )
 from distmnist.training.problems import problem as problem_lib
+
+if TYPE_CHECKING:
+  from distmnist.data import split as split_lib
+  from distmnist.training.problems import problem_data
+  from distmnist.transport import strategy as strategy_lib
+
 
 FLAGS = flags.FLAGS
 # At about as many steps of a training a problem's own rate is tried.
@@ -34,15 +41,17 @@ _RATE_FLAGS = (
 
 
 def check_graph(
-  problem: problem_lib.Problem, split, batch_size: int, strategy=None
+  problem: problem_lib.Problem,
+  split: problem_data.Examples,
+  batch_size: int,
+  strategy: strategy_lib.Strategy | None = None,
 ) -> None:
   """Builds a training step's graph, so that mistakes show at once.
 
   Args:
-    problem: problem.Problem; the images' is known to fit.
+    problem: the images' is known to fit.
     split: split.Split of the training data.
-    batch_size: int.
-    strategy: strategy.Strategy, or None if it does not matter.
+    strategy: None if it does not matter.
 
   Raises:
     cli.UsageError: the functions do not fit each other or the data, or make
@@ -71,8 +80,10 @@ def check_graph(
   if not problem.has_keras_model:
     _check_evaluation(problem, split, trained)
   _check_best(problem, {'loss', *metrics})
-  for name, tensor in (metrics | {'loss': values}).items():
-    if tf.is_tensor(tensor) and tensor.shape[0] != batch_size:
+  for name, tensor in {**metrics, 'loss': values}.items():
+    if isinstance(tensor, metric_total.Total) or tensor is None:
+      continue
+    if tensor.shape[0] != batch_size:
       number, advice = tensor.shape[0], ''
       if number is None:
         number = 'an unknown number of'
@@ -84,8 +95,11 @@ def check_graph(
 
 
 def _build_batch(
-  problem: problem_lib.Problem, split, batch_size: int | None, is_training: bool
-):
+  problem: problem_lib.Problem,
+  split: problem_data.Examples,
+  batch_size: int | None,
+  is_training: bool,
+) -> split_lib.Split:
   """Returns a batch (split.Split) that is fed, as the model takes it."""
   batch = split.pack(
     [
@@ -108,12 +122,16 @@ def _find_variables() -> list[tf.Variable]:
   return [v for v in tf.global_variables() if v is not global_step]
 
 
-def _find_shapes():
+def _find_shapes() -> dict[str, list[int]]:
   """Returns {name: shape} of the variables that the problem has made."""
   return {v.op.name: v.shape.as_list() for v in _find_variables()}
 
 
-def _check_evaluation(problem: problem_lib.Problem, split, trained) -> None:
+def _check_evaluation(
+  problem: problem_lib.Problem,
+  split: problem_data.Examples,
+  trained: Mapping[str, list[int]],
+) -> None:
   """Checks that an evaluation finds its variables among the trained ones.
 
   Args:
@@ -134,14 +152,13 @@ def _check_evaluation(problem: problem_lib.Problem, split, trained) -> None:
 
 
 def check_rate(
-  problem: problem_lib.Problem, last_step: int, epochs_per_update: float
+  problem: problem_lib.Problem, last_step: int | None, epochs_per_update: float
 ) -> None:
   """Tries a problem's own learning rate at steps of the training.
 
   Args:
-    problem: problem.Problem.
-    last_step: int, or None if it is not known.
-    epochs_per_update: float, the epochs that a global step takes in.
+    last_step: None if it is not known.
+    epochs_per_update: the epochs that a global step takes in.
 
   Raises:
     cli.UsageError: the rate cannot be computed, is no number of 0 or more, or
@@ -169,7 +186,7 @@ def check_rate(
 
 
 def _check_number(
-  problem: problem_lib.Problem, step: int, compute: Callable[..., Any]
+  problem: problem_lib.Problem, step: int, compute: Callable[[], Any]
 ) -> None:
   try:
     found = compute()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -18,6 +18,15 @@ from distmnist.readers import (
 )
 from distmnist.training.problems import problem_module, user_calls
 
+if TYPE_CHECKING:
+  import contextlib
+
+  from distmnist.training.problems import problem as problem_lib
+
+
+# What a problem's load() gives, or a reader of it.
+Examples = split_lib.Split | streamed.Streamed
+
 _FED_DIR = flags.DEFINE_string(
   'fed_dir',
   None,
@@ -27,12 +36,9 @@ _FED_DIR = flags.DEFINE_string(
 
 
 def load_training_splits(
-  problem,
-) -> tuple[split_lib.Split | streamed.Streamed, split_lib.Split] | None:
+  problem: problem_lib.Problem,
+) -> tuple[Examples, Examples]:
   """Returns (train, validation), split.Splits; validation may be empty.
-
-  Args:
-    problem: problem.Problem.
 
   Raises:
     cli.UsageError: the data are not what a graph can take.
@@ -43,7 +49,7 @@ def load_training_splits(
   return train, validation
 
 
-def load_train_split(problem) -> split_lib.Split | streamed.Streamed | None:
+def load_train_split(problem: problem_lib.Problem) -> Examples:
   """Returns the split.Split to train on.
 
   Raises:
@@ -56,17 +62,16 @@ def load_train_split(problem) -> split_lib.Split | streamed.Streamed | None:
 
 
 def load_judges(
-  problem,
-  train: split_lib.Split | streamed.Streamed,
-  validation: split_lib.Split,
-) -> dict[str, split_lib.Split] | None:
+  problem: problem_lib.Problem,
+  train: Examples,
+  validation: Examples,
+) -> dict[str, Examples]:
   """Returns {name: split.Split}, what a training is judged on at its end.
 
   That is the test and the validation data; the training data if there are
   neither.
 
   Args:
-    problem: problem.Problem.
     train, validation: what `load_training_splits` gave.
 
   Raises:
@@ -81,7 +86,7 @@ def load_judges(
   return found or {'train': _check_judges(problem, train)}
 
 
-def load_judge(problem) -> tuple[str, split_lib.Split] | None:
+def load_judge(problem: problem_lib.Problem) -> tuple[str, Examples]:
   """Returns (name, split.Split), the first of what `load_judges` gives."""
   for name in 'test', 'validation':
     if (found := load_split(problem, name)) is not None:
@@ -89,9 +94,7 @@ def load_judge(problem) -> tuple[str, split_lib.Split] | None:
   return 'train', _check_judges(problem, load_train_split(problem))
 
 
-def load_split(
-  problem, name: str
-) -> split_lib.Split | streamed.Streamed | None:
+def load_split(problem: problem_lib.Problem, name: str) -> Examples | None:
   """Returns the examples of 'test' or 'validation', or None if there are none.
 
   Raises:
@@ -109,8 +112,8 @@ def load_split(
 
 
 def _check_judges(
-  problem, train: split_lib.Split | streamed.Streamed
-) -> split_lib.Split | None:
+  problem: problem_lib.Problem, train: Examples
+) -> split_lib.Split:
   # The largest split: nobody asked to read all of it once more.
   if isinstance(train, streamed.Streamed):
     raise problem.error(
@@ -120,7 +123,7 @@ def _check_judges(
   return train
 
 
-def load(problem, name: str) -> split_lib.Split | streamed.Streamed | None:
+def load(problem: problem_lib.Problem, name: str) -> Examples | None:
   """Returns the examples of the split `name`, or None if there are none.
 
   Returns:
@@ -129,13 +132,14 @@ def load(problem, name: str) -> split_lib.Split | streamed.Streamed | None:
   Raises:
     cli.UsageError: it is not what a graph can take.
   """
+  found: Any
   if _FED_DIR.value and problem.is_custom:
     found = array_folder.load(_FED_DIR.value, name)
   elif name == 'train' and hasattr(problem.module, 'stream'):
     return _read(problem, 'stream', _make_reader)
   else:
     found = problem.load(name)
-  if found is None and problem.is_custom:
+  if found is None:
     return None
   with _reporting(problem, 'load'):  # They may be properties that fail.
     is_reader = streamed.is_reader(found)
@@ -161,38 +165,38 @@ def load(problem, name: str) -> split_lib.Split | streamed.Streamed | None:
     raise problem.error(f'load({name!r}): {error}') from error
 
 
-def _make_reader(problem):
+def _make_reader(problem: problem_lib.Problem) -> dataset.Reader:
   num_examples = getattr(problem.module, 'num_examples', None)
   stream = functools.partial(problem.call, 'stream')
   return dataset.Reader(num_examples, stream)
 
 
 def _read(
-  problem, name: str, make_reader: Callable[..., Any]
+  problem: problem_lib.Problem,
+  name: str,
+  make_reader: Callable[[problem_lib.Problem], Any],
 ) -> streamed.Streamed:
   """Returns the streamed.Streamed of a reader; errors name function `name`."""
   with _reporting(problem, name):
     return streamed.Streamed(make_reader(problem))
 
 
-def _reporting(problem, name: str):
+def _reporting(
+  problem: problem_lib.Problem, name: str
+) -> contextlib.AbstractContextManager[None]:
   """See user_calls.reporting."""
   return user_calls.reporting(problem.describe(), problem.module, name)
 
 
 def make_batch(
-  problem, num_examples: int
-) -> split_lib.Split | tuple[tf.Tensor, tf.Tensor]:
+  problem: problem_lib.Problem, num_examples: int
+) -> split_lib.Split:
   """Returns the batch that `preprocess` makes of tensors of zeros.
 
   Reads no file for images; loads the training data of a user's problem.
-
-  Args:
-    problem: problem.Problem.
-    num_examples: int.
   """
   if not problem.is_custom:
-    return images.make_batch(num_examples)
+    return split_lib.Split(*images.make_batch(num_examples))
   train = load_train_split(problem)
   zeros = train.pack(
     [
@@ -204,7 +208,7 @@ def make_batch(
 
 
 def _check_alike(
-  problem, train: split_lib.Split, other: split_lib.Split, name: str
+  problem: problem_lib.Problem, train: Examples, other: Examples, name: str
 ) -> None:
   # One may have weights, and the other none.
   specs = [each.spec._replace(w=()) for each in (train, other)]

@@ -32,9 +32,9 @@ def explained() -> Iterator[None]:
   except (*errors.GONE, cli.RunError, cli.UsageError, MemoryError):
     raise
   except Exception as error:
-    is_of_op = isinstance(error, tf.errors.OpError)
+    op = getattr(error, 'op', None)
     failure = streamed.find_failure()
-    if not (is_of_op or isinstance(error, streamed.ReadError)):
+    if not isinstance(error, (tf.errors.OpError, streamed.ReadError)):
       raise
     named, module = problem_module.load()
     if failure:
@@ -44,8 +44,8 @@ def explained() -> Iterator[None]:
       is_passing = isinstance(found, cli.PassingError)
       kind = cli.PassingError if is_passing else cli.RunError
       raise kind(str(found)) from failure
-    place = module and locate(error.op, os.path.realpath(module.__file__))
-    if not place and not _is_check(error.op):
+    place = module and locate(op, os.path.realpath(module.__file__))
+    if not place and not _is_check(op):
       raise
     place = place or 'in build()'
     # A file that an op reads. What else an op may lack would recur.
@@ -56,17 +56,16 @@ def explained() -> Iterator[None]:
     ) from error
 
 
-def _is_check(op: tf.Operation) -> bool:
+def _is_check(op: tf.Operation | None) -> bool:
   """Whether an op is one of ours, whose message says what is wrong."""
   return op is not None and op.name.split('/')[-1] == embeddings.CHECK
 
 
-def locate(op, path: str) -> str:
+def locate(op: tf.Operation | None, path: str) -> str | None:
   """Returns where an op of the problem was made, or None if it is not its op.
 
   Args:
-    op: tf.Operation or None.
-    path: str, the user's file.
+    path: the user's file.
 
   Returns:
     str: 'file.py:7, in build()'; 'in loss()' if a library made it for that

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import os
 import pathlib
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import flags
@@ -25,13 +27,17 @@ from distmnist.common.names import PROBLEMS
 from distmnist.lifecycle import consistency
 from distmnist.training.problems import user_calls
 
+if TYPE_CHECKING:
+  import types
+
+
 _PROBLEM = flags.DEFINE_string(
   'problem',
   None,
   'What to train, if not the net of --model on the images of --dataset: a '
   'Python file, or a module by its dotted name, with load, build and loss.',
 )
-_loaded = {}  # {value of --problem: its module}.
+_loaded: dict[str, types.ModuleType] = {}  # By the value of --problem.
 
 
 def import_named(words: Sequence[str]) -> None:
@@ -50,7 +56,7 @@ def import_named(words: Sequence[str]) -> None:
     _loaded[named] = _import(named)
 
 
-def load():
+def load() -> tuple[str, Any]:
   """Returns (value of --problem, its module); ('', None) without one.
 
   Raises:
@@ -62,7 +68,7 @@ def load():
   return named, _loaded.get(named)
 
 
-def _import(named: str):
+def _import(named: str) -> types.ModuleType:
   """Returns the module; raises cli.UsageError."""
   try:
     with runtime.eagerly():
@@ -96,12 +102,12 @@ def _import(named: str):
   return module
 
 
-def read_source(module) -> bytes:
+def read_source(module: Any) -> bytes:
   """Returns the bytes of a problem's file."""
   return module.__loader__.get_data(module.__file__)
 
 
-def _import_file(named: str):
+def _import_file(named: str) -> types.ModuleType:
   path = os.path.expanduser(named)
   source = sent_file.find(named)
   if source is None:
@@ -121,11 +127,12 @@ def _import_file(named: str):
       sys.path.append(folder)
   # Python would reuse bytecode of a file with the same length and mtime second.
   loader = sent_file.Loader(name, path, source)
-  spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+  spec = importlib.machinery.ModuleSpec(name, loader, origin=path)
+  spec.has_location = True  # Its origin is the module's __file__.
   module = importlib.util.module_from_spec(spec)
   sys.modules[name] = module
   try:
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
   except BaseException:
     del sys.modules[name]
     raise
@@ -144,7 +151,7 @@ def _find_root(path: str) -> tuple[str, str]:
   return root, name
 
 
-def _check_is_alone(named: str, module) -> None:
+def _check_is_alone(named: str, module: types.ModuleType) -> None:
   """Checks that no file in this folder has the module's name as well."""
   path = getattr(module, '__file__', None) or 'a folder of modules'
   beside = os.path.realpath(f'{named.replace(".", os.sep)}.py')
@@ -156,7 +163,7 @@ def _check_is_alone(named: str, module) -> None:
     )
 
 
-def shorten(value) -> str:
+def shorten(value: Any) -> str:
   """Describes a value for an error message, in at most 60 characters or so."""
   if isinstance(value, np.ndarray):
     return f'an array of shape {list(value.shape)}'

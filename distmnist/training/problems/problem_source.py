@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from distmnist.common import cli, command_line, files, layout
 from distmnist.logdir import run_flags
 from distmnist.storage import paths
 
+if TYPE_CHECKING:
+  from distmnist.training.problems import problem as problem_lib
+
+
 _FILE, _EARLIER_FILE = run_flags.PROBLEM_FILE, 'problem_before.py'
 
 
-def keep(problem, logdir: str) -> None:
+def keep(problem: problem_lib.Problem | None, logdir: str) -> None:
   """Writes the source into the log directory, and keeps one that it replaces.
 
   The images, and a script with a loop of its own (None), have none.
   """
-  if not _has_source(problem):
+  if problem is None or not problem.is_custom:
     return
   source, kept = problem.read_source(), _read_kept(logdir)
   if kept not in (None, source):
     _write(layout.make_own_path(logdir, _EARLIER_FILE), kept)
   _write(os.path.join(logdir, _FILE), source)
-
-
-def _has_source(problem) -> bool:
-  return problem is not None and problem.is_custom
 
 
 def _write(path: str, source: bytes) -> None:
@@ -35,18 +36,18 @@ def _write(path: str, source: bytes) -> None:
 
 
 def find_change(
-  problem, logdir: str | None, is_resumed: bool = False
+  problem: problem_lib.Problem | None,
+  logdir: str | None,
+  is_resumed: bool = False,
 ) -> str | None:
-  """Returns a line (str) if the source has changed since the run began.
+  """Returns a line if the source has changed since the run began.
 
   None if it is the same or none was kept.
 
   Args:
-    problem: problem.Problem, or None.
-    logdir: str, or None.
-    is_resumed: bool, whether `keep` is about to follow.
+    is_resumed: whether `keep` is about to follow.
   """
-  if not (logdir and _has_source(problem)):
+  if not logdir or problem is None or not problem.is_custom:
     return None
   if _read_kept(logdir) in (None, problem.read_source()):
     return None
@@ -59,15 +60,13 @@ def find_change(
   )
 
 
-def flags_of_meaning(problem, logdir: str | None) -> list[str]:
+def flags_of_meaning(
+  problem: problem_lib.Problem, logdir: str | None
+) -> list[str]:
   """Returns the names of the flags that must be as the run's in `logdir`.
 
   Not --problem, if it names the run's own file, or one with the same source, by
   another path: from another folder, or in full.
-
-  Args:
-    problem: problem.Problem.
-    logdir: str, or None.
   """
   names = problem.flags_of_meaning()
   if problem.is_custom and logdir and _is_of_run(problem, logdir):
@@ -75,7 +74,7 @@ def flags_of_meaning(problem, logdir: str | None) -> list[str]:
   return names
 
 
-def _is_of_run(problem, logdir):
+def _is_of_run(problem: problem_lib.Problem, logdir: str) -> bool:
   try:
     then = command_line.find_value(run_flags.read(logdir), 'problem') or ''
   except cli.RunError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
@@ -10,17 +11,18 @@ from distmnist.common import cli
 from distmnist.data import split as split_lib
 from distmnist.training.problems import problem_data, problem_module
 
+if TYPE_CHECKING:
+  from distmnist.training.problems import problem as problem_lib
+
+
 # Their Python code is not in a graph.
 _PYTHON_OPS = 'PyFunc', 'PyFuncStateless', 'EagerPyFunc'
 
 
-def find(problem):
+def find(problem: problem_lib.Problem) -> Any:
   """Returns the nest of tf.TensorSpec of one example's x.
 
   It comes from the problem's `spec`, or else from the training data.
-
-  Args:
-    problem: problem.Problem.
 
   Raises:
     cli.UsageError: `spec` returned something else, or the data are wrong.
@@ -37,11 +39,10 @@ def find(problem):
     ) from error
 
 
-def check(problem, loaded) -> None:
+def check(problem: problem_lib.Problem, loaded: Any) -> None:
   """Checks that `spec`, if there is one, matches the data.
 
   Args:
-    problem: problem.Problem.
     loaded: nest of tf.TensorSpec of one example's x as it was loaded.
 
   Raises:
@@ -68,12 +69,11 @@ def check(problem, loaded) -> None:
 
 
 def build(
-  problem, spec
-) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]] | None:
+  problem: problem_lib.Problem, spec: Any
+) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
   """Builds the serving graph: no loss, no labels, any number of examples.
 
   Args:
-    problem: problem.Problem.
     spec: nest of tf.TensorSpec, as from `find`.
 
   Returns:
@@ -111,7 +111,7 @@ def build(
   }
 
 
-def _call(problem):
+def _call(problem: problem_lib.Problem) -> Any:
   """Returns the nest that `spec` returns, or None if there is no `spec`."""
   spec = problem.call_optional('spec')
   if spec is None:
@@ -128,15 +128,15 @@ def _call(problem):
   return spec
 
 
-def _describe(spec) -> str:
+def _describe(spec: Any) -> str:
   return split_lib.describe_specs(
     {leaf.name or path or 'x': leaf for path, leaf in split_lib.walk(spec)}
   )
 
 
 def _name_outputs(
-  problem, built: dict[str, tf.Tensor | tuple[tf.Tensor, ...]] | tf.Tensor
-) -> dict[str, tf.Tensor] | None:
+  problem: problem_lib.Problem, built: Any
+) -> dict[str, tf.Tensor]:
   """Returns {name: tensor [n, ...]} for what the model has built."""
   leaves = {path or 'outputs': leaf for path, leaf in split_lib.walk(built)}
   outputs = problem.call_optional('serve', built, default=leaves)
@@ -165,7 +165,7 @@ def _name_outputs(
   return outputs
 
 
-def _check_graph(problem) -> None:
+def _check_graph(problem: problem_lib.Problem) -> None:
   for op in tf.get_default_graph().get_operations():
     if op.type in _PYTHON_OPS:
       raise problem.error(

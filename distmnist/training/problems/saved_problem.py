@@ -3,6 +3,8 @@
 What evaluate and export begin with; train has no --checkpoint.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from distmnist.common import console

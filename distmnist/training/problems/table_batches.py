@@ -24,9 +24,9 @@ class Rows(NamedTuple):
   """What one step of one worker moves for all tables, on average.
 
   Attributes:
-    num_ids: float, all ids in a batch.
-    num_keys: float, the distinct ones, whose rows move.
-    pulled, pushed: float, bytes.
+    num_ids: all ids in a batch.
+    num_keys: the distinct ones, whose rows move.
+    pulled, pushed: bytes.
     hottest: {name of a table: (what its most frequent row is called, that row's
       share of the table's ids)}; only tables of which a batch has an id.
   """
@@ -35,7 +35,7 @@ class Rows(NamedTuple):
   num_keys: float
   pulled: float
   pushed: float
-  hottest: dict
+  hottest: dict[str, tuple[str, float]]
 
   def format(self) -> str:
     """Returns two human-readable lines; one if the batches have no ids."""
@@ -58,13 +58,12 @@ class Rows(NamedTuple):
 
 def measure(
   cluster: cluster_lib.Cluster, problem: problem_lib.Problem, batch_size: int
-) -> Rows:
+) -> Rows | None:
   """Returns the Rows of a step; None if the model has no table.
 
   Args:
     cluster: cluster.Cluster that will train.
-    problem: problem.Problem, whose training data are loaded.
-    batch_size: int.
+    problem: its training data are loaded.
   """
   split = problem_data.load_train_split(problem)
   with problem_lib.open_graph():
@@ -106,14 +105,16 @@ def measure(
     keys = np.concatenate([part[name] for part in seen])
     if keys.size:
       hottest[name.rpartition('/')[0]] = _find_hottest(table, keys)
-  return Rows(*means.sum(0), pulled, pushed, hottest)
+  num_ids, num_keys = means.sum(0)
+  return Rows(num_ids, num_keys, pulled, pushed, hottest)
 
 
-def _find_hottest(table: sparse_table.Table, keys: np.ndarray):
+def _find_hottest(
+  table: sparse_table.Table, keys: np.ndarray
+) -> tuple[str, float]:
   """Returns (what the most frequent row is called, its share of the lookups).
 
   Args:
-    table: sparse_table.Table.
     keys: int64 [n], all that were looked up, at least one.
   """
   keys, counts = np.unique(keys, return_counts=True)

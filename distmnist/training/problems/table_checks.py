@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -14,15 +17,22 @@ from distmnist.tables import sparse_table, tables_apart
 from distmnist.training.problems import keras_tables, table_memory
 from distmnist.transport import strategy as strategy_lib
 
+if TYPE_CHECKING:
+  import types
+
+  from distmnist.training.problems import problem as problem_lib
+
+
 FLAGS = flags.FLAGS
 
 
-def check(strategy, groups: tuple[groups_lib.Group, ...] = ()) -> None:
+def check(
+  strategy: strategy_lib.Strategy, groups: Sequence[groups_lib.Group] = ()
+) -> None:
   """Checks the tables of the default graph, in which the model is built.
 
   Args:
-    strategy: strategy.Strategy.
-    groups: tuple of groups.Group, of the model.
+    groups: of the model.
 
   Raises:
     cli.UsageError: names a table, the flag that conflicts with it, and what to
@@ -50,23 +60,21 @@ def check(strategy, groups: tuple[groups_lib.Group, ...] = ()) -> None:
   table_memory.check(strategy.cluster, groups)
 
 
-def settle(problem, strategy) -> None:
-  """Makes --sparse_tables of a Keras model fit the other flags.
-
-  Args:
-    problem: problem.Problem.
-    strategy: strategy.Strategy.
-  """
+def settle(
+  problem: problem_lib.Problem, strategy: strategy_lib.Strategy
+) -> None:
+  """Makes --sparse_tables of a Keras model fit the other flags."""
   if problem.has_keras_model:
     keras_tables.settle(find_conflict(strategy) or find_change(problem.groups))
 
 
-def describe(problem, strategy) -> list[str]:
-  """Returns lines (list of str) on the large embeddings that are no tables.
+def describe(
+  problem: problem_lib.Problem, strategy: strategy_lib.Strategy
+) -> list[str]:
+  """Returns lines on the large embeddings that are no tables.
 
   Args:
-    problem: problem.Problem, whose model is built.
-    strategy: strategy.Strategy.
+    problem: its model is built.
   """
   change = find_change(problem.groups)
   is_asked = FLAGS['sparse_tables'].present  # none was the user's word.
@@ -82,8 +90,8 @@ def describe(problem, strategy) -> list[str]:
   ]
 
 
-def find_change(groups: tuple[groups_lib.Group, ...] = ()) -> str:
-  """Returns the flag by which rows move that no batch has, a str, or ''.
+def find_change(groups: Sequence[groups_lib.Group] = ()) -> str:
+  """Returns the flag by which rows move that no batch has, or ''.
 
   As rows of a sparse table they would stay, so that the result would differ
   from that of a variable. With a rule of their own tables are asked for, and
@@ -103,7 +111,7 @@ def find_change(groups: tuple[groups_lib.Group, ...] = ()) -> str:
   return ''
 
 
-def _show_rule(facts) -> str:
+def _show_rule(facts: types.SimpleNamespace) -> str:
   flag = facts.strategy.refuses_tables_with
   with_flag = f' with {flag}' if flag and not tables_apart.is_wanted() else ''
   return f'--strategy={_name(type(facts.strategy))}{with_flag}'
@@ -178,12 +186,13 @@ _LEAVES_NOTHING = Refusal(
 )
 
 
-def find_conflict(strategy, table: str = 'a sparse table') -> str:
-  """Returns which flag conflicts with tables and what to do, a str, or ''.
+def find_conflict(
+  strategy: strategy_lib.Strategy, table: str = 'a sparse table'
+) -> str:
+  """Returns which flag conflicts with tables and what to do, or ''.
 
   Args:
-    strategy: strategy.Strategy.
-    table: str, what they are called.
+    table: what they are called.
   """
   rows = *_REFUSALS, _OF_OPTIMIZER
   return refusals.find(rows, strategy=strategy, table=table)
@@ -198,11 +207,13 @@ def find_rules() -> list[str]:
   )
 
 
-def _find_classes(base):
+def _find_classes(
+  base: type[strategy_lib.Strategy],
+) -> Iterator[type[strategy_lib.Strategy]]:
   for found in base.__subclasses__():
     yield found
     yield from _find_classes(found)
 
 
-def _name(rule) -> str:
+def _name(rule: type[strategy_lib.Strategy]) -> str:
   return rule.__module__.rpartition('.')[2]

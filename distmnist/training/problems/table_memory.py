@@ -6,7 +6,8 @@ import collections
 import contextlib
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -15,6 +16,10 @@ from distmnist.common import cli
 from distmnist.nn import groups as groups_lib
 from distmnist.nn import optimizers, sparse_updates
 from distmnist.tables import key_map, shard_slices, sparse_table, touched_rows
+
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+
 
 _PS_MEMORY_MIB = flags.DEFINE_integer(
   'ps_memory_mib',
@@ -32,12 +37,13 @@ _MOST_ROWS = 2**31 - 1
 _LIMIT_FILE = pathlib.Path('/sys/fs/cgroup/memory.max')
 
 
-def check(cluster, groups: tuple[groups_lib.Group, ...] = ()) -> None:
+def check(
+  cluster: cluster_lib.Cluster, groups: Sequence[groups_lib.Group] = ()
+) -> None:
   """Checks the tables of the default graph.
 
   Args:
-    cluster: cluster.Cluster.
-    groups: tuple of groups.Group, of the model.
+    groups: of the model.
 
   Raises:
     cli.UsageError: names a table and what to do.
@@ -60,7 +66,7 @@ def check(cluster, groups: tuple[groups_lib.Group, ...] = ()) -> None:
   num_ps = cluster.num_ps
   needed = sum(sizes.values()) / max(1, num_ps)
   if needed > limit:
-    largest = max(sizes, key=sizes.get)
+    largest = max(sizes, key=sizes.__getitem__)
     group = next(
       _find_group(shard, groups)
       for shard in tables
@@ -78,12 +84,12 @@ def check(cluster, groups: tuple[groups_lib.Group, ...] = ()) -> None:
 
 
 def _find_group(
-  shard: tf.Variable, groups: tuple[groups_lib.Group, ...]
+  shard: tf.Variable, groups: Sequence[groups_lib.Group]
 ) -> groups_lib.Group | None:
   return groups_lib.find(groups, groups_lib.find_name(shard))
 
 
-def _find_sizes(groups: tuple[groups_lib.Group, ...]):
+def _find_sizes(groups: Sequence[groups_lib.Group]) -> dict[str, int]:
   """Returns {name of a table: bytes, once all of its rows exist}."""
   sizes = collections.Counter()
   for shard in tf.get_collection(sparse_table.TABLES):
@@ -107,7 +113,7 @@ def _find_beside() -> Iterator[tuple[tf.Variable, int]]:
 
 
 def describe_growth(num_ps: int) -> str | None:
-  """Returns a line (str) on the tables that create rows; None without any."""
+  """Returns a line on the tables that create rows; None without any."""
   beside = list(_find_beside())
   if not beside:
     return None
@@ -121,7 +127,7 @@ def describe_growth(num_ps: int) -> str | None:
   )
 
 
-def _find_limit(cluster) -> float | None:
+def _find_limit(cluster: cluster_lib.Cluster) -> float | None:
   """Returns the bytes that each ps may use, or None if unknown.
 
   Without a ps it is what this process may use.

@@ -7,6 +7,7 @@ import os
 import re
 import traceback
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -18,13 +19,13 @@ from distmnist.training.problems import keras_errors
 _EAGER = 'load', 'prepare', 'make_model', 'finish', 'spec'
 
 
-def call(named: str, module, name: str, *args):
+def call(named: str, module: Any, name: str, *args: Any) -> Any:
   """Calls a function of a problem's module; reports errors in one line.
 
   Args:
-    named: str, how the user names the module.
+    named: how the user names the module.
     module: the module, or what stands in for it.
-    name: str, the function's. Functions that build no graph run eagerly.
+    name: the function's. Functions that build no graph run eagerly.
     *args: the function's arguments.
 
   Raises:
@@ -36,7 +37,7 @@ def call(named: str, module, name: str, *args):
 
 
 @contextlib.contextmanager
-def reporting(named: str, module, name: str) -> Iterator[None]:
+def reporting(named: str, module: Any, name: str) -> Iterator[None]:
   """Turns whatever a user's function raises in the block into one line.
 
   Args: see `call`.
@@ -55,7 +56,7 @@ def reporting(named: str, module, name: str) -> Iterator[None]:
 
 
 def explain(
-  named: str, module, name: str, error
+  named: str, module: Any, name: str, error: BaseException
 ) -> cli.CodeError | cli.RunError:
   """Returns a cli.UsageError or cli.RunError for an error in a function."""
   place = locate(error, module.__file__)
@@ -64,10 +65,14 @@ def explain(
   )
 
 
-def _make_error(error, text: str) -> cli.CodeError | cli.RunError:
+def _make_error(
+  error: BaseException, text: str
+) -> cli.CodeError | cli.RunError:
   if isinstance(error, MemoryError):
     return cli.RunError(text)
-  cause = error  # Our readers name the file, and keep the system's error.
+  cause: BaseException | None = (
+    error  # Our readers name the file, and keep the system's error.
+  )
   while cause and not isinstance(cause, OSError):
     cause = cause.__cause__
   if not cause:
@@ -75,7 +80,9 @@ def _make_error(error, text: str) -> cli.CodeError | cli.RunError:
   return cli.choose_error(cause, cli.CodeError)(text)
 
 
-def explain_import(named: str, error) -> cli.CodeError:
+def explain_import(
+  named: str, error: BaseException
+) -> cli.CodeError | cli.RunError:
   """Returns the error (cli.UsageError or cli.RunError) of a failed import."""
   where = locate(error, named)
   return _make_error(
@@ -83,7 +90,7 @@ def explain_import(named: str, error) -> cli.CodeError:
   )
 
 
-def locate(error, path: str) -> str:
+def locate(error: BaseException, path: str) -> str:
   """Returns 'file.py:7' for the user's last line, or the file's name alone."""
   if isinstance(error, SyntaxError) and error.filename:
     return f'{os.path.basename(error.filename)}:{error.lineno}'
@@ -92,7 +99,9 @@ def locate(error, path: str) -> str:
   return f'{wanted}:{frame.lineno}' if frame else wanted
 
 
-def find_frame(error, path: str):
+def find_frame(
+  error: BaseException, path: str
+) -> traceback.FrameSummary | None:
   """Returns the user's last traceback.FrameSummary in a file, or None."""
   wanted = os.path.basename(path)
   frames = traceback.extract_tb(error.__traceback__)
@@ -100,7 +109,7 @@ def find_frame(error, path: str):
   return own[-1] if own else None
 
 
-def describe(error) -> str:
+def describe(error: BaseException) -> str:
   """Returns an error as one line: its type and its first line."""
   if isinstance(error, SystemExit):  # Such as that of argparse.
     return (

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
 
+if TYPE_CHECKING:
+  import contextlib
+
 
 class Noted:
   """What is made by tf.get_variable, and checks of what is made besides."""
 
-  def __init__(self, maker: str, error=cli.UsageError) -> None:
+  def __init__(
+    self, maker: str, error: Callable[[str], Exception] = cli.UsageError
+  ) -> None:
     """
     Args:
-      maker: str, the function that makes the variables, such as 'build()'.
+      maker: the function that makes the variables, such as 'build()'.
       error: callable(str) -> the exception to raise.
     """
     self._maker = maker
     self._error = error
-    self._names = set()
+    self._names: set[str] = set()
 
-  def scope(self):
+  def scope(self) -> contextlib.AbstractContextManager[tf.VariableScope]:
     """Returns the variable scope to build the model in, inside all others.
 
     In it a variable with a constraint raises the error.
@@ -33,8 +38,12 @@ class Noted:
     )
 
   def _get_variable(
-    self, getter: Callable[..., Any], name: str, *args, **kwargs
-  ):
+    self,
+    getter: Callable[..., tf.Variable],
+    name: str,
+    *args: Any,
+    **kwargs: Any,
+  ) -> tf.Variable:
     if kwargs.get('constraint'):
       raise self._error(
         f'the variable {name!r} has a constraint, which no update rule keeps: '
@@ -44,7 +53,7 @@ class Noted:
     self._names.add(name)
     return getter(name, *args, **kwargs)
 
-  def check_made(self, variables: list[tf.Variable]) -> None:
+  def check_made(self, variables: Iterable[tf.Variable]) -> None:
     """Raises the error if one of `variables` was made in another way."""
     for variable in variables:
       name = variable.op.name

@@ -9,22 +9,27 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
+
+if TYPE_CHECKING:
+  from distmnist.cluster import cluster as cluster_lib
+
 
 _NUM_TRIES = 5
 _TIMEOUT_MS = 2000
 
 
-def measure(cluster, server) -> dict[str, float]:
+def measure(
+  cluster: cluster_lib.Cluster, server: tf.train.Server | None
+) -> dict[str, float]:
   """Returns {task: seconds}, how far its clock is ahead of the coordinator's.
 
   Covers all ps and this task; {} for one process, or if a task is gone.
 
   Args:
-    cluster: cluster.Cluster.
-    server: tf.train.Server of this task, or None.
+    server: of this task; None for one process.
   """
   if server is None:
     return {}
@@ -54,7 +59,7 @@ def measure(cluster, server) -> dict[str, float]:
   return {}
 
 
-def _ask(read: Callable[..., Any]) -> float:
+def _ask(read: Callable[[], float]) -> float:
   """Returns how far the clock that `read()` reads is ahead, in seconds."""
   tries = []
   for _ in range(_NUM_TRIES):

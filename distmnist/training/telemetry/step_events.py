@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 # Ops that only wait for other tasks, under a lock or for a round.
 _WAITS = re.compile(r'Dequeue|TakeGradient|MutexLock|Barrier|_Recv')
@@ -13,12 +15,14 @@ _SIZES = {'': 1, 'K': 2**10, 'M': 2**20, 'G': 2**30}
 _LEAST_BYTES = 1024
 
 
-def find_events(step_stats, own_task: str, offsets: dict[str, float]):
+def find_events(
+  step_stats: Any, own_task: str, offsets: Mapping[str, float]
+) -> list[dict[str, Any]]:
   """Returns the events of a step, a list as timeline.lay_out takes it.
 
   Args:
-    step_stats: tf.StepStats.
-    own_task: str, the task that ran the step, such as 'worker 0'.
+    step_stats: the StepStats of a run's metadata.
+    own_task: the task that ran the step, such as 'worker 0'.
     offsets: {task: seconds by which its clock is ahead of the clock used for
       all events}, floats; a task without an entry has 0.
   """
@@ -47,13 +51,13 @@ def find_task(device: str) -> str | None:
   return f'{found[1]} {found[2]}'
 
 
-def _make_event(node, task: str, unit: str):
-  """Returns the kind, name and args of what a node did on `task`, a dict.
+def _make_event(node: Any, task: str, unit: str) -> dict[str, Any]:
+  """Returns the kind, name and args of what a node did on `task`.
 
   Args:
-    node: tf.NodeExecStats.
-    task: str, such as 'ps 1'.
-    unit: str, the device of the task, such as 'GPU:0'.
+    node: a NodeExecStats.
+    task: such as 'ps 1'.
+    unit: the device of the task, such as 'GPU:0'.
   """
   label = node.timeline_label
   if found := _MESSAGE.search(label):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 # A line when the steps have grown by 1/20: after n steps there are about
 # 20 + 20 ln(n / 20) lines, closest where a curve is steep, and nobody needs to
@@ -28,7 +29,7 @@ class StepMeans:
     self,
     names: Iterable[str],
     find_epoch: Callable[[int], int],
-    write: Callable,
+    write: Callable[..., None],
   ) -> None:
     """
     Args:
@@ -41,14 +42,15 @@ class StepMeans:
     self._find_epoch = find_epoch
     self._write = write
     self._num_steps = self._num_written = 0
-    self._sums = collections.Counter()
-    self._counts = collections.Counter()
-    self._last = None  # (global step, epoch) of the last step.
-    self._first_epoch = None  # Of the steps that no line has.
+    self._sums: dict[str, float] = collections.defaultdict(float)
+    self._counts: collections.Counter[str] = collections.Counter()
+    # (global step, epoch) of the last step.
+    self._last: tuple[int, int] | None = None
+    self._first_epoch = 0  # Of the steps that no line has.
     self._num_epochs = 0  # Lines at the end of one.
     self._time = time.monotonic()
 
-  def add(self, values: dict) -> None:
+  def add(self, values: Mapping[str, Any]) -> None:
     """Adds a step.
 
     Args:
@@ -81,7 +83,7 @@ class StepMeans:
 
   def flush(self) -> None:
     """Writes a line of the steps that no line has."""
-    if self._num_steps == self._num_written:
+    if self._last is None or self._num_steps == self._num_written:
       return
     step, epoch = self._last
     self._time = time.monotonic()

@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Iterable, Mapping
 
 import tensorflow.compat.v1 as tf
 
@@ -28,7 +29,7 @@ _RETRY_SECS = 10.0
 
 
 def read_tags(serialized: bytes) -> set[str]:
-  """Returns the tags (set of str) of what a tf.summary op has made, bytes."""
+  """Returns the tags of what a tf.summary op has made, bytes."""
   return {value.tag for value in tf.Summary.FromString(serialized).value}
 
 
@@ -42,15 +43,15 @@ class Writer:
   def __init__(self, folder: str) -> None:
     """
     Args:
-      folder: str; made here.
+      folder: made here.
     """
     self._folder = mirror.localize(folder)
     self._path = ''
-    self._records = None
+    self._records: tf.io.TFRecordWriter | None = None
     self._is_empty = True
     self._has_failed = False
     self._next_try = 0.0
-    self._forgotten_from = None
+    self._forgotten_from: int | None = None
 
   def begin_session(self, step: int | None = None) -> None:
     """Begins another file; TensorBoard forgets what comes after `step`.
@@ -60,14 +61,14 @@ class Writer:
     and the others only begin another file, too.
 
     Args:
-      step: int, the global step to which the training has gone back; None if
-        another writer of the folder says it.
+      step: the global step to which the training has gone back; None if another
+        writer of the folder says it.
     """
     self.close()
     self._path = ''
     self._forgotten_from = None if step is None else step + 1
 
-  def write_scalars(self, scalars: dict[str, float], step: int) -> None:
+  def write_scalars(self, scalars: Mapping[str, float], step: int) -> None:
     """Writes {tag: number} as one summary at `step`."""
     self._write(
       [
@@ -78,10 +79,12 @@ class Writer:
     )
 
   def write_summary(self, serialized: bytes, step: int) -> None:
-    """Writes what a tf.summary op has made (bytes) at `step`."""
+    """Writes what a tf.summary op has made at `step`."""
     self._write(tf.Summary.FromString(serialized).value, step)
 
-  def write_histogram(self, tag: str, counts, step: int) -> None:
+  def write_histogram(
+    self, tag: str, counts: Mapping[int, int], step: int
+  ) -> None:
     """Writes {whole number: its count} as one summary at `step`.
 
     Up to 1000 each number has its own bucket, which reaches half to either side
@@ -115,7 +118,7 @@ class Writer:
         self._records.close()
       self._records = None
 
-  def _open(self) -> None:
+  def _open(self) -> tf.io.TFRecordWriter:
     # TensorBoard reads the files in the order of their names.
     name = f'{int(time.time()):010d}.{socket.gethostname()}'
     self._path = os.path.join(
@@ -124,36 +127,38 @@ class Writer:
     )
     self._is_empty = True
     os.makedirs(self._folder, exist_ok=True)
-    self._records = tf.io.TFRecordWriter(self._path)
+    self._records = records = tf.io.TFRecordWriter(self._path)
     version = tf.Event(wall_time=time.time(), file_version='brain.Event:2')
-    self._records.write(version.SerializeToString())
+    records.write(version.SerializeToString())
     if self._forgotten_from is not None:
       start = tf.SessionLog(status=tf.SessionLog.START)
       event = tf.Event(
         wall_time=time.time(), step=self._forgotten_from, session_log=start
       )
-      self._records.write(event.SerializeToString())
+      records.write(event.SerializeToString())
       self._forgotten_from = None
+    return records
 
-  def _write(self, values, step: int) -> None:
+  def _write(self, values: Iterable[tf.Summary.Value], step: int) -> None:
     self._write_event(tf.Event(summary=tf.Summary(value=values), step=step))
 
-  def _write_event(self, event) -> None:
+  def _write_event(self, event: tf.Event) -> None:
     if time.monotonic() < self._next_try:
       return
     event.wall_time = time.time()
     try:
       # A user may have removed the folder.
-      if not os.path.exists(self._path):
+      records = self._records
+      if records is None or not os.path.exists(self._path):
         self.close()
-        self._open()
-      self._records.write(event.SerializeToString())
-      self._records.flush()
+        records = self._open()
+      records.write(event.SerializeToString())
+      records.flush()
       self._is_empty = False
     except (OSError, tf.errors.OpError) as error:
       self._note_failure(error)
 
-  def _note_failure(self, error) -> None:
+  def _note_failure(self, error: Exception) -> None:
     reason = getattr(error, 'strerror', None)
     if isinstance(error, tf.errors.OpError):
       reason = errors.explain(error)
@@ -172,17 +177,13 @@ class Writer:
 
 
 def write_graph(folder: str) -> None:
-  """Writes the default graph as it is now to `folder`, for TensorBoard.
-
-  Args:
-    folder: str.
-  """
+  """Writes the default graph as it is now to `folder`, for TensorBoard."""
   with contextlib.closing(Writer(folder)) as writer:
     writer.write_graph(tf.get_default_graph())
 
 
 def _make_bucket_limits(low: int, high: int) -> list[float]:
-  """Returns the upper ends of the buckets (list of float), the first below."""
+  """Returns the upper ends of the buckets, the first below."""
   limits = [low - 0.5]
   while limits[-1] < high:
     width = 1 if limits[-1] < 1000 else limits[-1] // 10

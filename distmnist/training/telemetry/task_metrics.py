@@ -8,7 +8,8 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -19,6 +20,11 @@ from distmnist.logdir import logdirs
 from distmnist.storage import urls
 from distmnist.training.telemetry import summaries, worker_metrics
 from distmnist.watching import metrics_file, stop_file
+
+if TYPE_CHECKING:
+  from distmnist.lifecycle import task as task_lib
+  from distmnist.logdir import report
+
 
 _log = logging.getLogger(__name__)
 
@@ -45,11 +51,11 @@ def secs_from_flags() -> float:
 
 
 @contextlib.contextmanager
-def kept(task) -> Iterator[None]:
+def kept(task: task_lib.Task) -> Iterator[None]:
   """Writes this task's metrics while it is open, if there is a --logdir.
 
   Args:
-    task: task.Task; a ps or a worker is already serving.
+    task: a ps or a worker is already serving.
   """
   cluster, logdir = task.cluster, logdirs.from_flags()
   every_secs = _LOG_SECS.value
@@ -85,7 +91,7 @@ def kept(task) -> Iterator[None]:
     raise stopped
 
 
-def _stop(task, logdir: str, who: str, is_taken: bool) -> bool:
+def _stop(task: task_lib.Task, logdir: str, who: str, is_taken: bool) -> bool:
   """Obeys a request to stop this run, unless a launcher does so.
 
   The exit code is 0, so that what started this task does not restart it.
@@ -103,7 +109,7 @@ def _stop(task, logdir: str, who: str, is_taken: bool) -> bool:
   return True
 
 
-_COLLECT = {
+_COLLECT: dict[str, Callable[[], dict[str, Any]]] = {
   'ps': lambda: {'state': 'serving'},
   'worker': lambda: {'state': 'starting'},
   'evaluator': lambda: {'state': 'evaluating'},
@@ -114,17 +120,20 @@ class _Serving:
   def __init__(self, waiting: round_waits.WaitingWorkers) -> None:
     self._waiting = waiting
 
-  def collect(self):
+  def collect(self) -> dict[str, Any]:
     return {'state': 'serving', 'waiting': self._waiting.find()}
 
 
-def follow_worker(task, stats, progress) -> None:
+def follow_worker(
+  task: task_lib.Task,
+  stats: report.WorkerStats,
+  progress: worker_metrics.Progress,
+) -> None:
   """Makes the samples of this process report its steps.
 
   Args:
     task: task.Task of a worker.
-    stats: report.WorkerStats, the sums of this worker.
-    progress: progress.Progress.
+    stats: the sums of this worker.
   """
   task.metrics.collect_by(
     worker_metrics.WorkerMetrics(
@@ -144,15 +153,12 @@ class Curves:
   """
 
   def __init__(self, logdir: str) -> None:
-    """
-    Args:
-      logdir: str.
-    """
     self._logdir = logdir
-    self._writers = {}
-    self._first = None, 0.0  # (the file's inode, the time of its first line).
+    self._writers: dict[str, summaries.Writer] = {}
+    # (the file's inode, the time of its first line).
+    self._first: tuple[int | None, float] = None, 0.0
 
-  def __call__(self, line) -> None:
+  def __call__(self, line: Mapping[str, Any]) -> None:
     if not os.path.isdir(self._logdir):
       return
     is_evaluator = line['task'].startswith('evaluator')
@@ -167,8 +173,8 @@ class Curves:
       elif line.get('is_final'):
         self._write(line['split'], metrics, line['step'])
 
-  def _find_secs(self, line) -> int:
-    """Returns the seconds (int) since the first line of any life."""
+  def _find_secs(self, line: Mapping[str, Any]) -> int:
+    """Returns the seconds since the first line of any life."""
     path = metrics_file.path_of(self._logdir, line['task'])
     try:
       inode = os.stat(path).st_ino
@@ -180,7 +186,7 @@ class Curves:
       self._first = inode, time
     return int(line['time'] - self._first[1])
 
-  def _write(self, run: str, scalars: dict[str, float], step: int) -> None:
+  def _write(self, run: str, scalars: Mapping[str, float], step: int) -> None:
     if run not in self._writers:
       folder = layout.metrics_dir(self._logdir, run)
       self._writers[run] = summaries.Writer(folder)

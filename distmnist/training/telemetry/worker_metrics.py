@@ -4,33 +4,52 @@ from __future__ import annotations
 
 import collections
 import time
+from typing import TYPE_CHECKING, Any, Protocol
 
 from distmnist.logdir import report
 from distmnist.tables import row_counts
+
+if TYPE_CHECKING:
+  from distmnist.lifecycle import stalls as stalls_lib
+
+
+class Progress(Protocol):
+  """What hooks/progress.py knows of a worker's steps."""
+
+  final_step: int | None
+  final_loss: float | None
+  last_values: dict[str, Any]
+  unit: str
+
+  @property
+  def last_step(self) -> int | None: ...
 
 
 class WorkerMetrics:
   """Collects the numbers of a worker, in the sampler's thread."""
 
   def __init__(
-    self, stats: report.WorkerStats, progress, stalls, warn_secs: float
+    self,
+    stats: report.WorkerStats,
+    progress: Progress,
+    stalls: stalls_lib.Stalls,
+    warn_secs: float,
   ) -> None:
     """
     Args:
-      stats: report.WorkerStats, the sums of this life.
-      progress: progress.Progress.
-      stalls: stalls.Stalls.
-      warn_secs: float, a worker without a step for this long is waiting.
+      stats: the sums of this life.
+      warn_secs: a worker without a step for this long is waiting.
     """
     self._stats = stats
     self._progress = progress
     self._stalls = stalls
     self._warn_secs = warn_secs
-    self._shown_staleness = collections.Counter()
-    self._mark = None  # (time, examples) at the last sample.
+    self._shown_staleness: collections.Counter[int] = collections.Counter()
+    # (time, examples) at the last sample.
+    self._mark: tuple[float, int] | None = None
 
-  def collect(self):
-    """Returns the fields of a sample, a dict."""
+  def collect(self) -> dict[str, Any]:
+    """Returns the fields of a sample."""
     stats, values = self._stats.copy(), self._progress.last_values
     known = {
       *('global_step', 'loss', 'staleness', 'bytes_pulled', 'bytes_pushed'),
@@ -58,7 +77,7 @@ class WorkerMetrics:
     return 'waiting' if is_late else 'training'
 
   def _find_step(self, stats: report.WorkerStats) -> int | None:
-    """Returns the last global step that was seen (int); None if none was."""
+    """Returns the last global step that was seen; None if none was."""
     if self._progress.final_step is not None or not stats.sessions:
       return self._progress.final_step
     return stats.sessions[-1][1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -10,6 +12,10 @@ from distmnist.common import names
 from distmnist.logdir import report
 from distmnist.tables import row_counts
 from distmnist.training.telemetry import summaries
+
+if TYPE_CHECKING:
+  import tensorflow.compat.v1 as tf
+
 
 _SUMMARY_STEPS = flags.DEFINE_integer(
   'summary_steps',
@@ -19,37 +25,36 @@ _SUMMARY_STEPS = flags.DEFINE_integer(
 )
 
 
-def period_from_flags():
-  """Returns --summary_steps, int."""
+def period_from_flags() -> int:
+  """Returns --summary_steps."""
   return _SUMMARY_STEPS.value
 
 
-def from_flags(folder, step) -> WorkerSummaries:
-  """Returns the WorkerSummaries of a worker.
-
-  Args:
-    folder: str or None.
-    step: step.Step.
-  """
-  return WorkerSummaries(
-    folder, _SUMMARY_STEPS.value, step.learning_rate, step.metrics
-  )
+def from_flags(
+  folder: str | None, learning_rate: tf.Tensor, metrics: Iterable[str]
+) -> WorkerSummaries:
+  """Returns the WorkerSummaries of a worker."""
+  return WorkerSummaries(folder, _SUMMARY_STEPS.value, learning_rate, metrics)
 
 
 class WorkerSummaries:
   """The summaries of one worker, in a folder of its own.
 
   Attributes:
-    metrics: list of str, the names of the metrics of a step.
+    metrics: the names of the metrics of a step.
   """
 
   def __init__(
-    self, folder: str | None, every_steps: int, learning_rate, metrics=()
+    self,
+    folder: str | None,
+    every_steps: int,
+    learning_rate: tf.Tensor,
+    metrics: Iterable[str] = (),
   ) -> None:
     """
     Args:
-      folder: str, or None for no summaries.
-      every_steps: int, local steps from one summary to the next.
+      folder: None for no summaries.
+      every_steps: local steps from one summary to the next.
       learning_rate: float32 scalar tensor, at the current global step.
       metrics: names of the metrics of a step, such as 'accuracy'.
     """
@@ -59,9 +64,10 @@ class WorkerSummaries:
     self.metrics = list(metrics)
     self._next = 0
     self._is_new_session = True
-    self._mark = None  # (time, local steps) of the last summary.
-    self._shown_staleness = collections.Counter()
-    self._writer = None
+    # (time, local steps) of the last summary.
+    self._mark: tuple[float, int] | None = None
+    self._shown_staleness: collections.Counter[int] = collections.Counter()
+    self._writer: summaries.Writer | None = None
 
   def begin(self) -> None:
     if self._folder:
@@ -83,9 +89,9 @@ class WorkerSummaries:
 
   def write(
     self,
-    values: dict[str, float],
+    values: Mapping[str, Any],
     stats: report.WorkerStats,
-    session,
+    session: tf.Session,
     now: float,
     own: bytes | None = None,
   ) -> None:
@@ -93,11 +99,14 @@ class WorkerSummaries:
 
     Args:
       values: {name: number}, with `global_step`, `loss` and the metrics.
-      stats: report.WorkerStats, which already counts the step.
-      session: tf.Session, to read the learning rate.
-      now: float, from time.monotonic().
-      own: bytes, what a script's own tf.summary ops have made, or None.
+      stats: already counts the step.
+      session: to read the learning rate.
+      now: from time.monotonic().
+      own: what a script's own tf.summary ops have made.
     """
+    writer = self._writer
+    if not writer:
+      return
     every = self._every_steps
     self._next = stats.local_steps - stats.local_steps % every + every
     self._is_new_session = False
@@ -122,29 +131,30 @@ class WorkerSummaries:
       # One tag of both would be two points in one curve.
       tags = summaries.read_tags(own)
       shown = {n: x for n, x in shown.items() if n not in tags}
-    self._writer.write_scalars(shown, values['global_step'])
+    writer.write_scalars(shown, values['global_step'])
     if own:
-      self._writer.write_summary(own, values['global_step'])
-    self._write_staleness(stats, values['global_step'])
+      writer.write_summary(own, values['global_step'])
+    self._write_staleness(writer, stats, values['global_step'])
 
   def close(self, stats: report.WorkerStats, step: int | None) -> None:
     """Writes the staleness of the last steps.
 
     Args:
-      stats: report.WorkerStats.
-      step: int, the last global step, or None if there was none.
+      step: the last global step, or None if there was none.
     """
     if self._writer is None:
       return
     if step is not None:
-      self._write_staleness(stats, step)
+      self._write_staleness(self._writer, stats, step)
     self._writer.close()
 
-  def _write_staleness(self, stats: report.WorkerStats, step: int) -> None:
+  def _write_staleness(
+    self, writer: summaries.Writer, stats: report.WorkerStats, step: int
+  ) -> None:
     """Writes the staleness since the last time."""
     staleness = stats.staleness - self._shown_staleness
     if staleness:
       self._shown_staleness = stats.staleness.copy()
       mean = report.compute_mean(staleness)
-      self._writer.write_histogram('staleness', staleness, step)
-      self._writer.write_scalars({'staleness_mean': mean}, step)
+      writer.write_histogram('staleness', staleness, step)
+      writer.write_scalars({'staleness_mean': mean}, step)

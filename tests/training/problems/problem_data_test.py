@@ -42,7 +42,7 @@ def load(split):
 
 def test_a_batch_of_images_needs_no_file(set_flags):
   set_flags('--dataset=mnist', '--data_dir=/no/such/folder')
-  x, y = problem_data.make_batch(problem_lib.from_flags(), 2)
+  x, y, _ = problem_data.make_batch(problem_lib.from_flags(), 2)
   assert (x.shape.as_list(), y.shape.as_list()) == ([2, 28, 28, 1], [2])
 
 
