@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
@@ -17,6 +19,11 @@ from distmnist import tf_internals
 from distmnist.exchange.center import ps_lock
 from distmnist.exchange.rounds import round_waits
 from distmnist.transport import strategy
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
+
 
 # The clock of a worker that has left; no other waits for it.
 _NEVER = 2**62
@@ -32,12 +39,11 @@ class Clocks:
   no checkpoint saves them.
   """
 
-  def __init__(self, cluster, bound: int, device: str) -> None:
+  def __init__(self, cluster: Cluster, bound: int, device: str) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      bound: int, S.
-      device: str, the device of the global_step.
+      bound: S.
+      device: the device of the global_step.
     """
     self._bound = bound
     self._worker = cluster.task_index
@@ -63,7 +69,7 @@ class Clocks:
         [tf.fill([_NUM_OFFERED], True)]
       )
 
-  def tick_and_wait(self, ops: list[tf.Tensor]) -> tf.Tensor:
+  def tick_and_wait(self, ops: Sequence[tf.Operation | tf.Tensor]) -> tf.Tensor:
     """Returns the op that counts a step and waits for a permit, after `ops`."""
     with tf.control_dependencies(ops), tf.device(self._device):
       ticked = self._advance(None)
@@ -136,11 +142,9 @@ class Clocks:
 class ClocksHook(strategy.CenterHook):
   """Joins the clocks at the start, and ends a wait for a permit on request."""
 
-  def __init__(self, clocks: Clocks, stop) -> None:
+  def __init__(self, clocks: Clocks, stop: StopRequest) -> None:
     """
     Args:
-      clocks: Clocks.
-      stop: stop_request.StopRequest.
     """
     self._clocks = clocks
     self._stop = stop
@@ -150,11 +154,13 @@ class ClocksHook(strategy.CenterHook):
   def begin(self) -> None:
     self._stop.on_request(self._leave_the_wait)
 
-  def after_create_session(self, session, coord) -> None:
+  def after_create_session(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> None:
     session.run(self._clocks.enter)
     self._session = session
 
-  def describe_wait(self):
+  def describe_wait(self) -> str:
     if self._session is None:
       return ''
     try:
@@ -168,7 +174,7 @@ class ClocksHook(strategy.CenterHook):
       return f'the clocks cannot be read ({type(error).__name__})'
     return format_state(clocks, permits)
 
-  def end(self, session) -> None:
+  def end(self, session: tf.Session) -> None:
     self._has_left.set()
     session.run(self._clocks.leave)
 
@@ -181,7 +187,7 @@ class ClocksHook(strategy.CenterHook):
         self._has_left.wait(_OFFER_SECS)
 
 
-def format_state(clocks: list[int], permits: list[int]) -> str:
+def format_state(clocks: Sequence[int], permits: Sequence[int]) -> str:
   """Returns a line about the clocks and permits, int arrays [num_workers]."""
   texts = [
     f'worker {i} '

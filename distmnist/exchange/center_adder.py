@@ -7,8 +7,8 @@ all wait for this.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
@@ -16,14 +16,25 @@ from distmnist.exchange.copies import periodic_exchange
 from distmnist.exchange.rounds import sync_round
 from distmnist.transport import nonfinite, strategy, variable_lists
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
+  from distmnist.exchange.copies.local_copies import LocalCopies
+  from distmnist.transport.strategy import MarkDone
+
+# Reads the center; returns what is to be added to it, like the copies, and the
+# op that moves the copies themselves.
+MakeChanges = Callable[[], tuple[list[tf.Tensor], tf.Operation]]
+
 
 class AsyncAdder:
   """Adds a worker's changes when they arrive; nothing is locked."""
 
-  def __init__(self, copies, global_step: tf.Variable, mark_done) -> None:
+  def __init__(
+    self, copies: LocalCopies, global_step: tf.Variable, mark_done: MarkDone
+  ) -> None:
     """
     Args:
-      copies: local_copies.LocalCopies.
       global_step: int64 scalar variable, which counts the additions.
       mark_done: callable(ops) -> ops, Strategy.mark_done.
     """
@@ -32,19 +43,14 @@ class AsyncAdder:
     self._mark_done = mark_done
 
   def build_update(
-    self, period: int, step: tf.Tensor, make_changes: Callable[..., Any]
+    self, period: int, step: tf.Tensor, make_changes: MakeChanges
   ) -> strategy.Update:
     """Adds this worker's changes in each step that `period` divides.
 
     Args:
-      period: int, T.
+      period: T.
       step: int64 scalar tensor, which the addition waits for.
-      make_changes: callable -> (changes, own). It reads the center; changes is
-        what is added to it, a list of tensors like the copies; own is the op
-        that moves the copies themselves.
-
-    Returns:
-      strategy.Update.
+      make_changes: see MakeChanges.
     """
     known_step = self._copies.make_counter(
       self._global_step.read_value(), 'known_step'
@@ -57,9 +63,7 @@ class AsyncAdder:
       known_step,
     )
 
-  def _exchange(
-    self, make_changes: Callable[..., Any]
-  ) -> tuple[tf.Tensor, tf.Tensor]:
+  def _exchange(self, make_changes: MakeChanges) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns (new_step, staleness) once the changes are added."""
     read_step = strategy.read_after(self._global_step, [])
     changes, own = make_changes()
@@ -71,8 +75,8 @@ class AsyncAdder:
       self._global_step, [own, added], read_step, self._mark_done
     )
 
-  def hooks(self, stop):
-    """Returns the SessionRunHooks, a list; `stop` is a StopRequest."""
+  def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
+    """Returns the SessionRunHooks; `stop` is a StopRequest."""
     del stop
     return []
 
@@ -81,7 +85,11 @@ class SyncAdder(AsyncAdder):
   """Adds all workers' changes at once; each waits until this is done."""
 
   def __init__(
-    self, cluster, copies, global_step: tf.Variable, mark_done
+    self,
+    cluster: Cluster,
+    copies: LocalCopies,
+    global_step: tf.Variable,
+    mark_done: MarkDone,
   ) -> None:
     super().__init__(copies, global_step, mark_done)
     self._num_workers = cluster.num_workers
@@ -91,7 +99,7 @@ class SyncAdder(AsyncAdder):
     )
     self._round.build_update(self._add_sums)
 
-  def _add_sums(self, means: list[tf.Tensor]) -> tf.Operation:
+  def _add_sums(self, means: Sequence[tf.Tensor]) -> tf.Operation:
     """Returns the op x~ += sum d^i; means is a list like the shards."""
     updates = []
     for mean, shard in zip(means, self._copies.shards, strict=True):
@@ -102,7 +110,7 @@ class SyncAdder(AsyncAdder):
         updates.append(shard.assign_add(change, read_value=False))
     return tf.group(*updates)
 
-  def _exchange(self, make_changes):
+  def _exchange(self, make_changes: MakeChanges) -> tuple[tf.Tensor, tf.Tensor]:
     changes, own = make_changes()
     pairs = []
     for change, shard in self._copies.to_shards(changes):
@@ -111,18 +119,20 @@ class SyncAdder(AsyncAdder):
         pairs.append((tf.identity(change), shard))
     return self._round.push_and_wait(pairs, mark_done=self._mark_done)
 
-  def hooks(self, stop):
+  def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
     return [self._round.hook(stop, self._copies.pull())]
 
 
 def make(
-  is_sync: bool, cluster, copies, global_step: tf.Variable, mark_done
-) -> AsyncAdder | SyncAdder:
+  is_sync: bool,
+  cluster: Cluster,
+  copies: LocalCopies,
+  global_step: tf.Variable,
+  mark_done: MarkDone,
+) -> AsyncAdder:
   """Returns the SyncAdder or AsyncAdder of a worker.
 
   Args:
-    is_sync: bool.
-    cluster: cluster.Cluster.
     copies, global_step, mark_done: see AsyncAdder.
   """
   if is_sync:

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
 from distmnist.data import step_rows
 from distmnist.transport import wire
+
+if TYPE_CHECKING:
+  from distmnist.data.step_rows import StepRows
+
 
 # Types of ops that call functions of the graph.
 _CALLS = {
@@ -27,18 +32,30 @@ _CALLS = {
 class Step(NamedTuple):
   """One step's tensors: of every step, of a run's last only, and the count."""
 
-  tensors: dict
-  last_step_tensors: dict
+  tensors: dict[str, tf.Tensor]
+  last_step_tensors: dict[str, tf.Tensor]
   count: tf.Tensor | None
+
+
+class LeftOut(Protocol):
+  """What a copy may leave out, such as a periodic_exchange.Exchange."""
+
+  @property
+  def outputs(self) -> list[tf.Tensor]:
+    """What the rest of the step uses of it."""
+    ...
+
+  @property
+  def without(self) -> list[tf.Tensor]:
+    """The values of `outputs` where it is left out."""
+    ...
 
 
 def repeat(op: tf.Operation, times: int, device: str) -> tf.Operation:
   """Returns an op that runs `op` the given number of times in sequence.
 
   Args:
-    op: tf.Operation.
-    times: int.
-    device: str, where the end of each run of `op` starts the next one.
+    device: where the end of each run of `op` starts the next one.
   """
   with tf.control_dependencies([op]), tf.device(device):
     first = Step({'global_step': tf.constant(0)}, {}, None)
@@ -52,13 +69,13 @@ class _Ends:
   def __init__(self, step: Step) -> None:
     """
     Args:
-      step: Step, the one before.
+      step: the one before.
     """
     ops = [tensor.op for tensor in step.tensors.values()]
     self._last = step.tensors['global_step'].op
     self._on_ps = [op for op in ops if wire.is_on_ps(op)]
     self._on_worker = [op for op in ops if not wire.is_on_ps(op)]
-    self._all = None
+    self._all: tf.Operation | None = None
 
   def find(self, op: tf.Operation) -> list[tf.Operation]:
     """Returns the list of ops that `op` of the next step must wait for."""
@@ -70,7 +87,7 @@ class _Ends:
       return [self._last]
     return [self._gather()]
 
-  def _gather(self):
+  def _gather(self) -> tf.Operation:
     """Returns one op on the worker, else each end would send a ps a message."""
     if self._all is None:
       ops = self._on_worker + self._on_ps
@@ -82,23 +99,24 @@ class _Ends:
 class Copier:
   """Makes copies of a step that run one after the other."""
 
-  def __init__(self, first: Step, batches=()) -> None:
+  def __init__(self, first: Step, batches: Sequence[StepRows] = ()) -> None:
     """
     Args:
-      first: Step.
-      batches: list of step_rows.StepRows; step i of a run gets row i of each.
+      batches: step i of a run gets row i of each.
     """
     self._first = first
     self._batches = batches
     self._parts = {}
     self._latest = {}
 
-  def build_chain(self, left_out, name: str) -> list[Step]:
+  def build_chain(
+    self, left_out: Iterable[Sequence[LeftOut]], name: str
+  ) -> list[Step]:
     """Builds steps that run one after the other.
 
     Args:
       left_out: list of lists of periodic_exchange.Exchange, one list per step.
-      name: str, the prefix of their ops.
+      name: the prefix of their ops.
 
     Returns:
       List of Step; the first one is the given step itself if it leaves
@@ -116,7 +134,11 @@ class Copier:
     return chain
 
   def _copy(
-    self, before: Step | None, left_out, name: str, number: int
+    self,
+    before: Step | None,
+    left_out: Sequence[LeftOut],
+    name: str,
+    number: int,
   ) -> Step:
     """Copies the ops of the step, to run after another step.
 
@@ -127,8 +149,8 @@ class Copier:
     Args:
       before: Step, or None.
       left_out: list of periodic_exchange.Exchange to leave out.
-      name: str, the prefix of the copies.
-      number: int, which step of its run this is.
+      name: the prefix of the copies.
+      number: which step of its run this is.
     """
     key = tuple(map(id, left_out))
     if key not in self._parts:
@@ -190,7 +212,9 @@ class Copier:
     op = self._latest.get(name)
     return op or tf.get_default_graph().get_operation_by_name(name)
 
-  def _cut_out(self, left_out):
+  def _cut_out(
+    self, left_out: Sequence[LeftOut]
+  ) -> tuple[tf.GraphDef, list[str], dict[str, tf.Tensor]]:
     """Returns the step without some of its exchanges.
 
     Returns:
@@ -239,7 +263,7 @@ def _read_in_turn(gather: tf.Operation) -> None:
   that wait for nothing. They do not if the numbers are copied in between.
 
   Args:
-    gather: tf.Operation, a ResourceGather on this worker.
+    gather: a ResourceGather on this worker.
   """
   with tf.name_scope(None), tf.device(gather.device):
     numbers = tf.raw_ops.Snapshot(
@@ -255,12 +279,8 @@ def _is_elsewhere(op: tf.Operation, step: Step) -> bool:
   return there.job == 'worker' == here.job and there.task != here.task
 
 
-def find_origins(op):
-  """Yields an op, the op whose gradient it is or which it copies, and so on.
-
-  Args:
-    op: tf.Operation or None.
-  """
+def find_origins(op: tf.Operation | None) -> Iterator[tf.Operation]:
+  """Yields an op, the op whose gradient it is or which it copies, and so on."""
   while op is not None:
     yield op
     op = tf_internals.find_forward(op) or find_original(op)

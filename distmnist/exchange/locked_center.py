@@ -10,14 +10,24 @@ which releases the lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record
 from distmnist.exchange.center import ps_lock
 from distmnist.transport import strategy, variable_lists
+
+if TYPE_CHECKING:
+  from distmnist.exchange.copies.local_copies import LocalCopies
+  from distmnist.transport.strategy import MarkDone
+
+# Returns the op that updates the center, of (part of what is pushed, shard) on
+# their ps, and the staleness, an int64 scalar tensor.
+Apply = Callable[
+  [Sequence[tuple[tf.Tensor, tf.Variable]], tf.Tensor], tf.Operation
+]
 
 
 class AtomicCenter:
@@ -29,21 +39,20 @@ class AtomicCenter:
 
   def __init__(
     self,
-    copies,
+    copies: LocalCopies,
     global_step: tf.Variable,
-    keep_shards=(),
-    keep_whole=(),
+    keep_shards: Sequence[tf.Variable] = (),
+    keep_whole: Sequence[tf.Variable] = (),
     max_staleness: int | None = None,
-    mark_done: Callable[..., Any] = list,
+    mark_done: MarkDone = list,
   ) -> None:
     """
     Args:
-      copies: local_copies.LocalCopies.
       global_step: int64 scalar variable.
       keep_shards: list of tf.Variable beside the shards; on every pull each
         takes its shard's value, as the worker receives it, under the lock.
       keep_whole: list of tf.Variable beside the copies; likewise, unlocked.
-      max_staleness: int; a staler push is dropped and not counted.
+      max_staleness: a staler push is dropped and not counted.
       mark_done: callable(ops) -> ops, Strategy.mark_done.
     """
     self._copies = copies
@@ -58,7 +67,7 @@ class AtomicCenter:
     self._lock = ps_lock.Lock(global_step.device, 'center_lock')
 
   def _run_locked(
-    self, build: Callable[..., Any]
+    self, build: Callable[[], tuple[list[tf.Tensor], list[tf.Tensor]]]
   ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Builds what is done under the lock.
 
@@ -82,11 +91,11 @@ class AtomicCenter:
     with tf.device(self._global_step.device):
       return self._lock.execute(build_scalars), values
 
-  def is_too_stale(self, tensors: list[tf.Tensor]) -> tf.Tensor:
+  def is_too_stale(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Asks, before a push, whether it would be dropped, without the lock.
 
     Args:
-      tensors: list of tensors, which are known before the ps is asked.
+      tensors: known before the ps is asked.
 
     Returns:
       Bool scalar tensor on the worker's CPU. What is too stale stays so; what
@@ -100,17 +109,14 @@ class AtomicCenter:
 
   def exchange(
     self,
-    tensors: list[tf.Tensor],
-    apply: Callable[..., Any],
+    tensors: Sequence[tf.Tensor],
+    apply: Apply,
     unless: tf.Tensor | None = None,
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Pushes, and pulls before any other worker pushes.
 
     Args:
       tensors: list of tensors like the copies: gradients or changes.
-      apply: callable(pairs, staleness) -> op that updates the center. pairs is
-        a list of (part of a tensor, shard), each on its ps; staleness an int64
-        scalar tensor.
       unless: bool scalar tensor, from `is_too_stale`: no tensors are sent, only
         rows; None if they always are.
 
@@ -140,13 +146,13 @@ class AtomicCenter:
 
   def _apply(
     self,
-    apply: Callable[..., Any],
-    pairs: list[tuple[tf.Tensor | tf.Variable, ...]],
+    apply: Apply,
+    pairs: Sequence[tuple[tf.Tensor, tf.Variable]],
     staleness: tf.Tensor,
   ) -> tf.Tensor:
     """Returns 1 once the push is applied, 0 if it was dropped."""
 
-    def count(number: int, ops: list[tf.Operation]) -> tf.Tensor:
+    def count(number: int, ops: Sequence[tf.Operation]) -> tf.Tensor:
       with tf.control_dependencies(ops):
         return tf.constant(number, tf.int64)
 
@@ -158,7 +164,9 @@ class AtomicCenter:
       lambda: count(0, []),
     )
 
-  def _read(self, ops: list[tf.Operation]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+  def _read(
+    self, ops: Sequence[tf.Operation]
+  ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Returns (global_step, shards' values), under the lock, after `ops`."""
     kept = []
     with tf.control_dependencies(ops):
@@ -171,7 +179,10 @@ class AtomicCenter:
     return strategy.read_after(self._global_step, [*ops, *kept]), parts
 
   def _take(
-    self, new_step: tf.Tensor, parts: list[tf.Tensor], ops: list[tf.Tensor]
+    self,
+    new_step: tf.Tensor,
+    parts: Sequence[tf.Tensor],
+    ops: Sequence[tf.Tensor],
   ) -> tf.Operation:
     """Returns the op that stores what was read in this worker's variables."""
     whole = self._copies.from_shards(parts)
@@ -181,10 +192,10 @@ class AtomicCenter:
         taken.append(variable_lists.assign_all(self._keep_whole, whole))
       return tf.group(*taken)
 
-  def hook(self):
+  def hook(self) -> tf.train.SessionRunHook:
     """Returns the hook that pulls once a session has been created."""
 
-    def read():
+    def read() -> tuple[list[tf.Tensor], list[tf.Tensor]]:
       new_step, parts = self._read([])
       return [new_step], parts
 
@@ -195,8 +206,10 @@ class AtomicCenter:
 
 
 class _PullHook(tf.train.SessionRunHook):
-  def __init__(self, pull) -> None:
+  def __init__(self, pull: tf.Operation) -> None:
     self._pull = pull
 
-  def after_create_session(self, session, coord) -> None:
+  def after_create_session(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> None:
     session.run(self._pull)

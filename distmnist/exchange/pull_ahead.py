@@ -8,6 +8,10 @@ that is older by one of its own steps and by the others' steps in that time.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -16,6 +20,10 @@ from distmnist.exchange.center import center
 from distmnist.exchange.copies import shard_copies
 from distmnist.exchange.rounds import sync_round
 from distmnist.transport import strategy
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+
 
 _PULL_AHEAD = flags.DEFINE_integer(
   'pull_ahead',
@@ -42,11 +50,10 @@ class PullingStrategy(strategy.Strategy):
 
   takes_tables = True
 
-  def __init__(self, cluster, pulls_ahead: bool = False) -> None:
+  def __init__(self, cluster: Cluster, pulls_ahead: bool = False) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      pulls_ahead: bool; without a ps there is nothing to pull.
+      pulls_ahead: without a ps there is nothing to pull.
     """
     super().__init__(cluster)
     is_ahead = pulls_ahead and cluster.num_ps > 0
@@ -54,14 +61,14 @@ class PullingStrategy(strategy.Strategy):
     self.needs_warmup = self.overlaps_exchange = is_ahead
     self.refuses_tables_with = '--pull_ahead=1' if is_ahead else ''
 
-  def scope(self):
+  def scope(self) -> contextlib.AbstractContextManager[None]:
     return self._center.scope()
 
 
 class AheadCopies(shard_copies.ShardCopies):
   """Copies that are one pull behind the center."""
 
-  def __init__(self, cluster) -> None:
+  def __init__(self, cluster: Cluster) -> None:
     super().__init__(cluster)
     self._begins = None  # No push is held back.
     self._cluster = cluster
@@ -75,7 +82,7 @@ class AheadCopies(shard_copies.ShardCopies):
     self._next_step = super().read_step(global_step)
     return self._step.value()
 
-  def take_next(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+  def take_next(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     # They wait for no end of another op: the reads begin when the step does.
     parts = self.read_shards()
     center.read_after(self._next_step, parts)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
@@ -11,30 +13,34 @@ from distmnist.tables import sparse_table
 from distmnist.transport import variable_lists
 from distmnist.transport import wire as wire_lib
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.transport.strategy import Strategy, Update
+
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
   """What one local step of one worker moves on average.
 
   Attributes:
-    pulled, pushed: float, bytes.
-    num_workers: int, the workers that each move this much.
-    share_of_ps: list of float, each ps's share of the bytes; empty without a
-      ps. The sum is below 1 where workers exchange with each other.
-    has_tables: bool, whether there are sparse tables, whose rows come on top.
-    notes: list of str, lines for people on how it moves.
-    order: str. apart: a worker pulls and pushes in turn, while others may do
-      the opposite. in_turn: all pull, and then all push. at_once: each pulls
-      while it pushes.
+    pulled, pushed: bytes.
+    num_workers: the workers that each move this much.
+    share_of_ps: each ps's share of the bytes; empty without a ps. The sum is
+      below 1 where workers exchange with each other.
+    has_tables: whether there are sparse tables, whose rows come on top.
+    notes: lines for people on how it moves.
+    order: apart: a worker pulls and pushes in turn, while others may do the
+      opposite. in_turn: all pull, and then all push. at_once: each pulls while
+      it pushes.
   """
 
   pulled: float
   pushed: float
   num_workers: int
-  share_of_ps: list
+  share_of_ps: list[float]
   has_tables: bool = False
   order: str = 'apart'
-  notes: list = dataclasses.field(default_factory=list)
+  notes: list[str] = dataclasses.field(default_factory=list)
 
   def compute_step_secs(self, bytes_per_sec: float) -> float:
     """Returns the least seconds of a step in which nothing else takes time.
@@ -45,7 +51,7 @@ class Traffic:
     directions are used at once.
 
     Args:
-      bytes_per_sec: float, B, of the link of each host.
+      bytes_per_sec: B, of the link of each host.
     """
     both = self.pulled, self.pushed
     if not self.share_of_ps:
@@ -58,7 +64,7 @@ class Traffic:
 
   @property
   def narrowest(self) -> str:
-    """Whose links set the pace if pull and push go at once, a str."""
+    """Whose links set the pace if pull and push go at once."""
     of_ps = self.num_workers * max(self.share_of_ps, default=0)
     if of_ps <= 1:
       return 'each worker'
@@ -70,7 +76,7 @@ class Traffic:
     What saves less than 1 % is left out.
 
     Args:
-      bytes_per_sec: float, B, of the link of each host.
+      bytes_per_sec: B, of the link of each host.
     """
     if not self.share_of_ps:
       return []
@@ -91,7 +97,7 @@ class Traffic:
     """Returns this Traffic plus rows of tables, spread evenly over the ps.
 
     Args:
-      pulled, pushed: float, the bytes of the rows per step.
+      pulled, pushed: the bytes of the rows per step.
     """
     dense, rows = self.pulled + self.pushed, pulled + pushed
     even = rows / max(len(self.share_of_ps), 1)
@@ -114,15 +120,16 @@ class Traffic:
 
 
 def compute_traffic(
-  cluster, strategy_, update, variables: list[tf.Variable]
+  cluster: Cluster,
+  strategy_: Strategy,
+  update: Update,
+  variables: Iterable[tf.Variable],
 ) -> Traffic:
   """Returns the Traffic of a strategy.
 
   Args:
-    cluster: cluster.Cluster.
-    strategy_: strategy.Strategy.
-    update: strategy.Update, what its `minimize` returned.
-    variables: list of tf.Variable, the trained shards.
+    update: what its `minimize` returned.
+    variables: the trained shards.
   """
   if not cluster.num_ps:
     pulled, pushed = update.bytes_pulled, update.bytes_pushed
@@ -149,13 +156,15 @@ def compute_traffic(
 
 
 def _count_of_ps(
-  cluster, variables: list[tf.Variable], left_out: list[tf.Variable]
+  cluster: Cluster,
+  variables: Iterable[tf.Variable],
+  left_out: Iterable[tf.Variable],
 ) -> list[int]:
-  """Returns the bytes on the wire to or from each ps, a list of int.
+  """Returns the bytes on the wire to or from each ps.
 
   Args:
     cluster, variables: see `compute_traffic`.
-    left_out: list of tf.Variable, those that do not travel this way.
+    left_out: those that do not travel this way.
   """
   of_ps, wire = [0] * cluster.num_ps, wire_lib.Wire(cluster)
   elsewhere = {
@@ -173,7 +182,7 @@ def _count_of_ps(
   return of_ps
 
 
-def _find_order(strategy_) -> str:
+def _find_order(strategy_: Strategy) -> str:
   if strategy_.overlaps_exchange:
     return 'at_once'
   return 'in_turn' if strategy_.is_lock_step else 'apart'

@@ -18,17 +18,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
 from distmnist.transport import weight_averages, wire
-
-if TYPE_CHECKING:
-  pass
-
 
 _COMMUNICATION_PERIOD = flags.DEFINE_integer(
   'communication_period',

@@ -10,7 +10,7 @@ center itself stays float32.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -258,9 +258,9 @@ class PackedScalars:
       _pack([tensors[i] for i in indices], place) for place, indices in groups
     ]
 
-  def unpack(self, values: Sequence[np.ndarray]) -> list[float]:
+  def unpack(self, values: Sequence[np.ndarray]) -> list[Any]:
     """Returns the scalars that were fetched, int and float."""
-    scalars = [0.0] * self._size
+    scalars: list[Any] = [None] * self._size
     for indices, value in zip(self._groups, values, strict=True):
       for i, scalar in zip(indices, np.ravel(value).tolist(), strict=True):
         scalars[i] = scalar

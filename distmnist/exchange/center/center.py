@@ -9,8 +9,8 @@ exchange/copies/local_copies.py it is the worker's own variable.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
@@ -19,6 +19,10 @@ from distmnist.tables import sparse_table, table_rows, tables_apart
 from distmnist.transport import gradients as gradients_lib
 from distmnist.transport import variable_lists
 from distmnist.transport import wire as wire_lib
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.tables.table_rows import Rows
 
 
 class ModelVariables:
@@ -32,15 +36,15 @@ class ModelVariables:
   Attributes:
     views: list of what the model gets in place of the center's variables; the
       shards that stay in place come last, each its own view.
-    shards: list of tf.Variable, on the ps.
-    rows: table_rows.Rows, of the sparse tables.
+    shards: on the ps.
+    rows: of the sparse tables.
   """
 
   _keeps_in_place = True
   # Whether a step pulls what it does not push.
   _pulls_unmoved = True
 
-  def __init__(self, rows) -> None:
+  def __init__(self, rows: Rows) -> None:
     self.rows = rows
     self._names = []
     self._given = []
@@ -48,17 +52,18 @@ class ModelVariables:
     self._in_place = []
     self._pulled_only = []
 
-  def _make_view(self, center, shards, name):
+  def _make_view(
+    self, center: tf.Variable, shards: Sequence[tf.Variable], name: str
+  ) -> tf.Tensor | tf.Variable:
     """Returns what the model gets in place of a variable.
 
     Args:
       center: tf.Variable or PartitionedVariable, the whole variable.
-      shards: list of tf.Variable, its parts.
-      name: str.
+      shards: its parts.
     """
     raise NotImplementedError
 
-  def _connect_views(self):
+  def _connect_views(self) -> None:
     """Gives views and rows their values, at the end of the scope."""
     raise NotImplementedError
 
@@ -72,8 +77,12 @@ class ModelVariables:
     self._connect_views()
 
   def _get_variable(
-    self, getter: Callable[..., Any], name: str, *args, **kwargs
-  ):
+    self,
+    getter: Callable[..., tf.Variable],
+    name: str,
+    *args: Any,
+    **kwargs: Any,
+  ) -> tf.Tensor | tf.Variable:
     collections = list(kwargs.get('collections') or ())
     if sparse_table.TABLES in collections:
       return self.rows.get(getter, name, *args, **kwargs)
@@ -97,7 +106,7 @@ class ModelVariables:
     self._given.append(given)
     return given
 
-  def _leave_out(self, views: list[tf.Tensor | tf.Variable]) -> None:
+  def _leave_out(self, views: Sequence[tf.Tensor | tf.Variable]) -> None:
     """Takes `views`, a list that nothing moves, and their shards out of all."""
     ids = {id(view) for view in views}
     whole = [shards for view, shards in self._pulled if id(view) in ids]
@@ -132,11 +141,12 @@ class Center(ModelVariables):
   not reach out of both: what is built from them is to be built after it.
   """
 
-  def __init__(self, cluster, max_bundle_bytes=None) -> None:
+  def __init__(
+    self, cluster: Cluster, max_bundle_bytes: int | None = None
+  ) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      max_bundle_bytes: int or None, see transport.Wire.
+      max_bundle_bytes: see transport.Wire.
     """
     wire = wire_lib.Wire(cluster, max_bundle_bytes)
     super().__init__(table_rows.Rows(cluster, wire))
@@ -147,7 +157,7 @@ class Center(ModelVariables):
     self._reads = []
 
   def _make_view(
-    self, center: tf.Variable, shards: list[tf.Variable], name: str
+    self, center: tf.Variable, shards: Sequence[tf.Variable], name: str
   ) -> tf.Tensor | tf.Variable:
     del shards
     if not self._has_ps:
@@ -173,7 +183,7 @@ class Center(ModelVariables):
 
   @property
   def num_bytes(self) -> int:
-    """The bytes on the wire of what is pulled whole and moves, an int."""
+    """The bytes on the wire of what is pulled whole and moves."""
     return self._wire.count_bytes(self._pulled_shards)
 
   def count_bytes(self) -> tuple[int | tf.Tensor, int | tf.Tensor]:
@@ -196,7 +206,7 @@ class Center(ModelVariables):
     read_after(step, self._reads)
     return step
 
-  def take_next(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+  def take_next(self, tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
     """Ends a step: returns `tensors` once the next one may begin.
 
     Args:
@@ -212,21 +222,21 @@ class Center(ModelVariables):
     """Pulls the shards; returns a list of whole tensors on the worker."""
     return self.from_shards(self.read_shards())
 
-  def from_shards(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
+  def from_shards(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Pulls tensors like those of `read_shards`; returns whole ones."""
     return self._join_parts(self._wire.to_worker(parts, self._devices))
 
-  def _join_parts(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
+  def _join_parts(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     with tf.device(self._device):
       return join_all(parts, self._pulled)
 
-  def round_as_sent(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+  def round_as_sent(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Returns `tensors` as they would arrive if sent, on their own devices."""
     return [self._wire.round(tensor) for tensor in tensors]
 
   def to_shards(
-    self, tensors: list[tf.Tensor], unless: tf.Tensor | None = None
-  ):
+    self, tensors: Sequence[tf.Tensor], unless: tf.Tensor | None = None
+  ) -> list[tuple[tf.Tensor, tf.Variable]]:
     """Cuts whole tensors as the center is cut and pushes the parts.
 
     Args:
@@ -244,7 +254,7 @@ class Center(ModelVariables):
       for tensor, (_, shards) in zip(tensors, self._pulled, strict=False):
         parts += cut(tensor, shards)
     arrived, of_rows = self.rows.push_with(
-      parts, self._devices, tensors[end:], self._begins, unless
+      parts, self._devices, list(tensors[end:]), self._begins, unless
     )
     dense = zip([*arrived, *there], self.shards, strict=True)
     return [*dense, *of_rows]
@@ -256,8 +266,8 @@ class Center(ModelVariables):
     return self._wire.bundle(self.shards, routes)
 
   def compute_gradients(
-    self, optimizer, loss: tf.Tensor
-  ) -> list[tf.Tensor] | None:
+    self, optimizer: tf.train.Optimizer, loss: tf.Tensor
+  ) -> list[tf.Tensor]:
     """Computes g^i, and leaves out the views that the loss does not reach.
 
     Nothing moves those: the decay of an optimizer would, if it were given
@@ -294,14 +304,14 @@ class Center(ModelVariables):
     return gradients + of_rows
 
 
-def read_after(step: tf.Tensor, reads: list[tf.Tensor]) -> None:
+def read_after(step: tf.Tensor, reads: Sequence[tf.Tensor]) -> None:
   """Lets the shards on the ps of the global step be read after it.
 
   Those on others start with it: an edge would cost a round trip per step.
 
   Args:
-    step: tensor, as read_value() of the variable returns it.
-    reads: list of tensors, as of `Center.read_shards`.
+    step: as read_value() of the variable returns it.
+    reads: as of `Center.read_shards`.
   """
   for value in reads:
     if value.device == step.device:
@@ -315,7 +325,7 @@ def read(shard: tf.Variable) -> tf.Tensor:
     return shard.read_value()
 
 
-def join(values: list[tf.Tensor], shape: tf.TensorShape) -> tf.Tensor:
+def join(values: Sequence[tf.Tensor], shape: tf.TensorShape) -> tf.Tensor:
   """Returns the whole tensor of `shape` whose shards are `values`."""
   if len(values) == 1:
     return values[0]
@@ -323,13 +333,13 @@ def join(values: list[tf.Tensor], shape: tf.TensorShape) -> tf.Tensor:
 
 
 def join_all(
-  parts: list[tf.Tensor],
-  wholes: list[tuple[list | tf.Tensor, ...] | tuple[list | tf.Variable, ...]],
+  parts: Sequence[tf.Tensor],
+  wholes: Iterable[tuple[tf.Tensor | tf.Variable, Sequence[tf.Variable]]],
 ) -> list[tf.Tensor]:
   """Returns the whole tensors of `parts`.
 
   Args:
-    parts: list of tensors, those of one whole after those of another.
+    parts: those of one whole after those of another.
     wholes: list of (what has its shape, the shards of a whole).
   """
   left = iter(parts)
@@ -338,8 +348,8 @@ def join_all(
   ]
 
 
-def cut(tensor: tf.Tensor, shards: list[tf.Variable]) -> list[tf.Tensor]:
-  """Returns the parts of a whole tensor for `shards`, a list."""
+def cut(tensor: tf.Tensor, shards: Sequence[tf.Variable]) -> list[tf.Tensor]:
+  """Returns the parts of a whole tensor for `shards`."""
   if len(shards) == 1:
     return [tf.convert_to_tensor(tensor)]
   axis = find_cut(shards[0], tensor.shape)
@@ -347,7 +357,7 @@ def cut(tensor: tf.Tensor, shards: list[tf.Variable]) -> list[tf.Tensor]:
 
 
 def find_cut(
-  shard: tf.Tensor | tf.Variable, shape: list[int] | tf.TensorShape
+  shard: tf.Tensor | tf.Variable, shape: Sequence[int] | tf.TensorShape
 ) -> int:
   """Returns the axis along which the first shard was cut from `shape`."""
   return next(i for i, n in enumerate(shard.shape) if n != shape[i])

@@ -24,8 +24,8 @@ class Lock:
   def __init__(self, device: str, name: str) -> None:
     """
     Args:
-      device: str, of the ps.
-      name: str, the same for all workers.
+      device: of the ps.
+      name: the same for all workers.
     """
     with tf.device(device):
       self._outer, self._inner = (
@@ -33,7 +33,7 @@ class Lock:
         for part in ('outer', 'inner')
       )
 
-  def execute(self, build: Callable[..., Any]) -> list[tf.Tensor] | tf.Tensor:
+  def execute(self, build: Callable[[], Any]) -> Any:
     """Builds what is done under the lock.
 
     Args:
@@ -44,7 +44,7 @@ class Lock:
       What `build` returned, once the lock is free.
     """
 
-    def enter() -> list[tf.Tensor] | tf.Tensor:
+    def enter() -> Any:
       return self._inner.execute(build, exclusive_resource_access=False)
 
     return self._outer.execute(enter, exclusive_resource_access=False)

@@ -10,14 +10,17 @@ values, even after a restart.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record
 from distmnist.exchange.center import center as center_lib
 from distmnist.transport import sums, variable_lists
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
 
 
 class LocalCopies(center_lib.Center):
@@ -27,18 +30,20 @@ class LocalCopies(center_lib.Center):
   order of `shards`.
 
   Attributes:
-    variables: list of tf.Variable, the whole copies on the worker.
+    variables: the whole copies on the worker.
   """
 
   _keeps_in_place = False  # All steps are taken on the copy.
   _pulls_unmoved = False  # A copy starts with the value that stays.
 
-  def __init__(self, cluster, max_bundle_bytes: int | None = None) -> None:
+  def __init__(
+    self, cluster: Cluster, max_bundle_bytes: int | None = None
+  ) -> None:
     super().__init__(cluster, max_bundle_bytes)
     self._cpu_device = cluster.cpu_device
 
   def _make_view(
-    self, center: tf.Variable, shards: list[tf.Variable], name: str
+    self, center: tf.Variable, shards: Sequence[tf.Variable], name: str
   ) -> tf.Variable:
     # Pulled as it will be in each step, so that the first one is no exception.
     values = self._wire.to_worker(
@@ -63,8 +68,8 @@ class LocalCopies(center_lib.Center):
     """Returns local variables of zeros beside the copies, in their shapes.
 
     Args:
-      name: str, such as 'velocity'.
-      are_sums: bool, whether they have the dtypes of sums (sums.py).
+      name: such as 'velocity'.
+      are_sums: whether they have the dtypes of sums (sums.py).
     """
     names = graph_record.current().center_names
     zeros = []
@@ -79,7 +84,7 @@ class LocalCopies(center_lib.Center):
     """Returns local variables beside the copies, with the values as pulled.
 
     Args:
-      name: str, such as 'as_pulled'.
+      name: such as 'as_pulled'.
     """
     with tf.device(self._device):
       return [_make_local(copy.initial_value, name) for copy in self.variables]
@@ -92,7 +97,7 @@ class LocalCopies(center_lib.Center):
     In a checkpoint they are whole, like the center: it fits any number of ps.
 
     Args:
-      name: str, such as 'momentum'.
+      name: such as 'momentum'.
       are_sums: see `make_zeros`.
     """
     variables = []
@@ -114,29 +119,31 @@ class LocalCopies(center_lib.Center):
     with tf.device(self._cpu_device):
       return _make_local(tf.cast(initial_value, tf.int64), name)
 
-  def count_local_step(self, ops: list[tf.Operation | tf.Tensor]) -> tf.Tensor:
+  def count_local_step(
+    self, ops: Sequence[tf.Operation | tf.Tensor]
+  ) -> tf.Tensor:
     """Returns how many steps this worker has done once all `ops` have run."""
     counter = self.make_counter(0, 'local_step')
     with tf.control_dependencies(ops), tf.device(self._cpu_device):
       return tf.convert_to_tensor(counter.assign_add(1))
 
   def read(self) -> list[tf.Tensor]:
-    """Returns the copies' values at this point, a list of tensors."""
+    """Returns the copies' values at this point."""
     with tf.device(self._device):
       return [copy.read_value() for copy in self.variables]
 
-  def read_changes(self, kept: list[tf.Variable]) -> list[tf.Tensor]:
-    """Returns x^i - kept, a list of tensors; `kept` is from `make_kept`."""
+  def read_changes(self, kept: Sequence[tf.Variable]) -> list[tf.Tensor]:
+    """Returns x^i - kept; `kept` is from `make_kept`."""
     return [
       now - before.read_value()
       for now, before in zip(self.read(), kept, strict=True)
     ]
 
-  def assign(self, values: list[tf.Tensor]) -> tf.Operation:
+  def assign(self, values: Sequence[tf.Tensor]) -> tf.Operation:
     """Returns the op that assigns a list of tensors to the copies."""
     return variable_lists.assign_all(self.variables, values)
 
-  def pull(self, keep=()) -> tf.Operation:
+  def pull(self, keep: Sequence[tf.Variable] = ()) -> tf.Operation:
     """Returns the op x^i <- x~; `keep`, from `make_kept`, gets the same."""
     values = self.read_center()
     taken = [self.assign(values)]
@@ -144,7 +151,7 @@ class LocalCopies(center_lib.Center):
       taken.append(variable_lists.assign_all(keep, values))
     return tf.group(*taken)
 
-  def add(self, changes: list[tf.Tensor]) -> tf.Operation:
+  def add(self, changes: Sequence[tf.Tensor]) -> tf.Operation:
     """Returns the op x^i <- x^i + change, for a list of tensors."""
     return variable_lists.add_all(self.variables, changes)
 
@@ -153,7 +160,9 @@ class LocalCopies(center_lib.Center):
     with tf.device(self._cpu_device):
       return tf.where(is_due, tf.constant(self.num_bytes, tf.int64), 0)
 
-  def local_step(self, optimizer, gradients: list[tf.Tensor]) -> tf.Operation:
+  def local_step(
+    self, optimizer: tf.train.Optimizer, gradients: Sequence[tf.Tensor]
+  ) -> tf.Operation:
     """Returns the op x^i <- Opt(x^i, g); the slots are local as well."""
     with local_variables():
       return optimizer.apply_gradients(
@@ -161,8 +170,8 @@ class LocalCopies(center_lib.Center):
       )
 
   def sum_and_step(
-    self, optimizer, loss: tf.Tensor
-  ) -> tuple[list[tf.Variable], tf.Tensor] | None:
+    self, optimizer: tf.train.Optimizer, loss: tf.Tensor
+  ) -> tuple[list[tf.Variable], tf.Tensor]:
     """Takes a local step and adds up its gradients.
 
     Args:
@@ -185,13 +194,12 @@ class LocalCopies(center_lib.Center):
     return totals, step
 
   def read_totals(
-    self, totals: list[tf.Variable], period: int | None = None
+    self, totals: Sequence[tf.Variable], period: int | None = None
   ) -> list[tf.Tensor]:
     """Returns what `sum_and_step` has added up, in the dtypes of the copies.
 
     Args:
-      totals: list of tf.Variable.
-      period: int, by which each is divided, or None.
+      period: by which each is divided, or None.
     """
     values = [total.read_value() for total in totals]
     if period:
@@ -220,7 +228,7 @@ def _make_local(initial_value: tf.Tensor, name: str) -> tf.Variable:
 
 
 def get_all() -> list[tf.Variable]:
-  """Returns the local variables of the rule in the default graph, a list."""
+  """Returns the local variables of the rule in the default graph."""
   return list(graph_record.current().copies)
 
 
@@ -228,7 +236,9 @@ def get_all() -> list[tf.Variable]:
 def local_variables() -> Iterator[None]:
   """Makes all variables created inside it local, whoever creates them."""
 
-  def create(next_creator: Callable[..., Any], **kwargs) -> tf.Variable:
+  def create(
+    next_creator: Callable[..., tf.Variable], **kwargs: Any
+  ) -> tf.Variable:
     kwargs['collections'] = [tf.GraphKeys.LOCAL_VARIABLES]
     return next_creator(**kwargs)
 

@@ -11,28 +11,33 @@ of weights of 16 bits has 32, as the sum over steps that it is (sums.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.copies import local_copies
 from distmnist.transport import sums, variable_lists
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+
 
 class NesterovCopies(local_copies.LocalCopies):
   """LocalCopies at x + delta v, with the v of each beside it."""
 
-  def __init__(self, cluster, momentum: float) -> None:
+  def __init__(self, cluster: Cluster, momentum: float) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      momentum: float, delta; above 0 the optimizer must be plain SGD.
+      momentum: delta; above 0 the optimizer must be plain SGD.
     """
     super().__init__(cluster)
     self._momentum = momentum
     self._velocities = []
 
   def begin_step(
-    self, optimizer, loss: tf.Tensor
-  ) -> tuple[list[tf.Tensor], list[tf.Tensor], tf.Tensor] | None:
+    self, optimizer: tf.train.Optimizer, loss: tf.Tensor
+  ) -> tuple[list[tf.Tensor], list[tf.Tensor], tf.Tensor]:
     """Computes g, and reads x before anything changes it.
 
     Args:
@@ -53,7 +58,7 @@ class NesterovCopies(local_copies.LocalCopies):
     return gradients, positions, step
 
   def _read_positions(self) -> list[tf.Tensor]:
-    """Returns x, computed from x + delta v, a list of tensors."""
+    """Returns x, computed from x + delta v."""
     values = self.read()
     if not self._momentum:
       return values
@@ -62,7 +67,9 @@ class NesterovCopies(local_copies.LocalCopies):
       for value, velocity in zip(values, self._velocities, strict=True)
     ]
 
-  def end_step(self, optimizer, gradients: list[tf.Tensor]) -> tf.Operation:
+  def end_step(
+    self, optimizer: tf.train.Optimizer, gradients: Sequence[tf.Tensor]
+  ) -> tf.Operation:
     """Steps v and x, which may have moved since `begin_step`.
 
     Args:

@@ -7,43 +7,46 @@ out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record
 from distmnist.transport import strategy, wire
 
+if TYPE_CHECKING:
+  from distmnist.exchange.copies.local_copies import LocalCopies
+
 
 class Exchange(NamedTuple):
   """What `every` has built; a step without it is shorter: see fused_steps.py.
 
   Attributes:
-    period: int, T > 1.
+    period: T > 1.
     step: int64 scalar tensor; the exchange is due where T divides it.
-    outputs: list of tensors, what the rest of the step uses of the exchange.
-    without: list of tensors, their values where it is not due.
+    outputs: what the rest of the step uses of the exchange.
+    without: their values where it is not due.
   """
 
   period: int
   step: tf.Tensor
-  outputs: list
-  without: list
+  outputs: list[tf.Tensor]
+  without: list[tf.Tensor]
 
 
 def every(
   period: int,
   step: tf.Tensor,
-  exchange: Callable[..., Any],
+  exchange: Callable[[], tuple[tf.Tensor, tf.Tensor]],
   known_step: tf.Variable,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
   """Runs `exchange` in each step that `period` divides.
 
   Args:
-    period: int, T.
+    period: T.
     step: int64 scalar tensor, which the exchange waits for; the same one for
       all exchanges of a rule.
-    exchange: callable -> (global_step, staleness), int64 scalar tensors.
+    exchange: returns (global_step, staleness), int64 scalar tensors.
     known_step: int64 local variable, the global_step reported in the other
       steps; set here.
 
@@ -51,7 +54,7 @@ def every(
     (global_step, staleness, is_due); staleness is -1 without an exchange.
   """
 
-  def do_exchange():
+  def do_exchange() -> tuple[tf.Tensor, tf.Tensor]:
     new_step, staleness = wire.bring_scalars(exchange())
     return known_step.assign(new_step), staleness
 
@@ -78,25 +81,21 @@ def every(
 
 
 def get_all() -> list[Exchange]:
-  """Returns the Exchanges of the default graph, a list."""
+  """Returns the Exchanges of the default graph."""
   return list(graph_record.current().exchanges)
 
 
 def build_update(
-  copies,
+  copies: LocalCopies,
   period: int,
   step: tf.Tensor,
-  exchange: Callable[..., Any],
+  exchange: Callable[[], tuple[tf.Tensor, tf.Tensor]],
   known_step: tf.Variable,
 ) -> strategy.Update:
   """Exchanges the whole center in each step that `period` divides.
 
   Args:
-    copies: local_copies.LocalCopies.
     period, step, exchange, known_step: see `every`.
-
-  Returns:
-    strategy.Update.
   """
   train_op, staleness, is_due = every(period, step, exchange, known_step)
   num_bytes = copies.count_bytes_if(is_due)

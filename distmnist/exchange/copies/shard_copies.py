@@ -7,11 +7,18 @@ begins with what it needs. Variables IN_PLACE (center.py) stay put.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
 from distmnist.exchange.copies import local_copies
 from distmnist.transport import strategy, variable_lists
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+
 
 # Smaller parts make for shorter ramps at both ends of a step, and for more
 # messages.
@@ -23,11 +30,12 @@ class ShardCopies(local_copies.LocalCopies):
 
   _keeps_in_place = True
 
-  def __init__(self, cluster, part_bytes: int = PART_BYTES) -> None:
+  def __init__(
+    self, cluster: Cluster, part_bytes: int | None = PART_BYTES
+  ) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      part_bytes: int, up to which small shards travel together; None for all.
+      part_bytes: up to which small shards travel together; None for all.
     """
     super().__init__(cluster, part_bytes)
     self._begins = {}
@@ -36,17 +44,16 @@ class ShardCopies(local_copies.LocalCopies):
   def variables(self) -> list[tf.Variable]:
     return [view for view, _ in self._pulled]
 
-  def hold(self, unit, op) -> None:
+  def hold(self, unit: Iterable[int], op: tf.Operation) -> None:
     """Lets a message begin only once `op` has run; call after `to_shards`.
 
     Args:
-      unit: list of int, the shards whose parts travel in it.
-      op: tf.Operation.
+      unit: the shards whose parts travel in it.
     """
     for begin in {self._begins[i] for i in unit if i in self._begins}:
       tf_internals.add_control_inputs(begin, [op])
 
-  def pull_after(self, ops: list[tf.Operation]) -> tf.Operation:
+  def pull_after(self, ops: Sequence[tf.Operation]) -> tf.Operation:
     """Returns the op by which the copies take the center.
 
     Args:
@@ -61,7 +68,7 @@ class ShardCopies(local_copies.LocalCopies):
     return variable_lists.assign_all(self.variables, whole)
 
   def bring(
-    self, tensors: list[tf.Tensor], ops: list[tf.Operation]
+    self, tensors: Sequence[tf.Tensor], ops: Sequence[tf.Operation]
   ) -> list[tf.Tensor]:
     """Returns scalar `tensors` on the worker, once `ops` have run."""
     with tf.device(self._cpu_device), tf.control_dependencies(ops):

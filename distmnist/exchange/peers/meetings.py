@@ -11,13 +11,18 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
 from distmnist.data import seeds
 from distmnist.exchange.peers import peer
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.exchange.copies.local_copies import LocalCopies
+
 
 # Stands for the center where a worker is expected.
 CENTER = -1
@@ -30,9 +35,9 @@ def choose(worker: int, number: int, num_workers: int) -> int:
   depends on the arguments alone.
 
   Args:
-    worker: int, the task_index.
-    number: int, of the exchange, from 1.
-    num_workers: int, n.
+    worker: the task_index.
+    number: of the exchange, from 1.
+    num_workers: n.
   """
   nodes = [CENTER, *(i for i in range(num_workers) if i != worker)]
   return nodes[seeds.derive('peer', worker, number) % num_workers]
@@ -46,11 +51,10 @@ class Meetings:
       this worker since it was last reset.
   """
 
-  def __init__(self, cluster, copies) -> None:
+  def __init__(self, cluster: Cluster, copies: LocalCopies) -> None:
     """
     Args:
-      cluster: cluster.Cluster, of two workers or more.
-      copies: local_copies.LocalCopies.
+      cluster: of two workers or more.
     """
     self._worker, self._num_workers = cluster.task_index, cluster.num_workers
     self._device = cluster.cpu_device
@@ -62,12 +66,13 @@ class Meetings:
     }
     self._wanted, self._met = self._build_queues()
 
-  def _build_queues(self):
+  def _build_queues(self) -> tuple[tf.FIFOQueue, tf.FIFOQueue]:
     with tf.device(self._device):
-      return [
+      wanted, met = (
         tf.FIFOQueue(-1, tf.int64, (), shared_name=f'peers/{name}')
         for name in ('wanted', 'met')
-      ]
+      )
+      return wanted, met
 
   def build_meeting(self, number: tf.Tensor) -> tf.Tensor:
     """Meets the worker that is next, or the center if that one is not there.
@@ -95,14 +100,16 @@ class Meetings:
   def hook(self) -> _Hook:
     return _Hook(self)
 
-  def meet(self, number):
-    """Returns whom this worker has met, an int."""
+  def meet(self, number: int) -> int:
+    """Returns whom this worker has met."""
     chosen = choose(self._worker, number, self._num_workers)
     if chosen != CENTER and self.peers[chosen].meet():
       return chosen
     return CENTER
 
-  def make_server(self, session: tf.Session, coord) -> _Server:
+  def make_server(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> _Server:
     """Returns the _Server that answers the steps of `session`."""
     for each in self.peers.values():
       each.connect(session)
@@ -131,7 +138,11 @@ class _Server:
   """The thread between the two queues."""
 
   def __init__(
-    self, own: tf.Session, serve: Callable[..., Any], session: tf.Session, coord
+    self,
+    own: tf.Session,
+    serve: Callable[[], None],
+    session: tf.Session,
+    coord: tf.train.Coordinator,
   ) -> None:
     self._own, self._serve = own, serve
     self._session, self._coord = session, coord
@@ -161,14 +172,17 @@ class _Hook(tf.train.SessionRunHook):
 
   def __init__(self, meetings: Meetings) -> None:
     self._meetings = meetings
-    self._server = None
+    self._server: _Server | None = None
 
-  def after_create_session(self, session: tf.Session, coord) -> None:
+  def after_create_session(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> None:
     if self._server:
       self._server.end()
     self._server = self._meetings.make_server(session, coord)
 
   def end(self, session: tf.Session) -> None:
-    self._server.end()
+    if self._server:
+      self._server.end()
     for each in self._meetings.peers.values():
       each.leave()

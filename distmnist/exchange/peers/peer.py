@@ -20,12 +20,18 @@ import dataclasses
 import logging
 import threading
 import time
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
 from distmnist.cluster import errors
 from distmnist.transport import wire
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.exchange.copies.local_copies import LocalCopies
+
 
 _log = logging.getLogger(__name__)
 
@@ -39,17 +45,20 @@ class Peer:
   """One other worker, as seen from this one.
 
   Attributes:
-    num_failures: int, the searches and exchanges that failed.
+    num_failures: the searches and exchanges that failed.
   """
 
   def __init__(
-    self, cluster, index: int, copies, num_visits: tf.Variable
+    self,
+    cluster: Cluster,
+    index: int,
+    copies: LocalCopies,
+    num_visits: tf.Variable,
   ) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      index: int, of the other worker.
-      copies: local_copies.LocalCopies; the peer's have the same names.
+      index: of the other worker.
+      copies: the peer's have the same names.
       num_visits: int64 local variable that counts the exchanges which others
         have begun with this worker; likewise.
     """
@@ -191,7 +200,7 @@ def _read(handle: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(value, handle.op.get_attr('shape'))
 
 
-def _explain(error) -> str:
+def _explain(error: tf.errors.OpError | RuntimeError) -> str:
   is_op = isinstance(error, tf.errors.OpError)
   return errors.explain(error) if is_op else str(error)
 

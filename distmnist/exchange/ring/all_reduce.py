@@ -32,10 +32,16 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.transport import sums
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+
 
 # What another hop is worth. On two cores it takes some 0.3 ms, in which a link
 # of 2 Gbit/s carries about this much; a slower link would pay for more.
@@ -51,21 +57,21 @@ def pays_to_cut(num_workers: int, num_bytes: int) -> bool:
   With two workers they spare nothing.
 
   Args:
-    num_workers: int, n.
-    num_bytes: int, M.
+    num_workers: n.
+    num_bytes: M.
   """
   n = num_workers
   return (n - 1) * num_bytes - 2 * (n - 1) / n * num_bytes > HOP_BYTES
 
 
 def count_sent(num_workers: int, num_bytes: int) -> float:
-  """Returns the bytes (float) that a worker sends for a mean, as it gets.
+  """Returns the bytes that a worker sends for a mean, as it gets.
 
   Where the chunks differ by an element, it is the mean of the workers.
 
   Args:
-    num_workers: int, n.
-    num_bytes: int, M.
+    num_workers: n.
+    num_bytes: M.
   """
   n = num_workers
   of_each = 2 * (n - 1) / n if pays_to_cut(n, num_bytes) else n - 1
@@ -73,15 +79,15 @@ def count_sent(num_workers: int, num_bytes: int) -> float:
 
 
 def build_mean(
-  cluster, flat: tf.Tensor, name: str, in_chunks: bool
+  cluster: Cluster, flat: tf.Tensor, name: str, in_chunks: bool
 ) -> tf.Tensor:
   """Returns the mean of all workers' `flat`, with the same bits on each.
 
   Args:
     cluster: cluster.Cluster of two workers or more.
     flat: float64, float32, float16 or bfloat16 [size].
-    name: str, the same on all workers, and of no other exchange.
-    in_chunks: bool, whether chunks have owners; the same on all.
+    name: the same on all workers, and of no other exchange.
+    in_chunks: whether chunks have owners; the same on all.
   """
   if not in_chunks:
     return sums.build_mean(build_all(cluster, flat, name))
@@ -94,7 +100,7 @@ def build_mean(
 
 
 def build_farewell(
-  cluster, flat: tf.Tensor, name: str, in_chunks: bool
+  cluster: Cluster, flat: tf.Tensor, name: str, in_chunks: bool
 ) -> tf.Operation:
   """Sends what `build_mean` would send, but takes nothing from anybody.
 
@@ -103,9 +109,6 @@ def build_farewell(
 
   Args:
     cluster, flat, name, in_chunks: see build_mean.
-
-  Returns:
-    the op.
   """
   n = cluster.num_workers
   if not in_chunks:
@@ -119,20 +122,21 @@ def build_farewell(
   )
 
 
-def build_all(cluster, tensor: tf.Tensor, name: str) -> list[tf.Tensor]:
+def build_all(
+  cluster: Cluster, tensor: tf.Tensor, name: str
+) -> list[tf.Tensor]:
   """Returns a list of all workers' `tensor`, in the order of the workers.
 
   Args:
-    cluster: cluster.Cluster.
-    tensor: tensor, with the same static shape on all.
+    tensor: with the same static shape on all.
     name: see build_mean.
   """
   tensors = [tensor] * cluster.num_workers
   return _exchange(cluster, tensors, tensors, name)
 
 
-def fingerprint(variables: list[tf.Variable]) -> int:
-  """Returns a number (int) that differs where names, shapes or dtypes do."""
+def fingerprint(variables: Iterable[tf.Variable]) -> int:
+  """Returns a number that differs where names, shapes or dtypes do."""
   told = [(v.op.name, v.shape.as_list(), v.dtype.name) for v in variables]
   return zlib.crc32(repr(told).encode())
 
@@ -146,19 +150,21 @@ def _name_means(name: str) -> str:
 
 
 def _cut(flat: tf.Tensor, num_chunks: int) -> list[tf.Tensor]:
-  """Returns `flat` cut into chunks, a list; the first may be one longer."""
+  """Returns `flat` cut into chunks; the first may be one longer."""
   size, num_longer = divmod(flat.shape.num_elements(), num_chunks)
   return tf.split(flat, [size + (i < num_longer) for i in range(num_chunks)])
 
 
 def _exchange(
-  cluster, to_each: list[tf.Tensor], from_each: list[tf.Tensor], name: str
+  cluster: Cluster,
+  to_each: Sequence[tf.Tensor],
+  from_each: Sequence[tf.Tensor],
+  name: str,
 ) -> list[tf.Tensor]:
   """Sends one tensor to each worker; returns what they send, and the own one.
 
   Args:
-    cluster: cluster.Cluster.
-    to_each: list of tensors, one for each worker.
+    to_each: one for each worker.
     from_each: list of tensors like those that come from each worker.
     name: see build_mean.
 
@@ -173,7 +179,9 @@ def _exchange(
   ]
 
 
-def _send(cluster, to_each: list[tf.Tensor], name: str) -> list[tf.Operation]:
+def _send(
+  cluster: Cluster, to_each: Sequence[tf.Tensor], name: str
+) -> list[tf.Operation]:
   """Returns the ops that send one tensor to each other worker."""
   return [
     _put(cluster, tensor, i, name)
@@ -182,20 +190,22 @@ def _send(cluster, to_each: list[tf.Tensor], name: str) -> list[tf.Operation]:
   ]
 
 
-def _put(cluster, tensor: tf.Tensor, receiver: int, name: str) -> tf.Operation:
+def _put(
+  cluster: Cluster, tensor: tf.Tensor, receiver: int, name: str
+) -> tf.Operation:
   """Returns the op that sends a tensor to worker `receiver`."""
   pair = f'{name}/{cluster.task_index}_to_{receiver}'
   with tf.device(cluster.cpu_device):
     return build_queue([tensor], pair).enqueue(tensor)
 
 
-def _take(cluster, like: tf.Tensor, sender: int, name: str) -> tf.Tensor:
+def _take(
+  cluster: Cluster, like: tf.Tensor, sender: int, name: str
+) -> tf.Tensor:
   """Returns what worker `sender` sends to this one.
 
   Args:
-    cluster: cluster.Cluster.
     like: tensor of the same dtype and shape.
-    sender: int.
     name: see build_mean.
   """
   pair = f'{name}/{sender}_to_{cluster.task_index}'
@@ -203,20 +213,20 @@ def _take(cluster, like: tf.Tensor, sender: int, name: str) -> tf.Tensor:
     return build_queue([like], pair).dequeue()
 
 
-def find_device(cluster, worker: int) -> str:
-  """Returns the device (str) of the queues with what `worker` (int) sends."""
+def find_device(cluster: Cluster, worker: int) -> str:
+  """Returns the device of the queues with what `worker` sends."""
   return dataclasses.replace(cluster, task_index=worker).cpu_device
 
 
 def build_queue(
-  like: list[tf.Tensor | tf.Variable], name: str, capacity: int = _CAPACITY
-):
+  like: Sequence[tf.Tensor | tf.Variable], name: str, capacity: int = _CAPACITY
+) -> tf.FIFOQueue:
   """Returns a tf.FIFOQueue on the current device.
 
   Args:
     like: list of tensors or variables, a message in dtypes and shapes.
-    name: str, of no other queue there.
-    capacity: int, messages.
+    name: of no other queue there.
+    capacity: messages.
   """
   return tf.FIFOQueue(
     capacity,

@@ -13,22 +13,26 @@ one is full first on which worker.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.ring import all_reduce
 from distmnist.transport import nonfinite, packing
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
 
-def fill(sizes: list[int], bucket_bytes: int) -> list[list[int]]:
+
+def fill(sizes: Sequence[int], bucket_bytes: int) -> list[list[int]]:
   """Returns the buckets, lists of indices: the last first, within each as well.
 
   A bucket is full once it has `bucket_bytes`.
 
   Args:
-    sizes: list of int, the bytes of each gradient in the order of the layers.
-    bucket_bytes: int; 0 puts all in one bucket.
+    sizes: the bytes of each gradient in the order of the layers.
+    bucket_bytes: 0 puts all in one bucket.
   """
   buckets, held = [[]], 0
   for index in reversed(range(len(sizes))):
@@ -41,9 +45,9 @@ def fill(sizes: list[int], bucket_bytes: int) -> list[list[int]]:
 
 
 def build_means(
-  cluster,
-  gradients: list[tf.Tensor] | tuple[tf.Tensor, ...],
-  variables: list[tf.Variable] | tuple[tf.Variable, ...],
+  cluster: Cluster,
+  gradients: Sequence[tf.Tensor],
+  variables: Sequence[tf.Variable],
   more: tf.Tensor,
   bucket_bytes: int,
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -53,11 +57,10 @@ def build_means(
   ones of 16 bits is not, as its sum is not, it is zeros on all workers.
 
   Args:
-    cluster: cluster.Cluster.
     gradients: list of float tensors, those of the first layers first.
-    variables: list of tf.Variable, with the shapes of `gradients`.
+    variables: with the shapes of `gradients`.
     more: float32 vector of a static shape that travels with the last bucket.
-    bucket_bytes: int, see fill.
+    bucket_bytes: see fill.
 
   Returns:
     (list of tensors, the means of `gradients`; the mean of `more`).
@@ -84,8 +87,8 @@ def build_means(
 
 
 def build_leave(
-  cluster,
-  variables: tuple[tf.Variable, ...],
+  cluster: Cluster,
+  variables: Sequence[tf.Variable],
   more: tf.Tensor,
   bucket_bytes: int,
   has_failed: bool,
@@ -96,11 +99,8 @@ def build_leave(
 
   Args:
     cluster, variables, more, bucket_bytes: see build_means.
-    has_failed: bool, whether this worker's own part of that step has failed,
-      see all_reduce.build_farewell.
-
-  Returns:
-    the op.
+    has_failed: whether this worker's own part of that step has failed, see
+      all_reduce.build_farewell.
   """
   buckets = _fill_with(cluster, variables, bucket_bytes)
   ops = []
@@ -122,23 +122,23 @@ class _Bucket(NamedTuple):
 
   Attributes:
     dtype: tf.DType on the wire.
-    indices: list of int, the variables whose gradients share it.
-    num_bytes: int, of these gradients.
-    in_chunks: bool, see all_reduce.build_mean.
+    indices: the variables whose gradients share it.
+    num_bytes: of these gradients.
+    in_chunks: see all_reduce.build_mean.
   """
 
   dtype: tf.DType
-  indices: list
+  indices: list[int]
   num_bytes: int
   in_chunks: bool
 
 
 def _fill_with(
-  cluster,
-  variables: list[tf.Variable] | tuple[tf.Variable, ...],
+  cluster: Cluster,
+  variables: Sequence[tf.Variable],
   bucket_bytes: int,
 ) -> list[_Bucket]:
-  """Returns the buckets, a list of _Bucket."""
+  """Returns the buckets."""
   groups = {}
   for i, variable in enumerate(variables):
     dtype = find_dtype(cluster, variable)
@@ -155,7 +155,7 @@ def _fill_with(
   return filled
 
 
-def find_dtype(cluster, variable: tf.Variable) -> tf.DType:
+def find_dtype(cluster: Cluster, variable: tf.Variable) -> tf.DType:
   """Returns the tf.DType in which the gradient of a variable travels.
 
   It is that of --wire_dtype, which narrows float32: float64 stays as it is.
@@ -165,11 +165,11 @@ def find_dtype(cluster, variable: tf.Variable) -> tf.DType:
 
 
 def count_sent(
-  cluster,
-  variables: list[tf.Variable] | tuple[tf.Variable, ...],
+  cluster: Cluster,
+  variables: Sequence[tf.Variable],
   bucket_bytes: int,
 ) -> int:
-  """Returns the bytes (int) of gradients that a worker sends in a step.
+  """Returns the bytes of gradients that a worker sends in a step.
 
   It gets as many.
 
@@ -182,11 +182,11 @@ def count_sent(
 
 
 def describe(
-  cluster,
-  variables: list[tf.Variable] | tuple[tf.Variable, ...],
+  cluster: Cluster,
+  variables: Sequence[tf.Variable],
   bucket_bytes: int,
 ) -> list[str]:
-  """Returns in which way the buckets travel, and why, a list of lines (str).
+  """Returns in which way the buckets travel, and why, a list of lines.
 
   Args:
     cluster, variables, bucket_bytes: see build_means.

@@ -8,16 +8,21 @@ waits for there has nothing to do with this one's.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
 from distmnist.exchange.ring import all_reduce
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+
 
 class Queues:
   """All queues of a ring in the default graph, which is complete."""
 
-  def __init__(self, cluster) -> None:
+  def __init__(self, cluster: Cluster) -> None:
     self._cluster = cluster
     self._names = {
       op: op.get_attr('shared_name')
@@ -27,20 +32,15 @@ class Queues:
     }
 
   def begin(self, generation: str) -> None:
-    """Names the queues of the sessions to come; no other has begun.
-
-    Args:
-      generation: str.
-    """
+    """Names the queues of the sessions to come; no other has begun."""
     for op, name in self._names.items():
       value = tf.AttrValue(s=_name(name, generation))
       tf_internals.set_attr(op, 'shared_name', value)
 
-  def drop(self, generation: str, server) -> None:
+  def drop(self, generation: str, server: tf.distribute.Server) -> None:
     """Frees what the queues of a generation hold here: all have left it.
 
     Args:
-      generation: str.
       server: tf.train.Server of this worker.
     """
     own = self._cluster.cpu_device

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
 from distmnist.exchange.ring import all_reduce
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
 
 
 class Handover:
   """The ops by which a worker gives its values, or takes another's.
 
   Attributes:
-    gifts: list of ops, which give them to each worker; None for itself. They
-      wait for nobody.
-    take: op, which sets all variables once all values have come, or none.
+    gifts: the ops that give them to each worker; None for itself. They wait for
+      nobody.
+    take: the op that sets all variables once all values have come, or none.
   """
 
-  def __init__(self, cluster, variables: list[tf.Variable], name: str) -> None:
+  def __init__(
+    self, cluster: Cluster, variables: Sequence[tf.Variable], name: str
+  ) -> None:
     """
     Args:
       cluster: cluster.Cluster of two workers or more.
-      variables: list of tf.Variable, alike on all workers; see
-        all_reduce.fingerprint.
-      name: str, see all_reduce.build_mean.
+      variables: alike on all workers; see all_reduce.fingerprint.
+      name: see all_reduce.build_mean.
     """
     self._cluster = cluster
     self._like = variables
@@ -49,13 +56,15 @@ class Handover:
     """Tells `take` whose values come; no session has it yet.
 
     Args:
-      giver: int, the worker.
+      giver: the worker.
     """
     place = all_reduce.find_device(self._cluster, giver)
     for op in self._moved:
       tf_internals.set_device(op, place)
 
-  def _build_queue(self, receiver: int, name: str, cluster):
+  def _build_queue(
+    self, receiver: int, name: str, cluster: Cluster
+  ) -> tf.FIFOQueue:
     # One value of each is enough.
     with tf.device(cluster.cpu_device):
       return all_reduce.build_queue(self._like, f'{name}/to_{receiver}', 1)

@@ -31,39 +31,48 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import deadlines, errors, polling
 from distmnist.common import cli
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+
+
 # For one session.run on the board, and for the closing of a session.
 _TIMEOUT_MS = 5000
 _CLOSE_SECS = 1.0
 _LOOK_SECS = 0.02
+
+T = TypeVar('T')
+# [life, number, step, fingerprint]; and {'entry': Entry, 'seen': str}.
+Entry = list[Any]
+Row = dict[str, Any]
 
 
 class Agreement(NamedTuple):
   """What the workers have agreed on.
 
   Attributes:
-    generation: str, of no other meeting.
+    generation: of no other meeting.
     entries: list of each worker's (life, number, step, fingerprint).
-    giver: int, the worker whose values count.
-    takers: list of int, the workers that get them.
-    step: int, the global step of these values; None if no worker has any yet.
+    giver: the worker whose values count.
+    takers: the workers that get them.
+    step: the global step of these values; None if no worker has any yet.
   """
 
   generation: str
-  entries: list
+  entries: Sequence[Entry]
   giver: int
-  takers: list
+  takers: list[int]
   step: int | None
 
   def find_new(self, before: Agreement) -> list[int]:
-    """Returns the workers (list of int) with another life than `before`."""
+    """Returns the workers with another life than `before`."""
     return [
       i
       for i, (old, new) in enumerate(
@@ -73,9 +82,7 @@ class Agreement(NamedTuple):
     ]
 
 
-def agree(
-  generation: str, entries: list[list[int | str | None] | list[int | str]]
-) -> Agreement | None:
+def agree(generation: str, entries: Sequence[Entry]) -> Agreement:
   """Returns the Agreement that follows from the entries of all workers.
 
   Raises:
@@ -102,12 +109,13 @@ class Meeting:
     agreement: Agreement of the last one, or None.
   """
 
-  def __init__(self, cluster, server, fingerprint: int) -> None:
+  def __init__(
+    self, cluster: Cluster, server: tf.distribute.Server, fingerprint: int
+  ) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
       server: tf.train.Server of this worker.
-      fingerprint: int, of its variables.
+      fingerprint: of its variables.
     """
     self._worker, self._num_workers = cluster.task_index, cluster.num_workers
     self._name = cluster.name
@@ -117,21 +125,21 @@ class Meeting:
     self._number = 0
     self._has_written = False
     self._secs = polling.compute_interval_secs(cluster.num_workers, _LOOK_SECS)
-    self.agreement = None
+    self.agreement: Agreement | None = None
 
   def hold(
     self,
     step: int | None,
     is_left: bool,
-    look: Callable[..., Any],
-    pause: Callable[..., Any],
-  ) -> Agreement | None:
+    look: Callable[[list[int]], None],
+    pause: Callable[[float], None],
+  ) -> Agreement:
     """Returns the Agreement, once all workers are here.
 
     Args:
-      step: int, the global step of this worker's values; None: it has none.
-      is_left: bool, whether it has left the last generation, in which the
-        others may still be. Otherwise they need not meet again for it.
+      step: the global step of this worker's values; None: it has none.
+      is_left: whether it has left the last generation, in which the others may
+        still be. Otherwise they need not meet again for it.
       look: callable(missing), called again and again with the workers, a list
         of int, that are not here yet; what it raises ends the wait.
       pause: callable(secs).
@@ -146,8 +154,8 @@ class Meeting:
     missing = [i for i in range(self._num_workers) if i != self._worker]
 
     def call(
-      work: Callable[..., Any],
-    ) -> bool | dict[int, dict[str, list | str]]:
+      work: Callable[[], T],
+    ) -> T | None:
       """Returns what work() returns, or None; it may wait for worker 0."""
       try:
         return deadlines.call_and_look(work, lambda: look(missing))
@@ -187,25 +195,23 @@ class Meeting:
       tf.errors.OpError: the board does not answer.
     """
     found = _find_entries(self._board.read(), self._num_workers)
-    agreed = self.agreement.entries
+    agreed = self.agreement.entries if self.agreement else found
     return [i for i in range(self._num_workers) if found[i] != agreed[i]]
 
-  def _check_place(self, rows: dict[int, dict[str, list | str]]) -> None:
+  def _check_place(self, rows: Mapping[int, Row]) -> None:
     """Ends a process whose place another has taken while it stood still."""
     row = rows.get(self._worker)
     if self._has_written and row and row['entry'][0] != self._life:
       raise errors.make_replaced(self._name)
 
 
-def _find_entries(
-  rows: dict[int, dict[str, list | str]], num_workers: int
-) -> list[list[int | str | None] | list[int | str] | None]:
-  """Returns each worker's entry, a list; None for one that has no row."""
+def _find_entries(rows: Mapping[int, Row], num_workers: int) -> list[Any]:
+  """Returns each worker's entry; None for one that has no row."""
   return [rows.get(i, {}).get('entry') for i in range(num_workers)]
 
 
 def _hash(
-  entries: list[list[int | str | None] | list[int | str] | None],
+  entries: Sequence[Entry | None],
 ) -> str:
   return hashlib.sha256(json.dumps(entries).encode()).hexdigest()[:16]
 
@@ -213,7 +219,7 @@ def _hash(
 class _Board:
   """The rows, on worker 0; may be used by several threads."""
 
-  def __init__(self, cluster, server) -> None:
+  def __init__(self, cluster: Cluster, server: tf.distribute.Server) -> None:
     place, own = cluster.coordinator_device, cluster.task_device
     with (
       tf.Graph().as_default() as graph,
@@ -236,19 +242,23 @@ class _Board:
     self._session = None
     self._lock = threading.Lock()
 
-  def write(self, row) -> bool:
-    """Writes this worker's row, a dict; returns True."""
+  def write(self, row: Row) -> bool:
+    """Writes this worker's row; returns True."""
     self._run(self._put, {self._text: json.dumps(row)})
     return True
 
-  def read(self) -> dict[int, dict[str, list | str]]:
+  def read(self) -> dict[int, Row]:
     """Returns the rows, {worker: dict}."""
     keys, texts = self._run(self._all, None)
     return {
       int(key): json.loads(text) for key, text in zip(keys, texts, strict=True)
     }
 
-  def _run(self, fetch, feed: dict[tf.Tensor, str] | None):
+  def _run(
+    self,
+    fetch: tf.Operation | Sequence[tf.Tensor],
+    feed: dict[tf.Tensor, str] | None,
+  ) -> Any:
     """Runs it; a lost worker 0 does not know the session of before."""
     options = tf.RunOptions(timeout_in_ms=_TIMEOUT_MS)
     with self._lock:

@@ -6,6 +6,8 @@ import contextlib
 import logging
 import signal
 import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
@@ -13,6 +15,12 @@ from distmnist.cluster import deadlines, errors, probing, stop_request
 from distmnist.common import cli, console
 from distmnist.exchange.ring import all_reduce, generations, handover, meeting
 from distmnist.transport import strategy
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
+  from distmnist.exchange.ring.votes import Votes
+
 
 _END_TIMEOUT_SECS = 5.0
 # How often a worker that waits for others looks which of them are gone.
@@ -24,19 +32,18 @@ _log = logging.getLogger(__name__)
 class RingHook(strategy.MemberHook):
   """Equal variables at the start, one common last step, then a barrier."""
 
-  def __init__(self, cluster, votes, stop) -> None:
+  def __init__(self, cluster: Cluster, votes: Votes, stop: StopRequest) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      votes: votes.Votes, whose means are built.
-      stop: stop_request.StopRequest.
+      votes: whose means are built.
     """
     self._cluster = cluster
     self._votes = votes
     self._stop = stop
     self._has_agreed = self._is_amid_step = self._has_left = False
     self._is_leaving = False
-    self._meeting = self._agreed = None
+    self._meeting: meeting.Meeting | None = None
+    self._agreed: meeting.Agreement | None = None
     # Whether this worker has begun to send and take in its generation.
     self._has_begun = False
     self._absences = probing.Absences()
@@ -59,7 +66,7 @@ class RingHook(strategy.MemberHook):
       self._leave_failed_op = self._votes.build_leave(has_failed=True)
     self._queues = generations.Queues(cluster)
 
-  def meet(self, task) -> None:
+  def meet(self, task: Any) -> None:
     if self._meeting is None:
       self._meeting = meeting.Meeting(
         self._cluster, task.server, self._fingerprint
@@ -83,7 +90,7 @@ class RingHook(strategy.MemberHook):
     if self.is_given:
       _log.info(_describe(agreed, before, self._cluster.task_index))
 
-  def _read_step(self, server):
+  def _read_step(self, server: tf.distribute.Server) -> int:
     """Returns the global step of this worker's own values, without a session.
 
     A session of the training has edges to the others.
@@ -100,9 +107,10 @@ class RingHook(strategy.MemberHook):
     with tf.Session(server.target, graph, config) as session:
       return int(session.run(value))
 
-  def find_loss(self):
-    if self._is_leaving:
-      return ''  # As all do, each in its own time.
+  def find_loss(self) -> str:
+    # All leave, each in its own time.
+    if self._is_leaving or self._meeting is None:
+      return ''
     changed = self._meeting.find_changed()
     if changed:
       names = errors.list_some(f'worker {i}' for i in changed)
@@ -111,8 +119,12 @@ class RingHook(strategy.MemberHook):
     gone = self._absences.find_gone(others)
     return f'{errors.list_tasks(gone)} is gone' if gone else ''
 
-  def after_create_session(self, session, coord) -> None:
+  def after_create_session(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> None:
     agreed, own = self._agreed, self._cluster.task_index
+    if agreed is None:
+      raise RuntimeError('a session before the workers have met')
     self._has_agreed = self._is_amid_step = self._is_leaving = False
     self._has_begun = True
     try:
@@ -133,11 +145,17 @@ class RingHook(strategy.MemberHook):
         f'{self._cluster.start_timeout_secs:g} s: see its log'
       ) from error
 
-  def before_run(self, run_context):
+  def before_run(
+    self, run_context: tf.train.SessionRunContext
+  ) -> tf.train.SessionRunArgs:
     self._is_amid_step = True
     return tf.train.SessionRunArgs(self._votes.mean)
 
-  def after_run(self, run_context, run_values) -> None:
+  def after_run(
+    self,
+    run_context: tf.train.SessionRunContext,
+    run_values: tf.train.SessionRunValues,
+  ) -> None:
     self._is_amid_step = False
     wants_stop, is_preempted, has_left = self._votes.note(run_values.results)
     if is_preempted:
@@ -149,7 +167,7 @@ class RingHook(strategy.MemberHook):
       self._has_agreed = self._is_leaving = True
       run_context.request_stop()
 
-  def gather(self, session) -> None:
+  def gather(self, session: tf.Session) -> None:
     """Returns once all workers have come here, after their last step.
 
     At once if one has left its loop before: it will not come.
@@ -158,7 +176,7 @@ class RingHook(strategy.MemberHook):
       session.run(self._gather_op)
       self._has_agreed = True
 
-  def end(self, session) -> None:
+  def end(self, session: tf.Session) -> None:
     """No worker leaves while another may still take from it."""
     options = _limit(_END_TIMEOUT_SECS)
     with contextlib.suppress(tf.errors.OpError):
@@ -169,7 +187,7 @@ class RingHook(strategy.MemberHook):
         self._leave(session)
       session.run(self._end_op, options=options)
 
-  def _leave(self, session) -> None:
+  def _leave(self, session: tf.Session) -> None:
     """Takes part in one more step of the others, unless they break it off."""
     next_look = time.monotonic() + _LOOK_SECS
 
@@ -190,12 +208,12 @@ class RingHook(strategy.MemberHook):
 class _Patience:
   """How long a worker waits for the others, and what it says meanwhile."""
 
-  def __init__(self, task, has_met: bool) -> None:
+  def __init__(self, task: Any, has_met: bool) -> None:
     """
     Args:
       task: task.Task, which serves.
-      has_met: bool, whether this worker has met the others before, so that
-        their addresses are right.
+      has_met: whether this worker has met the others before, so that their
+        addresses are right.
     """
     self._task, self._has_met = task, has_met
     self._secs = task.cluster.start_timeout_secs
@@ -203,7 +221,7 @@ class _Patience:
     self._next_look = 0.0
     self._lost = {}
 
-  def look(self, missing: list[int]):
+  def look(self, missing: Sequence[int]) -> None:
     """Looks at the workers, a list of int, that are not here yet.
 
     One that beats is alive and may be busy: it will come.
@@ -237,7 +255,7 @@ class _Patience:
       f'{self._secs:g} s: no sign of {names}; see their logs'
     )
 
-  def _say_lost(self, lost) -> None:
+  def _say_lost(self, lost: Mapping[str, str]) -> None:
     if new := {n: a for n, a in lost.items() if n not in self._lost}:
       whom = 'its successor' if len(new) == 1 else 'their successors'
       _log.info(
@@ -247,7 +265,9 @@ class _Patience:
     self._lost |= new
 
 
-def _describe(agreed, before, own):
+def _describe(
+  agreed: meeting.Agreement, before: meeting.Agreement | None, own: int
+) -> str:
   """Returns what a worker says once all have met, and one has values."""
   source = f'the weights of worker {agreed.giver}'
   if own == agreed.giver:
@@ -260,6 +280,6 @@ def _describe(agreed, before, own):
   return f'{names} {verb} back: goes on at step {agreed.step:,} with {source}'
 
 
-def _limit(secs: float):
+def _limit(secs: float) -> tf.RunOptions:
   """Returns tf.RunOptions by which a session.run fails after `secs`."""
   return tf.RunOptions(timeout_in_ms=round(1000 * secs))

@@ -9,12 +9,20 @@ bucket, so that it costs no message.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.ring import buckets
 from distmnist.transport import gradients as gradients_lib
 from distmnist.transport import strategy, sums
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
+
 
 # The largest number of float16 is 65,504. Who takes longer makes single steps.
 _MOST_MS = 60_000
@@ -33,17 +41,18 @@ class Votes(strategy.RunAgreement):
       whose next run must be a single step; the milliseconds of a step; the
       fraction that has cut the rate.
     is_any_cut: bool scalar tensor, whether one has.
-    wants_stop: bool, whether this worker wants to stop.
+    wants_stop: whether this worker wants to stop.
     stop: stop_request.StopRequest, or None as long as there is none.
   """
 
-  def __init__(self, cluster, bucket_bytes: int) -> None:
+  def __init__(self, cluster: Cluster, bucket_bytes: int) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      bucket_bytes: int, see buckets.fill.
+      bucket_bytes: see buckets.fill.
     """
-    self.mean = self.is_any_cut = self.stop = None
+    self.mean: tf.Tensor | None = None
+    self.is_any_cut: tf.Tensor | None = None
+    self.stop: StopRequest | None = None
     self.wants_stop = False
     self._cluster = cluster
     self._bucket_bytes = bucket_bytes
@@ -52,10 +61,10 @@ class Votes(strategy.RunAgreement):
 
   def build_means(
     self,
-    gradients: tuple[tf.Tensor, ...],
-    variables: tuple[tf.Variable, ...],
-    is_cut: bool = False,
-    weight=None,
+    gradients: Sequence[tf.Tensor],
+    variables: Sequence[tf.Variable],
+    is_cut: bool | tf.Tensor = False,
+    weight: tf.Tensor | None = None,
   ) -> list[tf.Tensor]:
     """Returns the workers' mean gradients; sets `mean` and `is_any_cut`.
 
@@ -78,13 +87,13 @@ class Votes(strategy.RunAgreement):
         weight = tf.cast(weight, tf.float32)
         gradients = gradients_lib.weigh(gradients, weight)
         own = tf.concat([own, [weight]], 0)
-      means, self.mean = buckets.build_means(
+      means, mean = buckets.build_means(
         self._cluster, gradients, variables, own, self._bucket_bytes
       )
       if weight is not None:
-        mean_weight, self.mean = self.mean[-1], self.mean[:-1]
-        means = [sums.divide(mean, mean_weight) for mean in means]
-      self.is_any_cut = self.mean[-1] > 0
+        mean_weight, mean = mean[-1], mean[:-1]
+        means = [sums.divide(each, mean_weight) for each in means]
+      self.mean, self.is_any_cut = mean, mean[-1] > 0
     return means
 
   def forget(self) -> None:
@@ -94,7 +103,7 @@ class Votes(strategy.RunAgreement):
   def vote(self, secs: float, is_long: bool) -> None:
     self._own = secs, is_long
 
-  def note(self, mean: np.ndarray):
+  def note(self, mean: np.ndarray) -> list[bool]:
     """Notes what all have voted, the array `mean`.
 
     Returns:
@@ -108,7 +117,7 @@ class Votes(strategy.RunAgreement):
     """Returns an op: a step in which this worker only votes that it has left.
 
     Args:
-      has_failed: bool, see buckets.build_leave.
+      has_failed: see buckets.build_leave.
     """
     own = _WANTS_STOP + _HAS_LEFT
     if self._has_weights:

@@ -8,13 +8,17 @@ missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry
 from distmnist.transport import ps_state, sums
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.exchange.rounds.sync_round import Round
 
 
 class Accumulator(tf.ConditionalAccumulator):
@@ -24,31 +28,35 @@ class Accumulator(tf.ConditionalAccumulator):
   """
 
   def __init__(
-    self, dtype: tf.DType, shape: list[int] | tf.TensorShape, shared_name: str
+    self,
+    dtype: tf.DType,
+    shape: Sequence[int] | tf.TensorShape,
+    shared_name: str,
   ) -> None:
     """
     Args:
-      dtype: tf.DType.
-      shape: list of int or tf.TensorShape.
-      shared_name: str, the same for all workers.
+      shared_name: the same for all workers.
     """
     self._given_dtype = dtype
     super().__init__(sums.choose_dtype(dtype), shape, shared_name)
 
   def apply_grad(
-    self, grad: tf.Tensor, local_step: int | tf.Tensor = 0, name=None
+    self,
+    grad: tf.Tensor,
+    local_step: int | tf.Tensor = 0,
+    name: str | None = None,
   ) -> tf.Operation:
     grad = tf.cast(grad, self.dtype)
     return super().apply_grad(grad, local_step, name)
 
-  def take_grad(self, num_required: int, name=None) -> tf.Tensor:
+  def take_grad(self, num_required: int, name: str | None = None) -> tf.Tensor:
     mean = super().take_grad(num_required, name)
     return tf.cast(mean, self._given_dtype)
 
 
 def make_accumulators(
-  shards: list[tf.Variable],
-) -> list[tuple[Accumulator, str]]:
+  shards: Sequence[tf.Variable],
+) -> list[tuple[tf.ConditionalAccumulator, str]]:
   """Returns a list of (Accumulator, device), one per shard."""
   accumulators = []
   for i, shard in enumerate(shards):
@@ -58,12 +66,14 @@ def make_accumulators(
   return accumulators
 
 
-def make_weights(weight, devices):
+def make_weights(
+  weight: tf.Tensor, devices: Iterable[str]
+) -> tuple[list[tuple[Accumulator, str]], list[tuple[tf.Tensor, None]]]:
   """Returns accumulators of the workers' weights, and what they take.
 
   Args:
     weight: float32 scalar tensor, this worker's; see Strategy.weigh_by.
-    devices: list of str, where each accumulator is to be.
+    devices: where each accumulator is to be.
 
   Returns:
     (list of (Accumulator, device), list of (weight on that device, None)).
@@ -86,11 +96,10 @@ class GivenParts:
     places: dict of device -> list of int, the parts there.
   """
 
-  def __init__(self, cluster, devices: list[str]) -> None:
+  def __init__(self, cluster: Cluster, devices: Sequence[str]) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      devices: list of str, the device of each part.
+      devices: the device of each part.
     """
     self._devices = devices
     self._num_workers = cluster.num_workers
@@ -108,11 +117,10 @@ class GivenParts:
         key = self._make_key(part, cluster.task_index)
         self._keys.append(tf.constant(key, tf.int64))
 
-  def read(self, part: int, ops) -> tf.Tensor:
+  def read(self, part: int, ops: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns with which token this worker contributed last, int64 scalar.
 
     Args:
-      part: int.
       ops: list of tensors of the next contribution, which must arrive first.
     """
     place = self._devices[part]
@@ -123,8 +131,7 @@ class GivenParts:
     """Returns with which token `worker` contributed last to each part at a ps.
 
     Args:
-      place: str, the device of the ps.
-      worker: int.
+      place: the device of the ps.
 
     Returns:
       int64 tensor like `places[place]`.
@@ -138,12 +145,11 @@ class GivenParts:
     part: int,
     last: tf.Tensor,
     token: tf.Tensor,
-    build: Callable[..., Any],
+    build: Callable[[tf.Tensor], list[tf.Operation]],
   ) -> tf.Operation:
     """Returns the op by which this worker contributes to a part.
 
     Args:
-      part: int.
       last: int64 scalar tensor, what `read` returned.
       token: int64 scalar tensor, with which it contributes.
       build: callable(token) -> list of ops that contribute with that token,
@@ -176,11 +182,12 @@ class GivenParts:
 class Contribution:
   """The tensors of one contribution, and what was given before it."""
 
-  def __init__(self, the_round, tensors) -> None:
+  def __init__(
+    self, the_round: Round, tensors: Sequence[tf.Tensor | tf.IndexedSlices]
+  ) -> None:
     """To be made before a place in the round is asked for, under a lock.
 
     Args:
-      the_round: sync_round.Round.
       tensors: list of tensors or tf.IndexedSlices, one for each accumulator, on
         its ps.
     """
@@ -194,7 +201,7 @@ class Contribution:
       ]
 
   def apply(self, token: tf.Tensor) -> list[tf.Operation]:
-    """Returns the ops by which the accumulators take the tensors, a list.
+    """Returns the ops by which the accumulators take the tensors.
 
     Args:
       token: int64 scalar tensor. What is older than an accumulator's step is
@@ -203,7 +210,9 @@ class Contribution:
     applied = [None] * len(self._tensors)
     for number, part in enumerate(self._parts):
 
-      def build(token: tf.Tensor, part: list[int] = part) -> list[tf.Operation]:
+      def build(
+        token: tf.Tensor, part: Sequence[int] = part
+      ) -> list[tf.Operation]:
         return [self._apply_one(i, token) for i in part]
 
       if self._given:
@@ -221,7 +230,9 @@ class Contribution:
       return accumulator.apply_grad(self._tensors[i], token)
 
 
-def build_is_any_taken(the_round, token: tf.Tensor) -> tf.Tensor:
+def build_is_any_taken(
+  the_round: Round, given: GivenParts, token: tf.Tensor
+) -> tf.Tensor:
   """Returns whether an update has begun, a bool scalar tensor; if all give.
 
   Each shard is updated once its own accumulator has all contributions, even
@@ -230,10 +241,10 @@ def build_is_any_taken(the_round, token: tf.Tensor) -> tf.Tensor:
   accumulator, has been taken for the update.
 
   Args:
-    the_round: sync_round.Round.
+    given: that of the round.
     token: int64 scalar tensor, the current one.
   """
-  given, are_taken = the_round.given, []
+  are_taken = []
   for place, numbers in given.places.items():
     with tf.device(place):
       # Of the accumulators of a part one may be taken before another.

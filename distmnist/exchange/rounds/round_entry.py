@@ -29,13 +29,17 @@ successor, which pushes what its predecessor had not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.center import ps_lock
 from distmnist.transport import ps_state
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+
 
 LIFE = 1 << 40
 # The keys of the table: the number of lives so far; the number of contributions
@@ -79,18 +83,17 @@ class Entry:
 
   def __init__(
     self,
-    cluster,
+    cluster: Cluster,
     num_contributions: int,
     global_step: tf.Variable,
     has_places: bool = False,
   ) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      num_contributions: int, R.
+      num_contributions: R.
       global_step: int64 scalar variable; the table is placed beside it.
-      has_places: bool, whether a worker asks for a place before it pushes;
-        only with R <= N.
+      has_places: whether a worker asks for a place before it pushes; only with
+        R <= N.
     """
     self._num_contributions = num_contributions
     self._has_places = has_places
@@ -109,8 +112,8 @@ class Entry:
       return self._read_life() + self._global_step.read_value()
 
   def contribute(
-    self, own_token: tf.Tensor, apply: Callable[..., Any]
-  ) -> tuple[tf.Tensor | None, list[tf.Operation] | list[tf.Tensor]]:
+    self, own_token: tf.Tensor, apply: Callable[[tf.Tensor], list[tf.Operation]]
+  ) -> tuple[tf.Tensor | None, list[tf.Operation]]:
     """Contributes to the round of `own_token`, if it is open and not full.
 
     Args:
@@ -180,7 +183,9 @@ class Entry:
     with tf.control_dependencies([counted]):
       return tf.where(is_in, tf.zeros_like(missed), missed)
 
-  def begin_life(self, prepare: Callable[..., Any]) -> tf.Tensor:
+  def begin_life(
+    self, prepare: Callable[[tf.Tensor], tf.Operation]
+  ) -> tf.Tensor:
     """Begins a new life of the rounds; only the chief may run it.
 
     Args:
@@ -225,7 +230,7 @@ class Entry:
       return self._set({FULL: self._find(LIVES)})
 
   def is_complete(self) -> tf.Tensor:
-    """Returns whether the open round has all R, and is not yet counted, bool.
+    """Returns whether the open round has all R, and is not yet counted.
 
     Where all give, this is not known.
     """
@@ -252,12 +257,12 @@ class Entry:
   def _is_full(self) -> tf.Tensor:
     return tf.equal(self._find(FULL), self._find(LIVES))
 
-  def _run_locked(self, build: Callable[..., Any]) -> tf.Tensor:
+  def _run_locked(self, build: Callable[[], tf.Tensor]) -> tf.Tensor:
     with tf.device(self._global_step.device):
       return self._lock.execute(build)
 
-  def _find(self, key: int | list[int]) -> tf.Tensor:
+  def _find(self, key: int | Sequence[int]) -> tf.Tensor:
     return self._table.find(key, 0)
 
-  def _set(self, values: dict[int, tf.Tensor]) -> tf.Operation:
+  def _set(self, values: Mapping[int, tf.Tensor]) -> tf.Operation:
     return self._table.insert(list(values), tf.stack(list(values.values())))

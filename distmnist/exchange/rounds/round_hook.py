@@ -26,7 +26,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
@@ -37,6 +37,11 @@ from distmnist.exchange.rounds import round_entry, round_waits
 from distmnist.exchange.rounds import tokens as tokens_lib
 from distmnist.tables import sparse_sum
 from distmnist.transport import strategy
+
+if TYPE_CHECKING:
+  from distmnist.cluster.stop_request import StopRequest
+  from distmnist.exchange.rounds.sync_round import Round
+
 
 # A worker that has come back concludes that its token was lost with its
 # predecessor once it has seen all workers wait for one another at this many
@@ -59,12 +64,12 @@ class RoundHook(strategy.CenterHook):
   ahead.
   """
 
-  def __init__(self, the_round, stop, pull: tf.Operation | None) -> None:
+  def __init__(
+    self, the_round: Round, stop: StopRequest, pull: tf.Operation | None
+  ) -> None:
     """
     Args:
-      the_round: sync_round.Round.
-      stop: stop_request.StopRequest.
-      pull: op or None, see sync_round.Round.hook.
+      pull: see sync_round.Round.hook.
     """
     self._round = the_round
     self._cluster = the_round.cluster
@@ -102,7 +107,9 @@ class RoundHook(strategy.CenterHook):
     self._end_updates()
     self._first_token = session.run(self._new_center_op)
 
-  def after_create_session(self, session: tf.Session, coord) -> None:
+  def after_create_session(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> None:
     self._end_updates()
     self._session = session
     token, is_late = self._first_token, False
@@ -122,7 +129,7 @@ class RoundHook(strategy.CenterHook):
       )
       self._updates.start()
 
-  def _enter(self, session):
+  def _enter(self, session: tf.Session) -> tuple[int, bool]:
     """Returns (token, whether the center may have moved on since the pull).
 
     In lock-step a worker waits for the token that its predecessor waited for.
@@ -156,11 +163,11 @@ class RoundHook(strategy.CenterHook):
       if not self._stop.is_requested:
         session.run(self._close_op)
 
-  def is_whole(self, session):
+  def is_whole(self, session: tf.Session) -> bool:
     return self._leave.is_whole(session)
 
-  def describe_wait(self):
-    """Returns a description of the wait in this round, a str."""
+  def describe_wait(self) -> str:
+    """Returns a description of the wait in this round."""
     if self._session is None:
       return ''
     text = round_waits.describe(self._round, self._session.sess_str)
@@ -186,13 +193,19 @@ class UpdateThread:
   session, which can be closed before the other one.
   """
 
-  def __init__(self, update_op, session: tf.Session, coord, has_left) -> None:
+  def __init__(
+    self,
+    update_op: tf.Operation,
+    session: tf.Session,
+    coord: tf.train.Coordinator,
+    has_left: threading.Event,
+  ) -> None:
     """
     Args:
-      update_op: tf.Operation, which waits for contributions and applies them.
+      update_op: waits for contributions and applies them.
       session: tf.Session of the chief.
       coord: tf.train.Coordinator of that session.
-      has_left: threading.Event, set when the training is over.
+      has_left: set when the training is over.
     """
     self._update_op = update_op
     self._session = session
@@ -217,7 +230,7 @@ class UpdateThread:
       self._updates.close()
 
   def describe(self) -> str:
-    """Returns what the thread has done and whether it is alive, a str."""
+    """Returns what the thread has done and whether it is alive."""
     thread = 'goes on' if self._thread.is_alive() else 'has ended'
     return f'{self._num_runs} runs of updates here, whose thread {thread}'
 
@@ -247,14 +260,12 @@ class Leave:
   """The end of the rounds for one worker.
 
   Attributes:
-    has_left: threading.Event, set when its training is over.
+    has_left: set when its training is over.
   """
 
-  def __init__(self, the_round, stop) -> None:
+  def __init__(self, the_round: Round, stop: StopRequest) -> None:
     """
     Args:
-      the_round: sync_round.Round.
-      stop: stop_request.StopRequest.
     """
     self._round = the_round
     self._is_chief = the_round.cluster.is_chief
@@ -276,7 +287,7 @@ class Leave:
     """Whether all shards are at the same update; a bool."""
     return bool(session.run(self._is_whole))
 
-  def leave(self, session: tf.Session, end_updates: Callable[..., Any]) -> None:
+  def leave(self, session: tf.Session, end_updates: Callable[[], None]) -> None:
     """Gets the main thread out of its wait; to be called from another thread.
 
     Args:
@@ -300,7 +311,7 @@ class Leave:
         session.run(self._offer_op)
 
   def finish_round(
-    self, session: tf.Session, end_updates: Callable[..., Any]
+    self, session: tf.Session, end_updates: Callable[[], None]
   ) -> None:
     """Ends the chief's updates, between two of them if possible.
 
@@ -316,7 +327,7 @@ class Leave:
     end_updates()
     session.run(self._end_op)
 
-  def _wait_until(self, is_so: Callable[..., Any]) -> None:
+  def _wait_until(self, is_so: Callable[[], bool]) -> None:
     secs = _END_SECS
     if self._stop.is_requested:
       secs = _PART_OF_STOP * self._stop.secs_left
@@ -326,17 +337,14 @@ class Leave:
         return
 
 
-def build_take_over(the_round) -> tf.Tensor:
+def build_take_over(the_round: Round) -> tf.Tensor:
   """Returns the first token of a new life, once every other worker has one.
 
   The round restarts in whatever state the old chief left the accumulators,
   even with some of them taken and others not.
-
-  Args:
-    the_round: sync_round.Round.
   """
 
-  def prepare(token: tf.Tensor) -> tf.Tensor:
+  def prepare(token: tf.Tensor) -> tf.Operation:
     ready = [build_emptying(the_round, token)]
     if the_round.tokens.has_own_queue:
       ready.append(the_round.tokens.take_all())
@@ -346,13 +354,10 @@ def build_take_over(the_round) -> tf.Tensor:
   return the_round.entry.begin_life(prepare)
 
 
-def build_new_center(the_round) -> tf.Tensor:
+def build_new_center(the_round: Round) -> tf.Tensor:
   """Returns the first token, after which nothing of an earlier center counts.
 
   All in one run, as each new kind of session.run takes 50 ms to prepare.
-
-  Args:
-    the_round: sync_round.Round.
   """
   # A worker still waiting in an old session wakes up and finds it broken. The
   # tokens left over are of an old life: a contribution made with one is dropped
@@ -383,11 +388,10 @@ def build_new_center(the_round) -> tf.Tensor:
     return the_round.entry.begin_life(prepare)
 
 
-def build_emptying(the_round, token: tf.Tensor) -> tf.Operation:
+def build_emptying(the_round: Round, token: tf.Tensor) -> tf.Operation:
   """Returns the op that throws away what was contributed before `token`.
 
   Args:
-    the_round: sync_round.Round.
     token: int64 scalar tensor, the first one of a new life.
   """
   emptied = {}

@@ -7,6 +7,8 @@ the state, and nothing is added to the graph of the training.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
@@ -15,16 +17,20 @@ from distmnist.exchange.rounds import tokens
 from distmnist.tables import sparse_sum
 from distmnist.transport import ps_state
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.exchange.rounds.sync_round import Round
+
+
 _TIMEOUT_SECS = 5.0
 _OF_A_PS_TIMEOUT_MS = 2000
 
 
-def describe(the_round, target):
-  """Returns the tokens of all workers, and what was contributed, a str.
+def describe(the_round: Round, target: str) -> str:
+  """Returns the tokens of all workers, and what was contributed.
 
   Args:
-    the_round: sync_round.Round.
-    target: str, the master of this task.
+    target: the master of this task.
   """
   with tf.Graph().as_default() as graph:
     fetches = _build(the_round)
@@ -37,21 +43,23 @@ def describe(the_round, target):
     return f'the round cannot be read ({type(error).__name__})'
 
 
-def read(target, graph, config, fetches):
+def read(
+  target: str, graph: tf.Graph, config: tf.ConfigProto, fetches: Any
+) -> Any:
   """Returns the values of `fetches`, read in a separate session.
 
   Raises:
     tf.errors.OpError: a ps is gone or does not answer within some seconds.
   """
 
-  def run():
+  def run() -> Any:
     with tf.Session(target, graph=graph, config=config) as session:
       return session.run(fetches)
 
   return deadlines.call(run, _TIMEOUT_SECS)
 
 
-def _build(the_round):
+def _build(the_round: Round) -> dict[str, Any]:
   """Returns {name: tensor} of the state, in the default graph."""
   num_workers = the_round.cluster.num_workers
   device = the_round.global_step.device
@@ -81,7 +89,7 @@ def _build(the_round):
   return found
 
 
-def format_state(found) -> str:
+def format_state(found: Mapping[str, Any]) -> str:
   """Returns one line on `found`, the dict of `_build` with tensors' values."""
   who = []
   for kind, one, several in (
@@ -112,7 +120,7 @@ def format_state(found) -> str:
 class WaitingWorkers:
   """Reads this ps's table of tokens, in its own graph and session."""
 
-  def __init__(self, cluster, server) -> None:
+  def __init__(self, cluster: Cluster, server: tf.distribute.Server) -> None:
     """
     Args:
       cluster: cluster.Cluster of a ps.
@@ -126,7 +134,7 @@ class WaitingWorkers:
     self._session = tf.Session(server.target, graph=graph, config=config)
 
   def find(self) -> list[str]:
-    """Returns their names, a list of str; empty if no rule has rounds."""
+    """Returns their names; empty if no rule has rounds."""
     options = tf.RunOptions(timeout_in_ms=_OF_A_PS_TIMEOUT_MS)
     try:
       tokens = self._session.run(self._tokens, options=options)

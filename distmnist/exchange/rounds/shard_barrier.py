@@ -14,11 +14,20 @@ token of the round.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import contributions, sync_round
 from distmnist.transport import nonfinite, sums
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
+  from distmnist.exchange.copies.shard_copies import ShardCopies
+  from distmnist.transport.strategy import MarkDone
+
 
 # How many units of a ps a worker may have on their way beyond the last one that
 # is updated. Were all sent at once, each would be whole only at the end, and no
@@ -31,17 +40,20 @@ class ShardBarrier:
   """The optimizer of a worker and its round, like sync_replicas.SyncReplicas.
 
   Attributes:
-    optimizer: tf.train.Optimizer, which applies the mean.
+    optimizer: applies the mean.
   """
 
   def __init__(
-    self, cluster, optimizer, replicas_to_aggregate, global_step
+    self,
+    cluster: Cluster,
+    optimizer: tf.train.Optimizer,
+    replicas_to_aggregate: int,
+    global_step: tf.Variable,
   ) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
       optimizer: optimizer.Optimizer of nn/optimizer.py.
-      replicas_to_aggregate: int, R, at most the number of workers.
+      replicas_to_aggregate: R, at most the number of workers.
       global_step: int64 scalar variable.
     """
     self.optimizer = optimizer
@@ -52,11 +64,16 @@ class ShardBarrier:
     # Read once per step, before the gradients are computed.
     self._own_token = self._token.value()
 
-  def push_and_wait(self, copies, gradients, mark_done, weight=None):
+  def push_and_wait(
+    self,
+    copies: ShardCopies,
+    gradients: Sequence[tf.Tensor],
+    mark_done: MarkDone,
+    weight: tf.Tensor | None = None,
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     """Pushes gradients, and pulls the new center.
 
     Args:
-      copies: shard_copies.ShardCopies.
       gradients: list of tensors like `copies.views`.
       mark_done: callable(ops) -> ops, Strategy.mark_done.
       weight: float32 scalar tensor, by which the gradients are weighed, or
@@ -93,9 +110,17 @@ class ShardBarrier:
     told = self._round.push_and_wait(pairs, own_token, mark_done)
     updated = self._wait_for_units(copies, shards, units)
     self._pull = copies.pull()
-    return copies.bring(told, [copies.pull_after(updated), *updated])
+    new_step, staleness = copies.bring(
+      told, [copies.pull_after(updated), *updated]
+    )
+    return new_step, staleness
 
-  def _wait_for_units(self, copies, shards, units):
+  def _wait_for_units(
+    self,
+    copies: ShardCopies,
+    shards: Sequence[tf.Variable],
+    units: Sequence[Sequence[int]],
+  ) -> list[tf.Operation]:
     """Returns ops like `shards`, each after the update of its unit."""
     updated, before = [None] * len(shards), {}
     # A backward pass makes the last gradients first.
@@ -111,7 +136,9 @@ class ShardBarrier:
         updated[i] = is_past
     return updated
 
-  def _bring_once_computed(self, own_token, gradients):
+  def _bring_once_computed(
+    self, own_token: tf.Tensor, gradients: Sequence[tf.Tensor]
+  ) -> tf.Tensor:
     """Returns the token, on its ps, once the worker may ask for a place."""
     with tf.device(self._cluster.compute_device):
       computed = tf.group(*gradients)
@@ -121,7 +148,9 @@ class ShardBarrier:
     ):
       return tf.identity(own_token)
 
-  def _build_update(self, shards, units) -> None:
+  def _build_update(
+    self, shards: Sequence[tf.Variable], units: Sequence[Sequence[int]]
+  ) -> None:
     """Builds the chief's part of a round."""
     the_round, device = self._round, self._global_step.device
     tokens, end = the_round.tokens, the_round.entry.read_token() + 1
@@ -157,12 +186,18 @@ class ShardBarrier:
         count = self._global_step.assign_add(1, read_value=False)
     the_round.end_update([count])
 
-  def hook(self, stop):
+  def hook(self, stop: StopRequest) -> tf.train.SessionRunHook:
     """Returns the hook of the round; `stop` is a stop_request.StopRequest."""
     return self._round.hook(stop, self._pull)
 
 
-def _apply_if_due(is_due, ends, apply, gradient, variable):
+def _apply_if_due(
+  is_due: Mapping[Hashable, tf.Tensor],
+  ends: dict[Hashable, tf.Operation],
+  apply: Callable[[tf.Tensor, tf.Variable], tf.Operation],
+  gradient: tf.Tensor,
+  variable: tf.Variable,
+) -> tf.Operation:
   """Returns the op that ends the update of a variable, if it is due.
 
   Args:

@@ -25,9 +25,15 @@ and c becomes that.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.transport import model_state, nonfinite, packing
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
 
 
 class StateMeans:
@@ -38,11 +44,11 @@ class StateMeans:
       vectors; empty if a step changes no such variable.
   """
 
-  def __init__(self, cluster, changes) -> None:
+  def __init__(
+    self, cluster: Cluster, changes: Iterable[model_state.Change]
+  ) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      changes: list of model_state.Change.
     """
     self._cluster = cluster
     groups = {}
@@ -60,7 +66,7 @@ class StateMeans:
         )
       self.accumulators.append((accumulator, place))
 
-  def push(self):
+  def push(self) -> list[tf.Tensor]:
     """Returns b - a on the ps, a list of vectors like `accumulators`."""
     arrived = []
     for (place, dtype, is_whole), group in self._groups:
@@ -110,7 +116,7 @@ class StateMeans:
           added.append(add(part, read_value=False))
     return added
 
-  def pull(self):
+  def pull(self) -> tf.Operation:
     """Returns the op by which this worker's copies become the center."""
     taken = []
     for (place, dtype, _), group in self._groups:
@@ -125,11 +131,11 @@ class StateMeans:
           taken.append(change.pulled.assign(value, read_value=False))
     return tf.group(*taken)
 
-  def end_step(self, is_on_ps: bool):
+  def end_step(self, is_on_ps: bool) -> list[tf.Operation]:
     """Pulls at the end of a step, once it has its token.
 
     Args:
-      is_on_ps: bool, whether the step's result stays on the ps.
+      is_on_ps: whether the step's result stays on the ps.
 
     Returns:
       The ops that the result must wait for, a list.
@@ -151,18 +157,18 @@ class StateMeans:
     return tf.group(self.pull(), *([] if pull is None else [pull]))
 
 
-def make(cluster) -> StateMeans:
+def make(cluster: Cluster) -> StateMeans:
   """Returns the StateMeans of the default graph, whose model is built."""
   return StateMeans(cluster, model_state.take_changes())
 
 
-def _find_part(change):
-  """Returns what a worker contributes of a model_state.Change, a tensor."""
+def _find_part(change: model_state.Change) -> tf.Tensor:
+  """Returns what a worker contributes of a model_state.Change."""
   new = change.copy.read_value()
   return new if new.dtype.is_bool else new - change.pulled.read_value()
 
 
-def _find_form(dtype):
+def _find_form(dtype: tf.DType) -> tuple[tf.DType, bool]:
   """Returns (the dtype on the wire, whether `dtype` is of whole numbers)."""
   dtype = dtype.real_dtype
   if dtype.is_floating and dtype != tf.float64:
@@ -170,7 +176,7 @@ def _find_form(dtype):
   return tf.float64, not dtype.is_floating
 
 
-def _find_spec(variable):
+def _find_spec(variable: tf.Variable) -> tf.TensorSpec:
   """Returns the tf.TensorSpec of what `_to_real` makes of a variable."""
   shape, dtype = variable.shape, variable.dtype.base_dtype
   if dtype.is_complex:
@@ -178,15 +184,17 @@ def _find_spec(variable):
   return tf.TensorSpec(shape, dtype)
 
 
-def _to_real(tensor):
+def _to_real(tensor: tf.Tensor) -> tf.Tensor:
   """Returns a complex tensor [...] as a real one [..., 2], others as is."""
   if not tensor.dtype.is_complex:
     return tensor
   return tf.stack([tf.math.real(tensor), tf.math.imag(tensor)], -1)
 
 
-def _split(flat, variables):
-  """Returns the parts of `flat` as tensors like `variables`, a list."""
+def _split(
+  flat: tf.Tensor, variables: Sequence[tf.Variable]
+) -> list[tf.Tensor]:
+  """Returns the parts of `flat` as tensors like `variables`."""
   specs = [_find_spec(variable) for variable in variables]
   return [
     tf.complex(*tf.unstack(part, axis=-1)) if v.dtype.is_complex else part

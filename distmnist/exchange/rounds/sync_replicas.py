@@ -22,8 +22,8 @@ optimizer's. What is replaced, and why:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
@@ -31,26 +31,32 @@ from distmnist.exchange.rounds import contributions, sync_round
 from distmnist.tables import sparse_sum
 from distmnist.transport import nonfinite, sums
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
+  from distmnist.exchange.center.center import Center
+  from distmnist.exchange.rounds.state_means import StateMeans
+  from distmnist.transport.strategy import MarkDone
+
 
 class SyncReplicas:
   """The optimizer of a worker, and its round.
 
   Attributes:
-    optimizer: tf.train.Optimizer, which applies the mean.
+    optimizer: applies the mean.
   """
 
   def __init__(
     self,
-    cluster,
-    optimizer,
+    cluster: Cluster,
+    optimizer: tf.train.Optimizer,
     replicas_to_aggregate: int,
     global_step: tf.Variable,
   ) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      optimizer: tf.train.Optimizer, which applies the mean.
-      replicas_to_aggregate: int, R.
+      optimizer: applies the mean.
+      replicas_to_aggregate: R.
       global_step: int64 scalar variable.
     """
     self._cluster = cluster
@@ -60,15 +66,17 @@ class SyncReplicas:
     # Read once per step, before the gradients are computed.
     self._own_token = self._token.value()
     self.optimizer = optimizer
-    self._round = None
 
   def push_and_wait(
-    self, center, gradients: list[tf.Tensor], mark_done, weight=None
+    self,
+    center: Center,
+    gradients: Sequence[tf.Tensor],
+    mark_done: MarkDone,
+    weight: tf.Tensor | None = None,
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Pushes gradients, and waits for the update.
 
     Args:
-      center: center.Center.
       gradients: list of tensors like `center.views`, followed by those like
         `center.rows.views`.
       mark_done: callable(ops) -> ops, Strategy.mark_done.
@@ -124,7 +132,7 @@ class SyncReplicas:
     self._round.end_update([its_tokens])  # They come after the update.
     return self._round.push_and_wait(pairs, self._own_token, mark_done)
 
-  def hook(self, stop):
+  def hook(self, stop: StopRequest) -> tf.train.SessionRunHook:
     """Returns the hook of the round; `stop` is a stop_request.StopRequest."""
     return self._round.hook(stop)
 
@@ -134,20 +142,20 @@ class _MeanApplier(tf.train.Optimizer):
 
   def __init__(
     self,
-    optimizer,
+    optimizer: tf.train.Optimizer,
     replicas_to_aggregate: int,
     worker: int,
-    of_rows,
-    state,
-    of_weight,
+    of_rows: Sequence[tuple[sparse_sum.SparseSum, str, tf.Variable]],
+    state: StateMeans,
+    of_weight: Sequence[tuple[contributions.Accumulator, str]],
   ) -> None:
     """
     Args:
-      optimizer: tf.train.Optimizer, which applies the means.
-      replicas_to_aggregate: int, R.
-      worker: int, the task_index.
+      optimizer: applies the means.
+      replicas_to_aggregate: R.
+      worker: the task_index.
       of_rows: list of (sparse_sum.SparseSum, its device, the shard of a table).
-      state: state_means.StateMeans, of the model's own variables.
+      state: of the model's own variables.
       of_weight: list of (contributions.Accumulator, its device), the one of the
         weights; empty if there are none.
     """
@@ -157,7 +165,10 @@ class _MeanApplier(tf.train.Optimizer):
     self._of_rows, self._state, self._of_weight = of_rows, state, of_weight
 
   def apply_gradients(
-    self, grads_and_vars, global_step: tf.Variable, name=None
+    self,
+    grads_and_vars: Iterable[tuple[tf.Tensor | None, tf.Variable]],
+    global_step: tf.Variable,
+    name: str | None = None,
   ) -> tf.Operation:
     """Applies means, in the dtypes of their variables, and counts the update.
 
@@ -199,7 +210,7 @@ def _widen(gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
     return sums.widen(gradient)
 
 
-def _make_sum(variable):
+def _make_sum(variable: tf.Variable) -> sparse_sum.SparseSum:
   with tf.device(variable.device):
     return sparse_sum.SparseSum(variable, f'{variable.name}/grad_sum')
 
@@ -213,8 +224,8 @@ def _find_accumulator(variable: tf.Variable) -> contributions.Accumulator:
 
 
 def _make_unless_local(
-  instead: str | tf.Variable, create: Callable[..., Any], **kwargs
-) -> str | tf.Variable:
+  instead: tf.Variable, create: Callable[..., tf.Variable], **kwargs: Any
+) -> tf.Variable:
   """A variable creator that returns `instead` for a local variable."""
   is_local = tf.GraphKeys.LOCAL_VARIABLES in (kwargs['collections'] or ())
   return instead if is_local else create(**kwargs)

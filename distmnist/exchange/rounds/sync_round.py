@@ -36,8 +36,8 @@ exchange/rounds/round_hook.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
@@ -51,19 +51,25 @@ from distmnist.exchange.rounds import (
 from distmnist.exchange.rounds import tokens as tokens_lib
 from distmnist.transport import nonfinite, weight_averages, wire
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
+  from distmnist.exchange.copies.local_copies import LocalCopies
+  from distmnist.transport.strategy import MarkDone
+
+
 # In a session.run of the chief, which has several rounds of a small model.
 _ROUNDS_PER_RUN, _UNITS_PER_RUN = 5, 20
 
 
 def make_token(
-  cluster, global_step: tf.Variable, name: str = 'token'
+  cluster: Cluster, global_step: tf.Variable, name: str = 'token'
 ) -> tf.Variable:
   """Returns this worker's variable on a ps; it starts as the global_step.
 
   Args:
-    cluster: cluster.Cluster.
     global_step: int64 scalar variable, on whose device it is placed.
-    name: str, the first part of its name.
+    name: the first part of its name.
   """
   device = global_step.device
   with tf.device(device):
@@ -80,16 +86,16 @@ class Round:
   """The accumulators and tokens of a rule.
 
   Attributes:
-    parts: list of lists of int, the accumulators whose tensors come together.
+    parts: the accumulators whose tensors come together.
     given: contributions.GivenParts of these parts, or None with R > N.
     update_op: the op by which the chief does a round, for `hook`.
-    rounds_per_run: int, how many rounds the chief's thread asks for in a
+    rounds_per_run: how many rounds the chief's thread asks for in a
       session.run: they follow each other on the ps, so the workers need not
       wait for the chief to ask.
     accumulators: list of (tf.ConditionalAccumulator, device), those given and
       then those of `state_means`.
-    state_means: state_means.StateMeans, empty unless the model updates
-      variables itself; what updates the center runs its update, too.
+    state_means: empty unless the model updates variables itself; what updates
+      the center runs its update, too.
     pushed: list of ops by which this worker contributes, one for each
       accumulator; known after `push_and_wait`, and only in lock-step or with
       many units.
@@ -97,24 +103,23 @@ class Round:
 
   def __init__(
     self,
-    cluster,
+    cluster: Cluster,
     num_contributions: int,
     global_step: tf.Variable,
-    accumulators,
+    accumulators: list[tuple[tf.ConditionalAccumulator, str]],
     token: tf.Variable,
     parts: list[list[int]] | None = None,
     by_unit: bool = False,
   ) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      num_contributions: int, R.
+      num_contributions: R.
       global_step: int64 scalar variable, the number of rounds done.
       accumulators: list of (tf.ConditionalAccumulator, device); a contribution
         has a tensor for each.
       token: int64 local variable, this worker's last token.
       parts: see `parts`; by default each tensor comes by itself.
-      by_unit: bool, whether each part is a unit; only with R <= N.
+      by_unit: whether each part is a unit; only with R <= N.
     """
     self.cluster = cluster
     self.num_contributions = num_contributions
@@ -124,33 +129,38 @@ class Round:
     self.accumulators = accumulators + self.state_means.accumulators
     self.token = token
     self._by_unit = by_unit
+    given = parts or [[i] for i in range(len(accumulators))]
     self.entry = round_entry.Entry(
       cluster, num_contributions, global_step, has_places=by_unit
     )
     device = global_step.device
     of_tokens = cluster, num_contributions, self.entry, device
+    # UnitTokens by unit, else Tokens.
+    self.tokens: Any
     if by_unit:
-      places = [accumulators[part[0]][1] for part in parts]
+      places = [accumulators[part[0]][1] for part in given]
       self.tokens = units.UnitTokens(*of_tokens, places)
     else:
       self.tokens = tokens_lib.make(*of_tokens)
     self.token_table = tokens_lib.TokenTable(cluster, device)
-    self.parts = (parts or [[i] for i in range(len(accumulators))]) + [
+    self.parts = given + [
       [len(accumulators) + i] for i in range(len(self.state_means.accumulators))
     ]
-    self.given = None
+    self.given: contributions.GivenParts | None = None
     if num_contributions <= cluster.num_workers:
       self.given = contributions.GivenParts(
         cluster, [self.accumulators[part[0]][1] for part in self.parts]
       )
-    self.update_op = None
+    self.update_op: tf.Operation | None = None
     self.rounds_per_run = _ROUNDS_PER_RUN
     if by_unit:
-      in_run = _UNITS_PER_RUN // len(parts)
+      in_run = _UNITS_PER_RUN // len(given)
       self.rounds_per_run = max(1, min(_ROUNDS_PER_RUN, in_run))
-    self.pushed = []
+    self.pushed: list[tf.Operation] = []
 
-  def build_update(self, apply: Callable[..., Any]) -> None:
+  def build_update(
+    self, apply: Callable[[list[tf.Tensor]], tf.Operation]
+  ) -> None:
     """Builds what the chief does with the mean of the contributions.
 
     Args:
@@ -168,7 +178,7 @@ class Round:
         count = self.global_step.assign_add(1, read_value=False)
     self.end_update([count])
 
-  def end_update(self, ops: list[tf.Operation | tf.Tensor]) -> None:
+  def end_update(self, ops: Sequence[tf.Operation | tf.Tensor]) -> None:
     """Makes the next round's tokens follow `ops`, which count the round done.
 
     They carry the new step, and must not be sent before all is applied.
@@ -178,9 +188,9 @@ class Round:
 
   def push_and_wait(
     self,
-    pairs: list[tuple[tf.Tensor | tf.Variable, ...]],
+    pairs: Sequence[tuple[tf.Tensor, tf.Variable | None]],
     own_token: tf.Tensor | None = None,
-    mark_done=list,
+    mark_done: MarkDone = list,
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Contributes, and waits for the end of the round; may be in a branch.
 
@@ -223,7 +233,9 @@ class Round:
       with tf.control_dependencies([taken, *pulled]):
         return tf.identity(new_step), tf.identity(staleness)
 
-  def _contribute(self, tensors: list[tf.Tensor], own_token: tf.Tensor):
+  def _contribute(
+    self, tensors: Sequence[tf.Tensor], own_token: tf.Tensor
+  ) -> tf.Tensor | None:
     """Sets `pushed`; returns the staleness, see Entry.contribute."""
     contribution = contributions.Contribution(self, tensors)
     arrive_first = not (self._by_unit or self.entry.is_lock_step)
@@ -250,21 +262,21 @@ class Round:
       with tf.device(self.global_step.device):
         step = round_entry.step_of(self.entry.read_token())
       is_whole += self.tokens.units.build_are_even(step)
-    elif self.entry.is_lock_step:
+    elif self.given and self.entry.is_lock_step:
       token = self.entry.read_token()
-      is_whole.append(~contributions.build_is_any_taken(self, token))
+      is_any_taken = contributions.build_is_any_taken(self, self.given, token)
+      is_whole.append(~is_any_taken)
     if not self.entry.is_lock_step:  # No update begins before R are in.
       is_whole.append(~self.entry.is_complete())
     with tf.device(self.global_step.device):
       return tf.reduce_all(tf.stack(is_whole))
 
   def hook(
-    self, stop, pull: tf.Operation | None = None
+    self, stop: StopRequest, pull: tf.Operation | None = None
   ) -> round_hook.RoundHook:
     """Returns the RoundHook; to be built while the graph is still open.
 
     Args:
-      stop: stop_request.StopRequest.
       pull: op by which the worker pulls the center, or None; for a worker
         whose copy may be older than the token that it begins with.
     """
@@ -272,13 +284,16 @@ class Round:
 
 
 def make_round(
-  cluster, num_contributions: int, global_step: tf.Variable, copies
+  cluster: Cluster,
+  num_contributions: int,
+  global_step: tf.Variable,
+  copies: LocalCopies,
 ) -> Round:
   """Returns the Round of a rule with local copies.
 
   Args:
     cluster, num_contributions, global_step: see Round.
-    copies: local_copies.LocalCopies; a contribution is like its shards.
+    copies: a contribution is like its shards.
   """
   accumulators = contributions.make_accumulators(copies.shards)
   token = copies.make_counter(0, 'token')

@@ -14,13 +14,17 @@ Where each shard has its own update, a worker waits for each besides: units.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry
 from distmnist.transport import ps_state
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+
 
 # A chief that is asked to stop gets this many tokens at a time: each step left
 # in its session.run takes one.
@@ -28,7 +32,9 @@ NUM_OFFERED, OFFER_SECS = 16, 0.1
 
 
 def put_if_empty(
-  queues, value: bool | tf.Tensor, is_open: bool | tf.Tensor = True
+  queues: Sequence[tf.FIFOQueue],
+  value: bool | tf.Tensor,
+  is_open: bool | tf.Tensor = True,
 ) -> tf.Operation:
   """Returns the op that puts `value` into each of `queues` that has none.
 
@@ -49,7 +55,9 @@ def put_if_empty(
   )
 
 
-def if_open(queues, build: Callable[..., Any]) -> tf.Tensor:
+def if_open(
+  queues: Sequence[tf.FIFOQueue], build: Callable[[], list[tf.Operation]]
+) -> tf.Operation:
   """Returns an op that runs the ops of `build` unless `queues` are closed.
 
   They are all closed at once.
@@ -57,7 +65,7 @@ def if_open(queues, build: Callable[..., Any]) -> tf.Tensor:
   return tf.cond(queues[0].is_closed(), tf.no_op, lambda: tf.group(*build()))
 
 
-def close(queues) -> tf.Tensor:
+def close(queues: Sequence[tf.FIFOQueue]) -> tf.Operation:
   """Returns the op that closes `queues`, unless a chief has done so."""
   return if_open(queues, lambda: [queue.close() for queue in queues])
 
@@ -68,11 +76,10 @@ class TokenTable:
   It needs no initialisation, and is empty again after that ps restarts.
   """
 
-  def __init__(self, cluster, device: str) -> None:
+  def __init__(self, cluster: Cluster, device: str) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      device: str, where the tokens are.
+      device: where the tokens are.
     """
     self._device = device
     self._worker = cluster.task_index
@@ -86,13 +93,12 @@ class TokenTable:
       return self._table.insert(self._worker, int(has_token))
 
   def wait_for_token(
-    self, take: Callable[..., Any], ops: list[tf.Operation]
+    self, take: Callable[[], tf.Tensor], ops: Sequence[tf.Operation | tf.Tensor]
   ) -> tf.Tensor:
     """Returns the next token, waited for once all `ops` have run.
 
     Args:
       take: callable -> int64 scalar tensor, Tokens.take.
-      ops: list of ops or tensors.
     """
     with tf.device(self._device):
       done = tf.group(*ops)  # One message per ps, not one per op.
@@ -123,20 +129,22 @@ class Tokens:
   more tokens than workers.
 
   Attributes:
-    has_own_queue: bool, whether each worker has a queue of its own.
-    own: tf.FIFOQueue, where this worker waits.
-    num_each: list of int, how many tokens each queue gets when a round ends.
+    has_own_queue: whether each worker has a queue of its own.
+    own: where this worker waits.
+    num_each: how many tokens each queue gets when a round ends.
   """
 
   def __init__(
-    self, cluster, num_contributions: int, entry: round_entry.Entry, device: str
+    self,
+    cluster: Cluster,
+    num_contributions: int,
+    entry: round_entry.Entry,
+    device: str,
   ) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      num_contributions: int, R.
-      entry: round_entry.Entry.
-      device: str, where the global_step is.
+      num_contributions: R.
+      device: where the global_step is.
     """
     self._device = device
     self._entry = entry
@@ -179,14 +187,14 @@ class Tokens:
 
   def make(
     self,
-    num_each: list[int] | None = None,
+    num_each: Sequence[int] | None = None,
     token: tf.Tensor | None = None,
     may_be_closed: bool = False,
-  ) -> tf.Operation | tf.Tensor:
+  ) -> tf.Operation:
     """Returns the op that puts `num_each` tokens into the queues.
 
     Args:
-      num_each: list of int; by default what is due at the end of a round.
+      num_each: by default what is due at the end of a round.
       token: int64 scalar tensor; by default the current one.
       may_be_closed: whether closed queues are left alone: a chief that was
         lost at its end has closed them, and the next one finds nothing to do.
@@ -206,24 +214,24 @@ class Tokens:
         return if_open(self._queues, put)
       return tf.group(*put())
 
-  def make_for_others(self, token: tf.Tensor) -> tf.Tensor:
+  def make_for_others(self, token: tf.Tensor) -> tf.Operation:
     """Returns the op that makes a round's tokens for all but this worker."""
     num_each = list(self.num_each)
     num_each[self._index] -= 1
     return self.make(num_each, token, may_be_closed=True)
 
-  def release(self) -> tf.Tensor:
+  def release(self) -> tf.Operation:
     """Returns the op that lets all waiting workers go on, if queues are open.
 
     Nothing more is applied, or not until each has begun a new session.
     """
     return self.make(may_be_closed=True)
 
-  def rejoin(self):
+  def rejoin(self) -> list[tf.Operation]:
     """Returns ops after which a worker that begins waits as the others do."""
     return []
 
-  def reset(self, token: tf.Tensor):
+  def reset(self, token: tf.Tensor) -> list[tf.Operation]:
     """Returns ops that forget what was done for an earlier center.
 
     Args:
@@ -247,7 +255,7 @@ class Tokens:
     with tf.device(self._device):
       return self.own.dequeue_many(self.own.size())
 
-  def close(self) -> tf.Tensor:
+  def close(self) -> tf.Operation:
     """Returns the op that closes the queues, unless a chief has done so."""
     with tf.device(self._device):
       return close(self._queues)
@@ -284,8 +292,11 @@ class NewestTokens(Tokens):
 
 
 def make(
-  cluster, num_contributions: int, entry: round_entry.Entry, device: str
-) -> NewestTokens | Tokens:
+  cluster: Cluster,
+  num_contributions: int,
+  entry: round_entry.Entry,
+  device: str,
+) -> Tokens:
   """Returns the Tokens of a round of one unit; arguments as of Tokens."""
   kind = NewestTokens if num_contributions < cluster.num_workers else Tokens
   return kind(cluster, num_contributions, entry, device)

@@ -27,13 +27,17 @@ full, and the worker will be late again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry, tokens
 from distmnist.transport import ps_state
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+
 
 _NEVER = -1
 # In one wait: by what is left over from an earlier round, by a new center, and
@@ -51,16 +55,16 @@ class UnitTokens(tokens.Tokens):
 
   def __init__(
     self,
-    cluster,
+    cluster: Cluster,
     num_contributions: int,
     entry: round_entry.Entry,
     device: str,
-    unit_devices: list[str],
+    unit_devices: Sequence[str],
   ) -> None:
     """
     Args:
       cluster, num_contributions, entry, device: see tokens.Tokens.
-      unit_devices: list of str, the device of each unit.
+      unit_devices: the device of each unit.
     """
     super().__init__(cluster, num_contributions, entry, device)
     self._worker = cluster.task_index
@@ -68,7 +72,7 @@ class UnitTokens(tokens.Tokens):
     self._late_wait = self._goal = None
     self.units = Units(cluster.num_workers, unit_devices)
 
-  def set_goal(self, own_token: tf.Tensor, staleness) -> None:
+  def set_goal(self, own_token: tf.Tensor, staleness: tf.Tensor | None) -> None:
     """Says what this step waits for; call before `wait` and `take`.
 
     Args:
@@ -81,49 +85,50 @@ class UnitTokens(tokens.Tokens):
         self._late_wait = _LateWait(self.own, staleness)
         self._goal = self._late_wait.find_goal(self._goal)
 
-  def wait(self, unit: int, ops: list[tf.Operation]) -> tf.Operation:
+  def wait(self, unit: int, ops: Sequence[tf.Operation]) -> tf.Operation:
     """Returns the op that waits, after `ops`, until a unit may be pulled."""
     return self.units.wait(unit, self._worker, self._goal, ops)
 
-  def take(self):
+  def take(self) -> tf.Tensor:
     return self._late_wait.take() if self._late_wait else super().take()
 
-  def hand_out(self, unit: int, token: tf.Tensor, ops) -> tf.Operation:
+  def hand_out(
+    self, unit: int, token: tf.Tensor, ops: Sequence[tf.Operation]
+  ) -> tf.Operation:
     """Returns the op that lets all pull a unit once `ops` have run.
 
     Args:
-      unit: int.
       token: int64 scalar tensor, the one with which the round will end.
       ops: list of ops that update the unit.
     """
     with tf.control_dependencies([self.units.end(unit, token, ops)]):
       return self.units.wake([unit], self._workers)
 
-  def rejoin(self):
+  def rejoin(self) -> list[tf.Operation]:
     return [self.units.hold([self._worker])]
 
-  def make_for_others(self, token):
+  def make_for_others(self, token: tf.Tensor) -> tf.Operation:
     # Units first: whoever has the token finds them at least where it is.
     with tf.control_dependencies([self.units.hand_out_all(token)]):
       return super().make_for_others(token)
 
-  def release(self):
+  def release(self) -> tf.Operation:
     with tf.control_dependencies([self._release_units(self._workers)]):
       return super().release()
 
   def reset(self, token: tf.Tensor) -> list[tf.Operation]:
     return [self.units.reset(token, self._workers)]
 
-  def offer_own(self):
+  def offer_own(self) -> tf.Operation:
     return tf.group(super().offer_own(), self._release_units([self._worker]))
 
-  def _release_units(self, workers):
+  def _release_units(self, workers: Sequence[int]) -> tf.Operation:
     """Returns the op after which `workers` wait for no unit in this life."""
     with tf.device(self._device):
       life = self._entry.read_token() // round_entry.LIFE
       return self.units.let_go(workers, (life + 1) * round_entry.LIFE)
 
-  def close(self):
+  def close(self) -> tf.Operation:
     return tf.group(super().close(), self.units.close())
 
 
@@ -137,11 +142,10 @@ class Units:
     places: dict of device -> list of int, the units there.
   """
 
-  def __init__(self, num_workers: int, devices: list[str]) -> None:
+  def __init__(self, num_workers: int, devices: Sequence[str]) -> None:
     """
     Args:
-      num_workers: int.
-      devices: list of str, the device of each unit.
+      devices: the device of each unit.
     """
     self._devices = devices
     self.places, self._tables = {}, {}
@@ -162,12 +166,15 @@ class Units:
         )
 
   def wait(
-    self, unit: int, worker: int, goal: tf.Tensor, ops: list[tf.Operation] = ()
+    self,
+    unit: int,
+    worker: int,
+    goal: tf.Tensor,
+    ops: Sequence[tf.Operation] = (),
   ) -> tf.Operation:
     """Returns the op that waits until `handed` of a unit has come to `goal`.
 
     Args:
-      unit, worker: int.
       goal: int64 scalar tensor, a token.
       ops: list of ops after which it begins to look.
     """
@@ -190,7 +197,7 @@ class Units:
       message = f'unit {unit} woke worker {worker} too often'
       return tf.raw_ops.Assert(condition=is_past, data=[tf.constant(message)])
 
-  def wake(self, units: list[int], workers: range) -> tf.Operation:
+  def wake(self, units: Sequence[int], workers: Sequence[int]) -> tf.Operation:
     """Returns the op that wakes `workers` which wait for `units` of one ps.
 
     Queues that are closed are left alone.
@@ -201,12 +208,11 @@ class Units:
       return tokens.put_if_empty(queues, True, is_open)
 
   def begin(self, unit: int, token: tf.Tensor) -> tf.Tensor:
-    """Returns whether a unit has to be updated in a round, bool.
+    """Returns whether a unit has to be updated in a round.
 
     Also notes that this has begun.
 
     Args:
-      unit: int.
       token: int64 scalar tensor, the one with which the round will end.
     """
     place = self._devices[unit]
@@ -217,12 +223,13 @@ class Units:
         applied = self._find(place, [_applied(unit)])
       return applied[0] < step
 
-  def end(self, unit: int, token: tf.Tensor, ops) -> tf.Operation:
+  def end(
+    self, unit: int, token: tf.Tensor, ops: Sequence[tf.Operation]
+  ) -> tf.Operation:
     """Returns the op that notes that a unit is updated, once `ops` have run.
 
     Args:
       unit, token: see `begin`.
-      ops: list of ops.
     """
     place = self._devices[unit]
     numbers = self._bring(token, place)
@@ -246,7 +253,7 @@ class Units:
   def hand_out_all(self, token: tf.Tensor) -> tf.Operation:
     """Returns the op after which whoever has an older token waits no more."""
 
-    def build(place: str, units: list[int]) -> tf.Operation:
+    def build(place: str, units: Sequence[int]) -> tf.Operation:
       token_there = tf.identity(token)
       noted = self._note(place, _handed, token_there)
       with tf.control_dependencies([noted]):
@@ -254,15 +261,14 @@ class Units:
 
     return self._on_each(build)
 
-  def let_go(self, workers, token):
+  def let_go(self, workers: Sequence[int], token: tf.Tensor) -> tf.Operation:
     """Returns the op after which `workers` wait for no unit, until `hold`.
 
     Args:
-      workers: iterable of int.
       token: int64 scalar tensor; with a `goal` past it they wait.
     """
 
-    def build(place, units):
+    def build(place: str, units: list[int]) -> tf.Operation:
       keys = [_let_go(i) for i in workers]
       noted = self._tables[place].insert(keys, tf.fill([len(keys)], token))
       with tf.control_dependencies([noted]):
@@ -270,7 +276,7 @@ class Units:
 
     return self._on_each(build)
 
-  def hold(self, workers: range) -> tf.Operation:
+  def hold(self, workers: Sequence[int]) -> tf.Operation:
     """Returns the op after which `workers` wait for units again."""
     keys = [_let_go(i) for i in workers]
     return self._on_each(
@@ -279,15 +285,15 @@ class Units:
       )
     )
 
-  def reset(self, token: tf.Tensor, workers: range) -> tf.Operation:
+  def reset(self, token: tf.Tensor, workers: Sequence[int]) -> tf.Operation:
     """Returns the op that sets all units to where a center begins.
 
     Args:
       token: int64 scalar tensor, the first one of that center.
-      workers: iterable of int, of which none is let go any more.
+      workers: none of which is let go any more.
     """
 
-    def build(place: str, units: list[int]) -> tf.Operation:
+    def build(place: str, units: Sequence[int]) -> tf.Operation:
       del units
       first = tf.identity(token)
       step = round_entry.step_of(first)
@@ -299,10 +305,10 @@ class Units:
     with tf.control_dependencies(ready):
       return self.hold(workers)
 
-  def close(self):
+  def close(self) -> tf.Operation:
     """Returns the op that closes all queues, if they are open."""
 
-    def build(place, units):
+    def build(place: str, units: list[int]) -> tf.Operation:
       del place
       return tokens.close(
         [queue for unit in units for queue in self._queues[unit]]
@@ -310,7 +316,9 @@ class Units:
 
     return self._on_each(build)
 
-  def _on_each(self, build: Callable[..., Any]) -> tf.Operation:
+  def _on_each(
+    self, build: Callable[[str, list[int]], tf.Operation]
+  ) -> tf.Operation:
     """Returns the op of build(device, units there) on each ps."""
     done = []
     for place, units in self.places.items():
@@ -328,24 +336,24 @@ class Units:
       self._brought[key] = numbers
     return self._brought[key]
 
-  def _find(self, place: str, keys: list[int]) -> tf.Tensor:
+  def _find(self, place: str, keys: Sequence[int]) -> tf.Tensor:
     return self._tables[place].find(keys, _NEVER)
 
   def _note(
-    self, place: str, key: Callable[..., Any], number: tf.Tensor
+    self, place: str, key: Callable[[int], int], number: tf.Tensor
   ) -> tf.Operation:
     """Returns the op that notes `number`, int64 scalar, for all units there."""
     keys = self._keys(place, key)
     return self._tables[place].insert(keys, tf.fill([len(keys)], number))
 
-  def _keys(self, place: str, key: Callable[..., Any]) -> list[int]:
+  def _keys(self, place: str, key: Callable[[int], int]) -> list[int]:
     return list(map(key, self.places[place]))
 
 
 class _LateWait:
   """The wait for the round in a step of a worker that may be late."""
 
-  def __init__(self, own, staleness: tf.Tensor) -> None:
+  def __init__(self, own: tf.FIFOQueue, staleness: tf.Tensor) -> None:
     """
     Args:
       own: tf.FIFOQueue on the current device, the tokens of the round for this

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
@@ -32,21 +34,34 @@ from distmnist.exchange.copies import periodic_exchange
 from distmnist.exchange.steps import run_length
 from distmnist.transport import wire
 
+if TYPE_CHECKING:
+  import numpy as np
+
+  from distmnist.exchange.steps.graph_warmup import Warmup
+
+
 # Runs differ in which exchanges are due in them, and recur in a cycle of steps.
 # If it is longer than this, each step checks for itself what is due.
 _MAX_CYCLE = 10_000
 
 _log = logging.getLogger(__name__)
 
+# Which of the exchanges are due, for each step of a run.
+Due = tuple[tuple[bool, ...], ...]
+# (fetches, feed_dict) of a kind of run.
+BlankRun = tuple[list[tf.Tensor], dict[tf.Tensor, Any]]
+
 
 class _Run:
   """What a session.run runs: the steps of `chain`, and their metrics."""
 
-  def __init__(self, chain: list[graph_copy.Step], warmup=None) -> None:
+  def __init__(
+    self, chain: Sequence[graph_copy.Step], warmup: Warmup | None = None
+  ) -> None:
     """
     Args:
-      chain: list of Step, in order.
-      warmup: graph_warmup.Warmup, during which the metrics are zeros, or None.
+      chain: in order.
+      warmup: during which the metrics are zeros, or None.
     """
     self.chain = chain
     metrics = [x for step in chain for x in step.tensors.values()]
@@ -59,7 +74,9 @@ class _Run:
     if warmup:
       self.fetches = [warmup.or_zeros(x) for x in self.fetches]
 
-  def unpack(self, values) -> tuple[list[dict], int | None]:
+  def unpack(
+    self, values: Sequence[np.ndarray]
+  ) -> tuple[list[dict[str, Any]], int | None]:
     """Returns ([{name: value} of each step], count or None)."""
     metrics = iter(self._packed.unpack(values))
     done = [{name: next(metrics) for name in x.tensors} for x in self.chain]
@@ -74,13 +91,13 @@ class _Endless:
 
   left = until_end = math.inf
 
-  def make_feed(self, num_batches: int):
+  def make_feed(self, num_batches: int) -> dict[tf.Tensor, Any]:
     del num_batches
     return {}
 
   make_blank_feed = make_feed
 
-  def note(self, global_steps: list[int]) -> None:
+  def note(self, global_steps: Sequence[int]) -> None:
     pass
 
 
@@ -102,27 +119,27 @@ class Steps(tf.train.SessionRunHook):
 
   def __init__(
     self,
-    tensors,
+    tensors: Mapping[str, tf.Tensor],
     num_steps: int = 1,
-    source=None,
-    exchanges=(),
+    source: Any = None,
+    exchanges: Sequence[periodic_exchange.Exchange] = (),
     last_step_tensors: dict[str, tf.Tensor] | None = None,
-    warmup=None,
-    pace=None,
+    warmup: Warmup | None = None,
+    pace: run_length.Pace | None = None,
   ) -> None:
     """
     Args:
       tensors: {name: scalar tensor} of one step; `global_step` is the train_op.
-      num_steps: int, K; 1 with a `pace`.
+      num_steps: K; 1 with a `pace`.
       source: object that knows how many steps there may be and feeds them, such
         as batch_source.BatchSource; None feeds nothing and has no end.
       exchanges: list of periodic_exchange.Exchange in the step.
       last_step_tensors: {name: scalar tensor} of one step, which are fetched
         only for the last step of a run.
       warmup: graph_warmup.Warmup of the step, or None.
-      pace: run_length.Pace, which chooses K later, or None.
+      pace: chooses K later, or None.
     """
-    self.done = []
+    self.done: list[dict[str, Any]] = []
     self._coord = None
     self._source = source or _Endless()
     self._warmup = warmup
@@ -139,9 +156,11 @@ class Steps(tf.train.SessionRunHook):
     self._num_steps = num_steps
     # By what is due in each step; and, by their number, those of steps that
     # check for themselves what is due.
-    self._runs, self._general = {}, {1: self._build_run([()], 'step')}
+    self._runs: dict[Due, _Run] = {}
+    self._general = {1: self._build_run([()], 'step')}
     self._build_runs(num_steps)
-    self._known_count = self._now = None
+    self._known_count: int | None = None
+    self._now = self._general[1]
 
   def _build_runs(self, num_steps: int) -> list[_Run]:
     """Builds the runs of `num_steps` steps, and of one, that can be due.
@@ -169,19 +188,22 @@ class Steps(tf.train.SessionRunHook):
       built.append(self._general[num_steps])
     return built
 
-  def _build_run(self, left_out, name: str) -> _Run:
+  def _build_run(
+    self, left_out: Sequence[Sequence[periodic_exchange.Exchange]], name: str
+  ) -> _Run:
     chain = self._copier.build_chain(left_out, name)
     with tf.name_scope(name):
       return _Run(chain, self._warmup)
 
-  def _choose_length(self, session: tf.Session) -> None:
+  def _choose_length(self, pace: run_length.Pace, session: tf.Session) -> None:
     """Chooses K, once it can be known, and builds its runs in the session."""
-    if not self._pace.choose_length(self._source.until_end, self._periods):
+    length = pace.choose_length(self._source.until_end, self._periods)
+    if length is None:
       return
     graph = session.graph
     with graph.as_default(), tf_internals.growing(graph):
-      built = self._build_runs(self._pace.length)
-    self._num_steps = self._pace.length
+      built = self._build_runs(length)
+    self._num_steps = length
     if self._warmup:
       self._warmup.run(session, self._make_blank(built))
     if self._num_steps > 1:
@@ -189,11 +211,11 @@ class Steps(tf.train.SessionRunHook):
         '%d steps in a session.run from now on, as a step takes %.2f ms '
         '(--steps_per_run=auto)',
         self._num_steps,
-        1000 * self._pace.secs,
+        1000 * pace.secs,
       )
 
   @property
-  def last(self) -> dict[str, float]:
+  def last(self) -> dict[str, Any]:
     """The {name: value} of the last step of the last session.run."""
     return self.done[-1]
 
@@ -201,23 +223,23 @@ class Steps(tf.train.SessionRunHook):
     """Returns the {name: tensor} of each step of the chosen run."""
     return [step.tensors for step in self._now.chain]
 
-  def find_all_runs(self):
+  def find_all_runs(self) -> list[BlankRun]:
     """Returns [(fetches, feed_dict)] of each kind of run, fed with zeros."""
     return self._make_blank([*self._general.values(), *self._runs.values()])
 
-  def _make_blank(self, runs):
+  def _make_blank(self, runs: Iterable[_Run]) -> list[BlankRun]:
     """Returns [(fetches, feed_dict)] of these _Runs, fed with zeros."""
     return [
       (run.fetches, self._source.make_blank_feed(len(run.chain)))
       for run in runs
     ]
 
-  def set_position(self, step) -> None:
+  def set_position(self, step: int) -> None:
     """Sets the global_step to the current one, which is past the run's."""
     if self.done:
       self.done[-1]['global_step'] = step
 
-  def set_num_local_steps(self, count) -> None:
+  def set_num_local_steps(self, count: int) -> None:
     """Sets how many steps the worker itself did in this session."""
     self._known_count = count
 
@@ -225,7 +247,9 @@ class Steps(tf.train.SessionRunHook):
     if self._warmup:
       self._warmup.build()
 
-  def after_create_session(self, session: tf.Session, coord) -> None:
+  def after_create_session(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> None:
     if self._warmup:
       self._warmup.run(session, self.find_all_runs())
     # The worker's own count starts over with each session.
@@ -235,12 +259,14 @@ class Steps(tf.train.SessionRunHook):
       self._num_steps = 1
       self._pace.begin_session()
 
-  def before_run(self, run_context):
+  def before_run(
+    self, run_context: tf.train.SessionRunContext
+  ) -> tf.train.SessionRunArgs:
     # A recovered session runs what was lost, also if nothing is left to do.
     if self._coord and self._coord.should_stop():
       raise tf.errors.OutOfRangeError(None, None, 'the training has ended')
     if self._pace and self._pace.length is None:
-      self._choose_length(run_context.session)
+      self._choose_length(self._pace, run_context.session)
     if self._warmup:
       self._warmup.pull_anew(run_context.session)
     self._now = self._choose()
@@ -249,7 +275,11 @@ class Steps(tf.train.SessionRunHook):
     feed = self._source.make_feed(len(self._now.chain))
     return tf.train.SessionRunArgs(self._now.fetches, feed)
 
-  def after_run(self, run_context, run_values) -> None:
+  def after_run(
+    self,
+    run_context: tf.train.SessionRunContext,
+    run_values: tf.train.SessionRunValues,
+  ) -> None:
     self.done, self._known_count = self._now.unpack(run_values.results)
     self._source.note([step['global_step'] for step in self.done])
     if self._pace:
@@ -260,7 +290,7 @@ class Steps(tf.train.SessionRunHook):
     is_long = self._source.left >= self._num_steps
     if self._num_steps > 1 and self._pace:
       is_long = is_long and self._pace.is_long()
-    num_steps, due = self._num_steps if is_long else 1, None
+    num_steps = self._num_steps if is_long else 1
     if self._periods and (self._known_count or 0) % num_steps:
       num_steps = 1  # Until a run of K can begin.
     if self._runs:
@@ -269,20 +299,18 @@ class Steps(tf.train.SessionRunHook):
         num_steps = 1
       else:
         due = self._find_due(self._known_count, num_steps)
-    return self._runs.get(due) or self._general[num_steps]
+        if due in self._runs:
+          return self._runs[due]
+    return self._general[num_steps]
 
-  def _find_due(
-    self, count: int, num_steps: int
-  ) -> tuple[tuple[bool, ...], ...]:
+  def _find_due(self, count: int, num_steps: int) -> Due:
     """Returns, for each step after `count` steps, which exchanges are due."""
     return tuple(
       tuple(number % period == 0 for period in self._periods)
       for number in range(count + 1, count + 1 + num_steps)
     )
 
-  def _find_runs(
-    self, num_steps: int
-  ) -> list[tuple[tuple, ...] | tuple[tuple, tuple, tuple]]:
+  def _find_runs(self, num_steps: int) -> list[Due]:
     """Returns what can be due in a run of one step or of K, a sorted list."""
     cycle = math.lcm(num_steps, *self._periods)
     if not self._periods or cycle > _MAX_CYCLE:
@@ -297,23 +325,23 @@ class Steps(tf.train.SessionRunHook):
 
 
 def make(
-  tensors: dict[str, tf.Tensor],
-  source,
+  tensors: Mapping[str, tf.Tensor],
+  source: Any,
   last_step_tensors: dict[str, tf.Tensor],
-  warmup,
+  warmup: Warmup | None,
   pace: run_length.Pace | None = None,
 ) -> Steps:
   """Returns the Steps that --steps_per_run asks for, in the default graph.
 
   Args:
     tensors, source, last_step_tensors, warmup: see Steps.
-    pace: run_length.Pace, for `auto`, or None for single steps.
+    pace: for `auto`, or None for single steps.
   """
-  num_steps = run_length.from_flags()
-  is_auto = num_steps == run_length.AUTO
+  given = run_length.from_flags()
+  is_auto = given == run_length.AUTO
   return Steps(
     tensors,
-    1 if is_auto else num_steps,
+    1 if is_auto else given,
     source,
     periodic_exchange.get_all(),
     last_step_tensors,

@@ -18,6 +18,9 @@ weights alone, is made to wait for the batch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record, tf_internals
@@ -32,7 +35,7 @@ def keep_loops_whole(graph: tf.Graph) -> None:
   dead. As one op it is dead as a whole.
 
   Args:
-    graph: tf.Graph, which no session has run yet.
+    graph: which no session has run yet.
   """
   for op in graph.get_operations():
     if op.type in ('While', 'StatelessWhile'):
@@ -45,14 +48,13 @@ class Warmup:
   def __init__(self, device: str) -> None:
     """
     Args:
-      device: str, the worker's CPU.
+      device: the worker's CPU.
     """
     self._device = device
     with tf.device(device):
       self._is_on = tf.get_local_variable(
         'is_warmup', initializer=False, use_resource=True
       )
-    self._batch = None
     self._is_stale = False
 
   def hold_back(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -63,7 +65,7 @@ class Warmup:
       self._batch = tf.identity(switch.output_false)
       return self._batch
 
-  def or_zeros(self, tensor) -> tf.Tensor:
+  def or_zeros(self, tensor: tf.Tensor) -> tf.Tensor:
     """Returns `tensor`, or zeros during a warm-up, where it is dead.
 
     Not to be called under control dependencies on what is held back: anything
@@ -75,13 +77,13 @@ class Warmup:
       ).output_true
       return tf.raw_ops.Merge(inputs=[tensor, zeros]).output
 
-  def hold_back_changes(self, ops: list[tf.Tensor]) -> None:
+  def hold_back_changes(self, ops: Sequence[tf.Operation | tf.Tensor]) -> None:
     """Makes `ops` and the UPDATE_OPS change nothing during a warm-up.
 
     To be called once the step is built, after `hold_back`.
 
     Args:
-      ops: list of ops or tensors, the end of the step.
+      ops: the end of the step.
     """
     updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
     for op in find_changes([*ops, *updates], self._batch.op):
@@ -98,11 +100,12 @@ class Warmup:
     self._anew = tf.variables_initializer(copies)
     self._pull = tf.group(*graph_record.current().pulls)
 
-  def run(self, session: tf.Session, runs) -> None:
+  def run(
+    self, session: tf.Session, runs: Iterable[tuple[Any, dict[tf.Tensor, Any]]]
+  ) -> None:
     """Warms up the graphs of a new session.
 
     Args:
-      session: tf.Session.
       runs: list of (fetches, feed_dict), each kind of run.
     """
     session.run(self._start)
@@ -119,12 +122,14 @@ class Warmup:
       self._is_stale = False
 
 
-def find_changes(ops, gate: tf.Operation) -> list[tf.Operation]:
-  """Returns what may change a variable on the way to `ops`, a list of ops.
+def find_changes(
+  ops: Iterable[tf.Operation | tf.Tensor], gate: tf.Operation
+) -> list[tf.Operation]:
+  """Returns what may change a variable on the way to `ops`.
 
   Args:
     ops: list of tf.Operation or tensors.
-    gate: tf.Operation; what depends on it, or it on that, is left out.
+    gate: what depends on it, or it on that, is left out.
   """
   sources = _find_sources([gate])
   found = _find_sources([getattr(op, 'op', op) for op in ops])
@@ -149,7 +154,7 @@ def find_changes(ops, gate: tf.Operation) -> list[tf.Operation]:
   ]
 
 
-def _find_sources(ops: list[tf.Operation]) -> set[tf.Operation]:
+def _find_sources(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
   """Returns the set of `ops` and all that they depend on."""
   found, todo = set(), list(ops)
   while todo:

@@ -14,13 +14,18 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from absl import flags
 
 from distmnist.common import cli
 
-AUTO = 'auto'
+if TYPE_CHECKING:
+  from distmnist.transport.strategy import RunAgreement
+
+
+AUTO: Final = 'auto'
 _MOST_GIVEN = 1000
 # How long the steps of a run take one by one, and the most that it may have.
 RUN_SECS = 0.1
@@ -51,15 +56,14 @@ class Marks(NamedTuple):
   """After which steps something is due, so that a run ends there.
 
   Attributes:
-    global_periods: tuple of int: what is due at multiples of these global
-      steps.
-    local_periods: tuple of int, likewise of the steps of this worker.
-    global_per_local: int, how far all come while this worker makes a step.
-    has_traces: bool, whether steps are traced, each in a run of its own.
+    global_periods: what is due at multiples of these global steps.
+    local_periods: likewise of the steps of this worker.
+    global_per_local: how far all come while this worker makes a step.
+    has_traces: whether steps are traced, each in a run of its own.
   """
 
-  global_periods: tuple = ()
-  local_periods: tuple = ()
+  global_periods: tuple[int, ...] = ()
+  local_periods: tuple[int, ...] = ()
   global_per_local: int = 1
   has_traces: bool = False
 
@@ -67,7 +71,7 @@ class Marks(NamedTuple):
     """Returns how many steps may come before something is due, or math.inf.
 
     Args:
-      global_step, local_step: int, before them.
+      global_step, local_step: before them.
     """
     rooms = [period - local_step % period for period in self.local_periods]
     rooms += [
@@ -77,7 +81,7 @@ class Marks(NamedTuple):
     return min(rooms, default=math.inf)
 
   def find_longest(self) -> int:
-    """Returns the most steps (int) that a run can have."""
+    """Returns the most steps that a run can have."""
     of_global = [
       max(1, p // self.global_per_local) for p in self.global_periods
     ]
@@ -85,16 +89,19 @@ class Marks(NamedTuple):
 
 
 def choose(
-  step_secs: float, steps_left: float, periods=(), longest: int = MAX_STEPS
+  step_secs: float,
+  steps_left: float,
+  periods: Sequence[int] = (),
+  longest: int = MAX_STEPS,
 ) -> int:
-  """Returns how many steps (int) a run is to have.
+  """Returns how many steps a run is to have.
 
   Args:
-    step_secs: float, how long a step takes in a run of its own.
-    steps_left: float, the steps that are left to this worker.
-    periods: list of int, of the exchanges of its rule: runs differ in which are
-      due in them, so each is to be a multiple of the run, or to divide it.
-    longest: int, the most.
+    step_secs: how long a step takes in a run of its own.
+    steps_left: the steps that are left to this worker.
+    periods: of the exchanges of its rule: runs differ in which are due in them,
+      so each is to be a multiple of the run, or to divide it.
+    longest: the most.
   """
   # If a call costs half a step, N steps in runs of K take, beside the steps
   # themselves, K * PREPARE_SECS + N / K * step_secs / 2. This K is best:
@@ -116,19 +123,22 @@ class Pace:
   those of the others may have others after a loss.
 
   Attributes:
-    length: int, the steps of a long run; None until it is known.
-    secs: float, how long a step takes, for all workers that make the same runs;
-      0 until it is known.
+    length: the steps of a long run; None until it is known.
+    secs: how long a step takes, for all workers that make the same runs; 0
+      until it is known.
   """
 
   def __init__(
-    self, marks: Marks | None = None, agreement=None, clock=time.monotonic
+    self,
+    marks: Marks | None = None,
+    agreement: RunAgreement | None = None,
+    clock: Callable[[], float] = time.monotonic,
   ) -> None:
     """
     Args:
       marks: Marks, or None if nothing is due.
-      agreement: strategy.RunAgreement, where all workers must make the same
-        runs; None where each makes its own.
+      agreement: where all workers must make the same runs; None where each
+        makes its own.
       clock: callable -> float, seconds.
     """
     self._marks = marks or Marks()
@@ -138,7 +148,7 @@ class Pace:
     self.begin_session()
 
   def begin_session(self) -> None:
-    self.length = None
+    self.length: int | None = None
     self._times, self._own_secs = [], 0.0
     self._global_step = 0
     if self._agreement:
@@ -148,30 +158,29 @@ class Pace:
   def secs(self) -> float:
     return self._agreement.secs if self._agreement else self._own_secs
 
-  def choose_length(self, steps_left: float, periods) -> bool:
-    """Chooses `length`, once it is known how long a step takes.
+  def choose_length(
+    self, steps_left: float, periods: Sequence[int]
+  ) -> int | None:
+    """Chooses and returns `length`, once it is known how long a step takes.
 
     Args:
       steps_left, periods: see `choose`.
-
-    Returns:
-      bool, whether it is known.
     """
     if self.secs:
       # Where workers agree, what another has due is not known.
       longest = MAX_STEPS if self._agreement else self._marks.find_longest()
       self.length = choose(self.secs, steps_left, periods, longest)
-    return self.length is not None
+    return self.length
 
   def is_long(self) -> bool:
-    """Whether the next run may have `length` steps (bool)."""
+    """Whether the next run may have `length` steps."""
     if self._agreement:
       return self._agreement.is_long
     room = self._marks.find_room(self._global_step, self._local_step)
-    return room >= self.length
+    return self.length is not None and room >= self.length
 
   def begin_run(self, num_steps: int) -> None:
-    """Notes how many steps (int) the run has that begins."""
+    """Notes how many steps the run has that begins."""
     if not self._agreement:
       return
     # Where workers agree, each of their steps is a global one.
@@ -183,7 +192,7 @@ class Pace:
     )
 
   def end_run(self, global_step: int, num_steps: int) -> None:
-    """Notes the global step (int) after a run, and its number of steps."""
+    """Notes the global step after a run, and its number of steps."""
     self._global_step = global_step
     self._local_step += num_steps
     if self._own_secs:
@@ -196,7 +205,7 @@ class Pace:
       self._own_secs = LONG_SECS if self._marks.has_traces else max(secs, 1e-6)
 
 
-def from_flags() -> int | str | None:
+def from_flags() -> int | Literal['auto']:
   """Returns --steps_per_run, an int, or AUTO.
 
   Raises:
@@ -214,6 +223,6 @@ def from_flags() -> int | str | None:
 
 
 def find_lease_unit() -> int:
-  """Returns into runs of how many steps (int) leases are best divided."""
+  """Returns into runs of how many steps leases are best divided."""
   given = from_flags()
   return COMMON_PERIOD if given == AUTO else given

@@ -291,7 +291,7 @@ class Pace(run_length.Pace):
   def choose_length(self, steps_left, periods):
     if self.num_steps == 2:
       self.length = 3
-    return self.length is not None
+    return self.length
 
   def is_long(self):
     return self.num_steps != 5
