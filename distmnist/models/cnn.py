@@ -5,15 +5,12 @@ conv 5x5x32, pool, conv 5x5x64, pool, dense 1024, dropout 0.5, softmax.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import hidden, layers
 
 
-def make(num_classes: int) -> Callable[..., Any]:
+def make(num_classes: int) -> layers.BuildLogits:
   dropout_rate = layers.dropout_rate_from_flags(default=0.5)
   build_dense = hidden.make([1024], tf.nn.relu, 'glorot', dropout_rate, 'dense')
 

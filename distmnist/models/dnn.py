@@ -6,15 +6,12 @@ exercise's last part splits the net vertically: --vertical_slices=2.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import hidden, layers
 
 
-def make(num_classes: int) -> Callable[..., Any]:
+def make(num_classes: int) -> layers.BuildLogits:
   hidden_units = layers.hidden_units_from_flags(default=[160] * 5)
   dropout_rate = layers.dropout_rate_from_flags(default=0)
   build_hidden = hidden.make(hidden_units, tf.nn.elu, 'he', dropout_rate)

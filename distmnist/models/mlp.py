@@ -7,15 +7,12 @@ start out saturated. --initializer=glorot learns far faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import hidden, layers
 
 
-def make(num_classes: int) -> Callable[..., Any]:
+def make(num_classes: int) -> layers.BuildLogits:
   hidden_units = layers.hidden_units_from_flags(default=[100])
   initializer = layers.initializer_from_flags(default='normal')
   build_hidden = hidden.make(hidden_units, tf.nn.sigmoid, initializer)

@@ -28,8 +28,8 @@ _STAGES = (3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2)
 _EXPANSION = 4
 
 
-def make(num_classes):
-  def build(images, is_training):
+def make(num_classes: int) -> layers.BuildLogits:
+  def build(images: tf.Tensor, is_training: bool) -> tf.Tensor:
     images = layers.pad(images, MIN_SIZE)
     if min(images.shape.as_list()[1:3]) < _MIN_SIZE_OF_LARGE:
       outputs = tf.nn.relu(_conv(images, 64, 3, 'stem', is_training))
@@ -48,7 +48,9 @@ def make(num_classes):
   return build
 
 
-def _bottleneck(inputs, filters, stride, is_training):
+def _bottleneck(
+  inputs: tf.Tensor, filters: int, stride: int, is_training: bool
+) -> tf.Tensor:
   """[batch, h, w, c] -> [batch, h / stride, w / stride, 4 * filters]."""
   width = _EXPANSION * filters
   shortcut = inputs
@@ -61,14 +63,14 @@ def _bottleneck(inputs, filters, stride, is_training):
 
 
 def _conv(
-  inputs,
-  filters,
-  kernel_size,
-  name,
-  is_training,
+  inputs: tf.Tensor,
+  filters: int,
+  kernel_size: int,
+  name: str,
+  is_training: bool,
   stride: int = 1,
   first_gamma: float = 1.0,
-):
+) -> tf.Tensor:
   """A convolution and its batch norm."""
   outputs = layers.conv(
     inputs, filters, kernel_size, name, 'he', stride, has_biases=False

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import tensorflow.compat.v1 as tf
 
 from distmnist.nn import layers
 
 
-def make(num_classes: int) -> Callable[..., Any]:
-  def build(images, is_training: bool):
+def make(num_classes: int) -> layers.BuildLogits:
+  def build(images: tf.Tensor, is_training: bool) -> tf.Tensor:
     del is_training
     return layers.dense(layers.flatten(images), num_classes, 'softmax')
 

@@ -12,9 +12,6 @@ smaller than 32 x 32 are padded with zeros; at 32 x 32 the first dense layer has
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import hidden, layers
@@ -24,7 +21,7 @@ MIN_SIZE = 32  # Five pools leave one pixel.
 _BLOCKS = (2, 64), (2, 128), (4, 256), (4, 512), (4, 512)
 
 
-def make(num_classes: int) -> Callable[..., Any]:
+def make(num_classes: int) -> layers.BuildLogits:
   dropout_rate = layers.dropout_rate_from_flags(default=0.5)
   build_dense = hidden.make(
     [4096, 4096], tf.nn.relu, 'he', dropout_rate, 'dense'

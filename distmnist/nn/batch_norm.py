@@ -11,11 +11,11 @@ _BATCH_NORM_EPSILON = 1e-5
 
 
 def describe_averages(rule: str, has_local_steps: bool) -> str | None:
-  """Returns what a user should know of batch norm in this graph (str), or None.
+  """Returns what a user should know of batch norm in this graph, or None.
 
   Args:
-    rule: str, the name of the update rule.
-    has_local_steps: bool, whether workers take steps on their own copies.
+    rule: the name of the update rule.
+    has_local_steps: whether workers take steps on their own copies.
   """
   if not (has_local_steps and tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
     return None
@@ -48,9 +48,7 @@ def batch_norm(
 
   Args:
     inputs: float32 [batch, h, w, c].
-    name: str.
-    is_training: bool.
-    first_gamma: float, the initial value of gamma.
+    first_gamma: the initial value of gamma.
   """
   channels = [inputs.shape.as_list()[-1]]
   with tf.variable_scope(name) as scope:
@@ -89,11 +87,7 @@ def batch_norm(
 
 
 def after_updates(train_op: tf.Tensor) -> tf.Tensor:
-  """Returns a `train_op` that also waits for the UPDATE_OPS.
-
-  Args:
-    train_op: tensor.
-  """
+  """Returns a `train_op` that also waits for the UPDATE_OPS."""
   updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
   if not updates:
     return train_op

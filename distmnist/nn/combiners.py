@@ -16,7 +16,10 @@ import tensorflow.compat.v1 as tf
 COMBINERS = 'sum', 'mean', 'sqrtn'
 
 
-def fits(weights, ids) -> bool:
+def fits(
+  weights: tf.Tensor | tf.RaggedTensor | tf.SparseTensor,
+  ids: tf.Tensor | tf.RaggedTensor | tf.SparseTensor,
+) -> bool:
   """Whether weights can be broadcast to the shape of ids, as far as known."""
   try:
     found = tf.broadcast_static_shape(weights.shape, ids.shape)
@@ -37,13 +40,13 @@ def combine_dense(
   """
   shape = tf.shape(rows)[:-1]
   if weights is None:
-    weights = tf.ones(shape, rows.dtype)
+    each = tf.ones(shape, rows.dtype)
   else:
-    weights = tf.broadcast_to(weights, shape)  # Each row counts in a mean.
-  total = tf.reduce_sum(rows * weights[..., tf.newaxis], -2)
+    each = tf.broadcast_to(weights, shape)  # Each row counts in a mean.
+  total = tf.reduce_sum(rows * each[..., tf.newaxis], -2)
   if combiner == 'sum':
     return total
-  return _divide(total, tf.reduce_sum(_weigh(weights, combiner), -1), combiner)
+  return _divide(total, tf.reduce_sum(_weigh(each, combiner), -1), combiner)
 
 
 def combine_lists(
@@ -62,12 +65,11 @@ def combine_lists(
     of: int64 [ids], each row's example.
     num: int64 [], the number of examples.
   """
-  if weights is None:
-    weights = tf.ones(tf.shape(rows)[:1], rows.dtype)
-  total = tf.math.unsorted_segment_sum(rows * weights[:, tf.newaxis], of, num)
+  each = tf.ones(tf.shape(rows)[:1], rows.dtype) if weights is None else weights
+  total = tf.math.unsorted_segment_sum(rows * each[:, tf.newaxis], of, num)
   if combiner == 'sum':
     return total
-  sums = tf.math.unsorted_segment_sum(_weigh(weights, combiner), of, num)
+  sums = tf.math.unsorted_segment_sum(_weigh(each, combiner), of, num)
   return _divide(total, sums, combiner)
 
 

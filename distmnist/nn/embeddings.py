@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import numbers
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow.compat.v1 as tf
 
@@ -21,16 +21,18 @@ from distmnist.tables import key_hash, key_table, new_rows, sparse_table
 # other ids.
 CHECK = 'check_ids'
 
+Ids: TypeAlias = tf.Tensor | tf.RaggedTensor | tf.SparseTensor
+
 
 def embedding(
-  ids,
-  num_rows,
-  width,
+  ids: Ids,
+  num_rows: int | new_rows.NewRows,
+  width: int,
   name: str,
-  weights=None,
+  weights: Ids | None = None,
   combiner: str | None = None,
-  initializer=None,
-) -> tf.Tensor | None:
+  initializer: Any = None,
+) -> tf.Tensor:
   """Looks up rows of a table; calls with the same name share one table.
 
   Args:
@@ -39,9 +41,9 @@ def embedding(
       With NewRows, keys: any integers from -2^63 + 16 on, or text.
     num_rows: int, or new_rows.NewRows for a table that makes a row for a key
       when training first sees it.
-    width: int, numbers per row.
-    name: str, of the table: the same name in the same variable scope is the
-      same table, which then has the same shape.
+    width: numbers per row.
+    name: of the table: the same name in the same variable scope is the same
+      table, which then has the same shape.
     weights: float32 like `ids`, or broadcast to a tensor of them, by which a
       combiner multiplies the rows; None for 1.
     combiner: 'sum', 'mean' (over the sum of the weights) or 'sqrtn' (over the
@@ -85,8 +87,12 @@ def embedding(
 
 
 def _get_table(
-  ids, num_rows, width, name: str, initializer
-) -> Callable[..., Any] | None:
+  ids: Ids,
+  num_rows: int | new_rows.NewRows,
+  width: int,
+  name: str,
+  initializer: Any,
+) -> Callable[[tf.Tensor], tf.Tensor]:
   """Returns a table's look-up, callable(ids [n]) -> rows [n, width]."""
   if isinstance(num_rows, new_rows.NewRows):
     start = new_rows.Start(num_rows, _find_kind(ids), initializer)
@@ -102,11 +108,13 @@ def _get_table(
   return functools.partial(_look_up_ids, table, num_rows, name)
 
 
-def _find_kind(ids) -> str:
+def _find_kind(ids: Ids) -> str:
   return 'text' if ids.dtype == tf.string else 'whole numbers'
 
 
-def _check_table(ids, num_rows, width, name: str, initializer) -> None:
+def _check_table(
+  ids: Any, num_rows: Any, width: Any, name: str, initializer: Any
+) -> None:
   if tf.get_default_graph().building_function:
     raise ValueError(
       f'embedding {name!r} is looked up in a loop, a branch or a tf.function: '
@@ -152,7 +160,9 @@ def _check_table(ids, num_rows, width, name: str, initializer) -> None:
     )
 
 
-def _check_lists(ids, name: str, weights, combiner: str | None) -> None:
+def _check_lists(
+  ids: Ids, name: str, weights: Any, combiner: str | None
+) -> None:
   if combiner is not None and combiner not in combiners.COMBINERS:
     raise ValueError(
       f'embedding {name!r}: expected the combiner '
@@ -186,7 +196,7 @@ def _check_lists(ids, name: str, weights, combiner: str | None) -> None:
     )
 
 
-def _find_values(weights, ids, name: str) -> tf.Tensor | None:
+def _find_values(weights: Ids | None, ids: Ids, name: str) -> tf.Tensor | None:
   """Returns the values [ids] of ragged or sparse weights; None for None."""
   if weights is None:
     return None
@@ -224,7 +234,7 @@ def _look_up_ids(
   return sparse_table.look_up(table, sparse_table.find_positions(ids, num_rows))
 
 
-def _look_up_keys(table, name: str, keys: tf.Tensor) -> tf.Tensor:
+def _look_up_keys(table: Any, name: str, keys: tf.Tensor) -> tf.Tensor:
   """Returns the rows of `keys`, int64 or string [n]."""
   if keys.dtype == tf.string:
     return table.look_up(key_hash.find_fingerprints(keys))
@@ -248,12 +258,13 @@ def _check_ids(ids: tf.Tensor, is_wrong: tf.Tensor, message: str) -> tf.Tensor:
     return tf.identity(ids)
 
 
-def _look_up(find: Callable[..., Any], width, ids: tf.Tensor) -> tf.Tensor:
+def _look_up(
+  find: Callable[[tf.Tensor], tf.Tensor], width: int, ids: tf.Tensor
+) -> tf.Tensor:
   """Returns the rows of `ids`, a tensor, in its shape plus one axis.
 
   Args:
     find: callable(ids [n]) -> rows [n, width].
-    width: int.
     ids: tensor of integers or strings.
   """
   if ids.dtype != tf.string:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,37 +31,37 @@ class Slot(NamedTuple):
   """What an optimizer keeps beside weights.
 
   Attributes:
-    name: str, as tf.train.Optimizer.get_slot takes it.
-    saved_as: str, by which its variable is named after that of the weights. If
-      there is one already, an underscore and a number follow.
+    name: as tf.train.Optimizer.get_slot takes it.
+    saved_as: by which its variable is named after that of the weights. If there
+      is one already, an underscore and a number follow.
     begin: what it begins with: a float, or callable(w, a float tensor) -> a
       tensor like w.
   """
 
   name: str
   saved_as: str
-  begin: float | Callable = 0.0
+  begin: float | Callable[[tf.Tensor], tf.Tensor] = 0.0
 
 
 class Kernel(NamedTuple):
   """What `Formula.apply` changes and has at hand, on the device of w.
 
   Attributes:
-    weights: tf.Variable, w.
-    slots: list of tf.Variable, like Formula.slots.
+    weights: w.
+    slots: like Formula.slots.
     rate: float or float32 scalar tensor, eta.
     powers: list of float32 scalar tensors, like Formula.betas: beta^t.
-    use_locking: bool, whether the update locks w.
+    use_locking: whether the update locks w.
     after: list of tensors like `slots`, their new values, or None; see
       `LayerFormula.direct`.
   """
 
   weights: tf.Variable
-  slots: list
+  slots: list[tf.Variable]
   rate: float | tf.Tensor
-  powers: list
+  powers: list[tf.Tensor]
   use_locking: bool
-  after: list | None = None
+  after: list[tf.Tensor] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,12 +69,12 @@ class Formula:
   """An optimizer.
 
   Attributes, of the class:
-    name: str, of its ops.
+    name: of its ops.
     slots: tuple of Slot.
     betas: dict of str to float: the powers beta^t that are kept once for all
       variables, by the names of theirs.
-    is_lazy: bool, whether it moves a weight whose gradient is 0, but no row of
-      a table without one.
+    is_lazy: whether it moves a weight whose gradient is 0, but no row of a
+      table without one.
   """
 
   name = ''
@@ -82,7 +82,9 @@ class Formula:
   betas = {}
   is_lazy = False
 
-  def find_rate(self, rate: float, powers) -> float:
+  def find_rate(
+    self, rate: float | tf.Tensor, powers: Sequence[tf.Tensor]
+  ) -> float | tf.Tensor:
     """Returns the rate that `update` takes, a float32 scalar tensor or float.
 
     Args:
@@ -92,7 +94,13 @@ class Formula:
     del powers
     return rate
 
-  def update(self, weights, slots, gradient, rate):
+  def update(
+    self,
+    weights: tf.Tensor,
+    slots: Sequence[tf.Tensor],
+    gradient: tf.Tensor,
+    rate: float | tf.Tensor,
+  ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Returns (new weights, list of the new slots).
 
     Args:
@@ -102,11 +110,10 @@ class Formula:
     """
     raise NotImplementedError
 
-  def apply(self, kernel, gradient):
+  def apply(self, kernel: Kernel, gradient: tf.Tensor) -> tf.Operation:
     """Returns the op that does the same to a whole variable.
 
     Args:
-      kernel: Kernel.
       gradient: float tensor like the weights; the kernel computes in its dtype.
     """
     raise NotImplementedError
@@ -128,22 +135,27 @@ class LayerFormula(Formula):
   def direct(
     self,
     weights: tf.Variable,
-    slots: list[tf.Variable],
+    slots: Sequence[tf.Variable],
     gradient: tf.Tensor,
-    corrections,
-  ) -> tuple[tf.Tensor, None]:
+    corrections: tf.Tensor | None,
+  ) -> tuple[tf.Tensor, list[tf.Tensor] | None]:
     """Returns (step, new slots or None), each like the weights.
 
     Args:
-      weights: tf.Variable.
-      slots: list of tf.Variable, read at this point.
+      slots: read at this point.
       gradient: float tensor.
       corrections: float32 [betas], 1 / (1 - beta^t), on any ps.
     """
     del weights, slots, corrections
     return gradient, None
 
-  def scale(self, weights, step, norms, rate):
+  def scale(
+    self,
+    weights: tf.Variable,
+    step: tf.Tensor,
+    norms: tuple[tf.Tensor, tf.Tensor] | None,
+    rate: float | tf.Tensor,
+  ) -> tf.Tensor:
     """Returns the step of a layer as `apply` takes it.
 
     Args:
@@ -161,8 +173,12 @@ class Sgd(Formula):
   name = 'GradientDescent'
 
   def update(
-    self, weights: tf.Tensor, slots, gradient: tf.Tensor, rate: tf.Tensor
-  ):
+    self,
+    weights: tf.Tensor,
+    slots: Sequence[tf.Tensor],
+    gradient: tf.Tensor,
+    rate: float | tf.Tensor,
+  ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     return weights - rate * gradient, []
 
   def apply(self, kernel: Kernel, gradient: tf.Tensor) -> tf.Operation:
@@ -179,8 +195,7 @@ class Momentum(Formula):
   """m <- mu m + g;  w <- w - eta m, or with Nesterov's - eta (g + mu m).
 
   Attributes:
-    momentum: float, mu.
-    use_nesterov: bool.
+    momentum: mu.
   """
 
   momentum: float
@@ -193,9 +208,9 @@ class Momentum(Formula):
   def update(
     self,
     weights: tf.Tensor,
-    slots: list[tf.Tensor],
+    slots: Sequence[tf.Tensor],
     gradient: tf.Tensor,
-    rate: tf.Tensor,
+    rate: float | tf.Tensor,
   ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     m = self.momentum * slots[0] + gradient
     step = gradient + self.momentum * m if self.use_nesterov else m
@@ -225,9 +240,9 @@ class Adagrad(Formula):
   def update(
     self,
     weights: tf.Tensor,
-    slots: list[tf.Tensor],
+    slots: Sequence[tf.Tensor],
     gradient: tf.Tensor,
-    rate: tf.Tensor,
+    rate: float | tf.Tensor,
   ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     n = slots[0] + tf.square(gradient)
     return weights - rate * gradient * tf.math.rsqrt(n), [n]
@@ -249,9 +264,8 @@ class RmsProp(Formula):
   And w <- w - m, with rho = 0.9. Tieleman and Hinton 2012, lecture 6.5.
 
   Attributes:
-    momentum: float, mu.
-    epsilon: float.
-    first_mean_square: float, what n begins with.
+    momentum: mu.
+    first_mean_square: what n begins with.
   """
 
   momentum: float
@@ -262,7 +276,7 @@ class RmsProp(Formula):
   is_lazy = True
 
   @property
-  def slots(self) -> tuple[Slot, Slot]:
+  def slots(self) -> tuple[Slot, ...]:
     return (
       Slot('rms', 'RMSProp', float(self.first_mean_square)),
       Slot('momentum', 'RMSProp'),
@@ -271,9 +285,9 @@ class RmsProp(Formula):
   def update(
     self,
     weights: tf.Tensor,
-    slots: list[tf.Tensor],
+    slots: Sequence[tf.Tensor],
     gradient: tf.Tensor,
-    rate: tf.Tensor,
+    rate: float | tf.Tensor,
   ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     n, m = slots
     n = _RHO * n + (1 - _RHO) * tf.square(gradient)
@@ -304,7 +318,6 @@ class Adam(Formula):
     eta_t = eta sqrt(1 - beta2^t) / (1 - beta1^t)
 
   Attributes:
-    epsilon: float.
   """
 
   epsilon: float = 1e-8
@@ -314,16 +327,18 @@ class Adam(Formula):
   betas = {'beta1_power': _BETA1_32, 'beta2_power': _BETA2_32}
   is_lazy = True
 
-  def find_rate(self, rate: float, powers: list[tf.Tensor]) -> tf.Tensor:
+  def find_rate(
+    self, rate: float | tf.Tensor, powers: Sequence[tf.Tensor]
+  ) -> tf.Tensor:
     power_1, power_2 = powers
     return rate * tf.sqrt(1 - power_2) / (1 - power_1)
 
   def update(
     self,
     weights: tf.Tensor,
-    slots: list[tf.Tensor],
+    slots: Sequence[tf.Tensor],
     gradient: tf.Tensor,
-    rate: tf.Tensor,
+    rate: float | tf.Tensor,
   ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     m, v = slots
     m = _BETA1_32 * m + (1 - _BETA1_32) * gradient
@@ -371,7 +386,7 @@ class Ftrl(Formula):
   this is Adagrad.
 
   Attributes:
-    l1, l2: float, lambda1 and lambda2.
+    l1, l2: lambda1 and lambda2.
   """
 
   l1: float = 0.0
@@ -386,9 +401,9 @@ class Ftrl(Formula):
   def update(
     self,
     weights: tf.Tensor,
-    slots: list[tf.Tensor],
+    slots: Sequence[tf.Tensor],
     gradient: tf.Tensor,
-    rate: tf.Tensor,
+    rate: float | tf.Tensor,
   ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     n, z = slots
     before, n = tf.sqrt(n), n + tf.square(gradient)
@@ -429,7 +444,7 @@ class Lars(LayerFormula):
   batch norm (rank 0 or 1) have lambda = 1 and beta = 0.
 
   Attributes:
-    momentum, weight_decay, trust_coefficient: float, m, beta and eta.
+    momentum, weight_decay, trust_coefficient: m, beta and eta.
   """
 
   momentum: float
@@ -443,8 +458,8 @@ class Lars(LayerFormula):
     self,
     weights: tf.Variable,
     step: tf.Tensor,
-    norms: tuple[tf.Tensor, ...] | None,
-    rate: float,
+    norms: tuple[tf.Tensor, tf.Tensor] | None,
+    rate: float | tf.Tensor,
   ) -> tf.Tensor:
     if norms is None:
       return trust_ratio.scale(rate, step)
@@ -476,7 +491,7 @@ class Lamb(LayerFormula):
   ratio 1 and lambda = 0.
 
   Attributes:
-    weight_decay: float, lambda.
+    weight_decay: lambda.
   """
 
   weight_decay: float = 0.0
@@ -488,9 +503,9 @@ class Lamb(LayerFormula):
   def direct(
     self,
     weights: tf.Variable,
-    slots: list[tf.Variable],
+    slots: Sequence[tf.Variable],
     gradient: tf.Tensor,
-    corrections: tf.Tensor,
+    corrections: tf.Tensor | None,
   ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     correction_1, correction_2 = tf.unstack(corrections, num=2)
     m, v = (slot.read_value() for slot in slots)
@@ -506,7 +521,7 @@ class Lamb(LayerFormula):
     self,
     weights: tf.Variable,
     step: tf.Tensor,
-    norms: tuple[tf.Tensor, ...] | None,
+    norms: tuple[tf.Tensor, tf.Tensor] | None,
     rate: float | tf.Tensor,
   ) -> tf.Tensor:
     if norms is None:
@@ -521,18 +536,20 @@ class Lamb(LayerFormula):
     with tf.control_dependencies([gradient]):
       kept = [
         slot.assign(value, read_value=False)
-        for slot, value in zip(kernel.slots, kernel.after, strict=True)
+        for slot, value in zip(kernel.slots, kernel.after or (), strict=True)
       ]
     return tf.group(moved, *kept)
 
 
-def make(name: str, momentum: float = 0.9, weight_decay: float = 0.0, **own):
+def make(
+  name: str, momentum: float = 0.9, weight_decay: float = 0.0, **own: float
+) -> Formula:
   """Returns the Formula of a name.
 
   Args:
-    name: str, a value of --optimizer.
-    momentum: float, for those that have one.
-    weight_decay: float, for those that scale it with their steps.
+    name: a value of --optimizer.
+    momentum: for those that have one.
+    weight_decay: for those that scale it with their steps.
     **own: floats that only one has: l1 and l2 of ftrl, trust_coefficient of
       lars, epsilon of adam, adamw and rmsprop, first_mean_square of rmsprop.
       What is missing is as by default.

@@ -25,6 +25,9 @@ import tensorflow.compat.v1 as tf
 from distmnist import graph_record, tf_internals
 from distmnist.transport import sums
 
+# (gradient, variable); no gradient where the loss does not reach it.
+Pairs = list[tuple[tf.Tensor | None, tf.Variable]]
+
 
 class SlicedLoss(NamedTuple):
   """The loss of a batch, and of each of its slices.
@@ -32,20 +35,22 @@ class SlicedLoss(NamedTuple):
   Attributes:
     mean: float32 scalar tensor, the mean of `losses`.
     losses: list of float32 scalar tensors, one per slice.
-    gates: list of tf.Operation, one per slice: all of the slice's examples come
-      from it. It can be made to wait for more ops; see `wait`.
+    gates: one per slice: all of the slice's examples come from it. It can be
+      made to wait for more ops; see `wait`.
     weights: list of float32 scalar tensors, how much each slice counts; None if
       all count alike.
   """
 
   mean: tf.Tensor
-  losses: list
-  gates: list
-  weights: list | None = None
+  losses: list[tf.Tensor]
+  gates: list[tf.Operation]
+  weights: list[tf.Tensor] | None = None
 
 
 def build_mean(
-  losses: list, gates: list, weights: list | None = None
+  losses: list[tf.Tensor],
+  gates: list[tf.Operation],
+  weights: list[tf.Tensor] | None = None,
 ) -> tf.Tensor:
   """Returns the mean of `losses`, whose gradient is taken slice by slice.
 
@@ -64,8 +69,11 @@ def wait(gate: tf.Operation, ops: list[tf.Operation]) -> None:
 
 
 def compute_mean(
-  compute_gradients: Callable[..., Any], loss: tf.Tensor, *args, **kwargs
-):
+  compute_gradients: Callable[..., Pairs],
+  loss: tf.Tensor,
+  *args: Any,
+  **kwargs: Any,
+) -> Pairs:
   """Returns the (gradient, variable) pairs of a loss, slice by slice.
 
   Args:
@@ -102,7 +110,7 @@ def compute_mean(
 
 
 def _add(
-  total: tf.Tensor | None, gradient: tf.Tensor | None, weight
+  total: tf.Tensor | None, gradient: tf.Tensor | None, weight: tf.Tensor | None
 ) -> tf.Tensor | None:
   """Returns a sum of gradients with one more; None for a None of the first."""
   if gradient is None:
@@ -115,9 +123,12 @@ def _add(
 
 
 def _divide(
-  total: tf.Tensor | None, n: int, weight, like: tf.Tensor | None
+  total: tf.Tensor | None,
+  n: int,
+  weight: tf.Tensor | None,
+  like: tf.Tensor | None,
 ) -> tf.Tensor | None:
-  if total is None:
+  if total is None or like is None:
     return None
   with tf.device(total.device):
     mean = total / n if weight is None else sums.divide(total, weight)

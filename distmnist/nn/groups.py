@@ -119,7 +119,7 @@ def _parse_one(pattern: Any, says: Any, shown: str) -> Group:
 
 def _check_number(value: Any, shown: str) -> float:
   is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-  if not is_number or not 0 <= value <= _LARGEST:
+  if not is_number or value < 0 or not value <= _LARGEST:
     raise cli.UsageError(
       f'{shown} is {_show(value)}: expected a finite number of 0 or more'
     )
@@ -159,7 +159,7 @@ def check_used(groups: Sequence[Group], names: Iterable[str]) -> None:
       continue
     matched = [name for name in names if re.fullmatch(group.pattern, name)]
     if matched:
-      first = find(groups, matched[0])
+      first = next(g for g in groups if re.fullmatch(g.pattern, matched[0]))
       raise cli.UsageError(
         f'{group.shown} has no variable left: {matched[0]} is in '
         f'{first.shown.rpartition(": ")[2]}, which comes before it: put the '
@@ -185,7 +185,7 @@ class GroupedOptimizer(tf.train.Optimizer):
   together. The members then act one beside the other, and count as one update.
 
   Attributes:
-    takes_all_norms: bool, see optimizer.Optimizer.
+    takes_all_norms: see optimizer.Optimizer.
   """
 
   def __init__(
@@ -205,13 +205,17 @@ class GroupedOptimizer(tf.train.Optimizer):
     self.takes_all_norms = any(member.takes_all_norms for member in members)
 
   def compute_gradients(
-    self, loss: tf.Tensor, *args, **kwargs
-  ) -> list[tuple[tf.Tensor, tf.Tensor] | tuple[tf.Tensor, tf.Variable]]:
+    self, loss: tf.Tensor, *args: Any, **kwargs: Any
+  ) -> list[tuple[tf.Tensor | None, tf.Variable]]:
     """See optimizer.Optimizer."""
     return self._first.compute_gradients(loss, *args, **kwargs)
 
   def apply_gradients(
-    self, grads_and_vars, global_step=None, name=None, apply_one=None
+    self,
+    grads_and_vars: Iterable[tuple[Any, tf.Variable]],
+    global_step: tf.Variable | None = None,
+    name: str | None = None,
+    apply_one: optimizer_lib.ApplyOne | None = None,
   ) -> tf.Operation:
     """See optimizer.Optimizer."""
     parts = {}
@@ -225,6 +229,8 @@ class GroupedOptimizer(tf.train.Optimizer):
       ]
       return optimizer_lib.count_update(ends, global_step, scope)
 
-  def list_slots(self, variable: tf.Variable) -> list:
+  def list_slots(
+    self, variable: tf.Variable
+  ) -> list[tuple[formulas.Slot, tf.Variable]]:
     """See optimizer.Optimizer."""
     return self._choose(variable).list_slots(variable)

@@ -7,7 +7,7 @@ the net is parallel in its model, not only in its data.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -29,20 +29,20 @@ _VERTICAL_SLICES = flags.DEFINE_integer(
 
 
 def make(
-  sizes: list[int] | tuple[int, ...],
-  activate: Callable[..., Any],
+  sizes: Sequence[int],
+  activate: Callable[[tf.Tensor], tf.Tensor],
   initializer: str = 'glorot',
   dropout_rate: float = 0,
   name: str = 'hidden',
-) -> Callable[..., Any] | None:
+) -> Callable[[tf.Tensor, bool], tf.Tensor]:
   """Reads --vertical_slices; returns a function that builds dense layers.
 
   Args:
-    sizes: sequence of int, the units of each layer.
+    sizes: the units of each layer.
     activate: callable(sums) -> outputs, such as tf.nn.relu.
-    initializer: str, one of layers.INITIALIZERS.
-    dropout_rate: float, the share of units that a training step drops.
-    name: str; the first layer is NAME1.
+    initializer: one of layers.INITIALIZERS.
+    dropout_rate: the share of units that a training step drops.
+    name: the first layer is NAME1.
 
   Returns:
     build(inputs, is_training) -> float32 [batch, sizes[-1]]
@@ -76,7 +76,7 @@ def make(
 
 
 def split_dense(
-  inputs: list[tf.Tensor],
+  inputs: Sequence[tf.Tensor],
   units: int,
   num_slices: int,
   name: str,
@@ -89,10 +89,9 @@ def split_dense(
 
   Args:
     inputs: list of float32 [batch, n_i], slices of the previous layer.
-    units: int.
-    num_slices: int, at most `units`.
-    name: str, of the layer. Its variables are those of `dense`.
-    initializer: str, one of layers.INITIALIZERS.
+    num_slices: at most `units`.
+    name: of the layer. Its variables are those of `dense`.
+    initializer: one of layers.INITIALIZERS.
 
   Returns:
     A list of float32 [batch, units_j], each on the device of its slice.
@@ -101,7 +100,9 @@ def split_dense(
   if num_slices == 1:
     return [layers.dense(inputs[0], units, name, initializer)]
 
-  def get_slices(kind: str, shape: list[int], initializer) -> list[tf.Variable]:
+  def get_slices(
+    kind: str, shape: Sequence[int], initializer: Any
+  ) -> list[tf.Variable]:
     variable = tf.get_variable(
       kind,
       shape,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -31,6 +31,8 @@ from distmnist.data import seeds
 from distmnist.nn.embeddings import embedding  # noqa: F401  One of the layers.
 from distmnist.tables.new_rows import NewRows  # noqa: F401
 
+# build(images, is_training) -> logits, as above.
+BuildLogits = Callable[[tf.Tensor, bool], tf.Tensor]
 INITIALIZERS = ('normal', 'glorot', 'he')
 
 # Standard deviation of a standard normal distribution truncated to -2..2.
@@ -64,7 +66,7 @@ def dropout_rate_from_flags(default: float) -> float:
   return default if _DROPOUT_RATE.value is None else _DROPOUT_RATE.value
 
 
-def hidden_units_from_flags(default: list[int]) -> tuple[int, ...] | None:
+def hidden_units_from_flags(default: Sequence[int]) -> tuple[int, ...]:
   """Returns --hidden_units, or `default`, as a tuple of int."""
   words = _HIDDEN_UNITS.value
   if words is None:
@@ -90,7 +92,7 @@ def make_initializer(name: str, variable_name: str) -> Callable[..., Any]:
   and the variable's name alone.
   """
 
-  def draw(shape: list[int], key: list[int]) -> tf.Tensor:
+  def draw(shape: Sequence[int], key: Sequence[int]) -> tf.Tensor:
     if name == 'normal':
       return tf.random.stateless_normal(shape, key)
     fan_in, fan_out = shape[-2:]
@@ -169,7 +171,7 @@ def max_pool(inputs: tf.Tensor, size: int = 2) -> tf.Tensor:
 
   Args:
     inputs: float32 [batch, h, w, c].
-    size: int, height and width of the pooling window.
+    size: height and width of the pooling window.
   """
   return tf.nn.max_pool2d(inputs, ksize=size, strides=2, padding='SAME')
 

@@ -23,6 +23,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -41,6 +43,13 @@ from distmnist.transport import sums
 # other updates than the rest of the model.
 _APART = 'tables_apart/'
 
+# Takes (apply, gradient, variable); returns an op in place of that of
+# apply(gradient, variable).
+ApplyOne = Callable[
+  [Callable[[tf.Tensor, tf.Variable], tf.Operation], tf.Tensor, tf.Variable],
+  tf.Operation,
+]
+
 
 class Optimizer(tf.train.Optimizer):
   """Any of --optimizer, as a tf.train.Optimizer.
@@ -50,14 +59,13 @@ class Optimizer(tf.train.Optimizer):
   more than an update.
 
   Attributes:
-    formula: formulas.Formula.
-    takes_all_norms: bool, whether no shard is updated before the gradients of
-      all of them are there.
+    takes_all_norms: whether no shard is updated before the gradients of all of
+      them are there.
   """
 
   def __init__(
     self,
-    formula,
+    formula: formulas.Formula,
     rate: float | tf.Tensor,
     clip_norm: float | None = None,
     weight_decay: float = 0.0,
@@ -68,21 +76,20 @@ class Optimizer(tf.train.Optimizer):
   ) -> None:
     """
     Args:
-      formula: formulas.Formula.
       rate: float or float32 scalar tensor, the learning rate.
-      clip_norm: float, to which the global L2 norm of gradients is scaled down,
-        or None.
-      weight_decay: float, of a decay beside the step; see weight_decay.py.
-      decay_biases: bool, whether that is also for what has rank 0 or 1.
-      use_locking: bool, whether an update locks its variable.
-      is_rate_read_first: bool, whether gradients wait until the rate is read. A
-        rule may exchange with the center, which counts the global step, between
-        the gradients of a local step and their application: the rate would be
-        that of before or after the exchange by chance, on some workers of a
+      clip_norm: to which the global L2 norm of gradients is scaled down, or
+        None.
+      weight_decay: of a decay beside the step; see weight_decay.py.
+      decay_biases: whether that is also for what has rank 0 or 1.
+      use_locking: whether an update locks its variable.
+      is_rate_read_first: whether gradients wait until the rate is read. A rule
+        may exchange with the center, which counts the global step, between the
+        gradients of a local step and their application: the rate would be that
+        of before or after the exchange by chance, on some workers of a
         lock-step round and not on others.
-      has_scope: bool, whether numbers that are kept once for all variables are
-        named after the current name scope, which is that of the rule. Without
-        it a run can go on under another rule.
+      has_scope: whether numbers that are kept once for all variables are named
+        after the current name scope, which is that of the rule. Without it a
+        run can go on under another rule.
     """
     super().__init__(use_locking, formula.name)
     self.formula = formula
@@ -95,7 +102,9 @@ class Optimizer(tf.train.Optimizer):
     self._is_rate_read_first = is_rate_read_first and number is None
     self._has_scope = has_scope
 
-  def compute_gradients(self, loss: tf.Tensor, *args, **kwargs):
+  def compute_gradients(
+    self, loss: tf.Tensor, *args: Any, **kwargs: Any
+  ) -> list[tuple[tf.Tensor | None, tf.Variable]]:
     """Steps 1 to 3 of the list above.
 
     Args:
@@ -113,7 +122,9 @@ class Optimizer(tf.train.Optimizer):
       pairs = [(_wait(gradient, self._rate), v) for gradient, v in pairs]
     return pairs
 
-  def _compute_whole(self, loss: tf.Tensor, *args, **kwargs):
+  def _compute_whole(
+    self, loss: tf.Tensor, *args: Any, **kwargs: Any
+  ) -> list[tuple[tf.Tensor | None, tf.Variable]]:
     """Returns the gradients of a slice, its repeated rows summed up.
 
     tf.gather gives a gradient of rows, in which a row occurs as often as it was
@@ -127,10 +138,10 @@ class Optimizer(tf.train.Optimizer):
 
   def apply_gradients(
     self,
-    grads_and_vars,
+    grads_and_vars: Iterable[tuple[Any, tf.Variable]],
     global_step: tf.Variable | None = None,
-    name=None,
-    apply_one=None,
+    name: str | None = None,
+    apply_one: ApplyOne | None = None,
   ) -> tf.Operation:
     """Steps 5 to 8 of the list above.
 
@@ -138,7 +149,7 @@ class Optimizer(tf.train.Optimizer):
       grads_and_vars: iterable of (gradient, tf.Variable); the gradient is a
         tensor, None, or tf.IndexedSlices for rows of a sparse table, each once.
       global_step: tf.Variable that counts the update, or None.
-      name: str, of the op, or None.
+      name: of the op, or None.
       apply_one: callable(apply, gradient, variable) -> op in place of that of
         apply(gradient, variable), for a whole variable; None for no other.
 
@@ -156,7 +167,7 @@ class Optimizer(tf.train.Optimizer):
     with tf.name_scope(name, self.get_name()) as scope:
       after = {}
       if isinstance(self.formula, formulas.LayerFormula):
-        pairs, after = self._scale_layers(pairs)
+        pairs, after = self._scale_layers(self.formula, pairs)
       find_powers = self._read_powers()
       turns = sparse_updates.begin_turns(
         pairs, lambda device: self._find_row_rate(find_powers(device))
@@ -185,15 +196,19 @@ class Optimizer(tf.train.Optimizer):
       return self._finish_all(updates, global_step, scope)
 
   def _scale_layers(
-    self, pairs: list[tuple[tf.Tensor | tf.Variable, ...]]
-  ) -> tuple[list[tuple], dict[int, None] | dict[int, list]]:
+    self,
+    formula: formulas.LayerFormula,
+    pairs: Sequence[tuple[tf.Tensor, tf.Variable]],
+  ) -> tuple[
+    list[tuple[tf.Tensor, tf.Variable]], dict[int, list[tf.Tensor] | None]
+  ]:
     """Makes of gradients the steps of layers, with decay, ratio and rate.
 
     Returns:
       (pairs, after): the pairs of step and variable, and
       {id(variable): formulas.Kernel.after}.
     """
-    formula, steps, after = self.formula, [], {}
+    steps, after = [], {}
     corrections = None
     if formula.betas:
       powers = self._find_power_variables()
@@ -229,7 +244,7 @@ class Optimizer(tf.train.Optimizer):
     self,
     gradient: tf.Tensor,
     weights: tf.Variable,
-    find_powers,
+    find_powers: Callable[[str], list[tf.Tensor]],
     after: list[tf.Tensor] | None,
   ) -> tf.Operation:
     kernel = formulas.Kernel(
@@ -248,7 +263,7 @@ class Optimizer(tf.train.Optimizer):
         weights.constraint(weights.read_value()), read_value=False
       )
 
-  def _find_row_rate(self, powers: list[tf.Tensor]) -> float | tf.Tensor:
+  def _find_row_rate(self, powers: Sequence[tf.Tensor]) -> float | tf.Tensor:
     return self.formula.find_rate(self._rate, powers)
 
   def list_slots(
@@ -266,7 +281,7 @@ class Optimizer(tf.train.Optimizer):
   def _find_slots(self, variable: tf.Variable) -> list[tf.Variable]:
     return [self.get_slot(variable, slot.name) for slot in self.formula.slots]
 
-  def _create_slots(self, var_list: list[tf.Variable]) -> None:
+  def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
     first = min(var_list, key=lambda variable: variable.name)
     for name, beta in self.formula.betas.items():
       with contextlib.nullcontext() if self._has_scope else tf.name_scope(None):
@@ -292,7 +307,7 @@ class Optimizer(tf.train.Optimizer):
       self._get_non_slot_variable(name, graph) for name in self.formula.betas
     ]
 
-  def _read_powers(self):
+  def _read_powers(self) -> Callable[[str], list[tf.Tensor]]:
     """Reads the powers of betas once, where they are.
 
     Another ps gets all of them in one message; it would get two for each of its
@@ -317,7 +332,7 @@ class Optimizer(tf.train.Optimizer):
 
   def _finish_all(
     self,
-    updates: list[tf.Operation],
+    updates: Sequence[tf.Operation],
     global_step: tf.Variable | None,
     scope: str,
   ) -> tf.Operation:
@@ -343,14 +358,14 @@ class Optimizer(tf.train.Optimizer):
 
 
 def count_update(
-  ends: list[tf.Operation], global_step: tf.Variable | None, scope: str
+  ends: Sequence[tf.Operation], global_step: tf.Variable | None, scope: str
 ) -> tf.Operation:
   """Returns the op that ends an update and counts it.
 
   Args:
     ends: list of ops that wait for all of the update.
     global_step: tf.Variable, or None for no count.
-    scope: str, the op's name, as tf.name_scope gives it.
+    scope: the op's name, as tf.name_scope gives it.
   """
   if global_step is None:
     return tf.group(*ends, name=scope)
@@ -361,12 +376,12 @@ def count_update(
     return global_step.assign_add(1, name=scope, read_value=False)
 
 
-def find_other_power(name: str, saved) -> str | None:
+def find_other_power(name: str, saved: Iterable[str]) -> str | None:
   """Returns the name of a power in a checkpoint that has it in a scope.
 
   Args:
-    name: str, without a scope.
-    saved: iterable of str, the names in the checkpoint.
+    name: without a scope.
+    saved: the names in the checkpoint.
 
   Returns:
     str, or None if there is none.
@@ -382,14 +397,17 @@ def _wait(gradient: tf.Tensor | None, rate: tf.Tensor) -> tf.Tensor | None:
     return tf.identity(gradient)
 
 
-def _make_initializer(slot: formulas.Slot, variable: tf.Variable):
-  if not callable(slot.begin):
-    if slot.begin:
-      return tf.constant_initializer(slot.begin)
+def _make_initializer(slot: formulas.Slot, variable: tf.Variable) -> Any:
+  begin = slot.begin
+  if not callable(begin):
+    if begin:
+      return tf.constant_initializer(begin)
     return tf.zeros_initializer()
 
   def initialize(
-    shape: list[int], dtype: tf.DType | None = None, partition_info=None
+    shape: Sequence[int],
+    dtype: tf.DType | None = None,
+    partition_info: Any = None,
   ) -> tf.Tensor:
     del shape, dtype, partition_info
     # If both are initialised at once, this is the value that w will have.
@@ -398,17 +416,18 @@ def _make_initializer(slot: formulas.Slot, variable: tf.Variable):
       variable.read_value,
       lambda: variable.initial_value,
     )
-    return slot.begin(value)
+    return begin(value)
 
   return initialize
 
 
-def clip(pairs, norm: float):
+def clip(
+  pairs: list[tuple[tf.Tensor | None, tf.Variable]], norm: float
+) -> list[tuple[tf.Tensor | None, tf.Variable]]:
   """Scales gradients down to a global L2 norm: Pascanu et al. 2013, 1211.5063.
 
   Args:
     pairs: list of (gradient, variable); the gradient is a tensor or None.
-    norm: float.
 
   Returns:
     A list like `pairs`.
@@ -420,7 +439,7 @@ def clip(pairs, norm: float):
   return list(zip(clipped, variables, strict=True))
 
 
-def _find_norm(gradients: tuple[tf.Tensor | None, ...]) -> tf.Tensor:
+def _find_norm(gradients: Iterable[tf.Tensor | None]) -> tf.Tensor:
   """Returns the norm of all `gradients`, which may be of several dtypes."""
   of_dtype = {}
   for gradient in gradients:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -22,7 +23,7 @@ _HEEDED_BY = {'ftrl_l1': 'ftrl', 'ftrl_l2': 'ftrl', 'trust_coefficient': 'lars'}
 _NEED_32_BITS = 'adam', 'adamw'
 
 
-def _make_refusal(flag: str, optimizer: str):
+def _make_refusal(flag: str, optimizer: str) -> Refusal:
   """Returns the row of a flag that only one optimizer heeds."""
   return Refusal(
     flag,
@@ -37,7 +38,7 @@ def _make_refusal(flag: str, optimizer: str):
   )
 
 
-def _is_local_ftrl(strategy) -> bool:
+def _is_local_ftrl(strategy: Strategy) -> bool:
   local = optimizers.choose(is_local=True).optimizer
   return strategy.has_local_steps and local == 'ftrl'
 
@@ -59,7 +60,7 @@ REFUSALS = (
     lambda f: (
       FLAGS.weight_decay
       and any(  # Tables do not decay.
-        optimizers.choose(**move).optimizer == 'ftrl'
+        optimizers.choose(None, **move).optimizer == 'ftrl'
         for move in optimizers.find_moves(f.strategy, is_table=False)
       )
     ),
@@ -109,14 +110,15 @@ def check_variables(
 
 
 def _find_conflict(
-  strategy, chosen: optimizers.Choice, is_table: bool, move: dict[str, bool]
+  strategy: Strategy,
+  chosen: optimizers.Choice,
+  is_table: bool,
+  move: Mapping[str, bool],
 ) -> str:
   """Returns why a variable of a group cannot be so moved, a str, or ''.
 
   Args:
-    strategy: strategy.Strategy.
-    chosen: optimizers.Choice.
-    is_table: bool, whether it is a sparse table.
+    is_table: whether it is a sparse table.
     move: the arguments of optimizers.choose that gave `chosen`.
   """
   decays = chosen.weight_decay and not is_table
@@ -138,7 +140,12 @@ def _find_conflict(
   return ''
 
 
-def _refuse_small(v: tf.Variable, optimizer: str, group, move: dict[str, bool]):
+def _refuse_small(
+  v: tf.Variable,
+  optimizer: str,
+  group: groups_lib.Group | None,
+  move: Mapping[str, bool],
+) -> NoReturn:
   name = v.dtype.base_dtype.name
   given = f'--optimizer={optimizer}'
   if group and group.optimizer == optimizer:
@@ -157,15 +164,13 @@ def _refuse_small(v: tf.Variable, optimizer: str, group, move: dict[str, bool]):
 
 
 def _check_effect(
-  strategy,
+  strategy: Strategy,
   group: groups_lib.Group,
-  members: list[tuple[bool | tf.Variable, ...]],
+  members: Sequence[tuple[tf.Variable, bool]],
 ) -> None:
   """Raises cli.UsageError if a group says what changes none of its variables.
 
   Args:
-    strategy: strategy.Strategy.
-    group: groups.Group.
     members: list of (tf.Variable, whether it is a sparse table), its own.
   """
   least = 0 if FLAGS.decay_biases else 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -151,7 +151,7 @@ def make_optimizer(
   use_locking: bool = False,
   is_rate_read_first: bool = False,
   has_scope: bool = True,
-  **own,
+  **own: float,
 ) -> optimizer_lib.Optimizer:
   """Returns a new optimizer.Optimizer, a tf.train.Optimizer.
 
@@ -159,7 +159,7 @@ def make_optimizer(
     name: one of OPTIMIZERS.
     learning_rate: float or float32 scalar tensor.
     momentum: float in 0..1, for momentum, nesterov, rmsprop and lars.
-    weight_decay: float, for all but ftrl.
+    weight_decay: for all but ftrl.
     clip_norm, decay_biases, use_locking, is_rate_read_first, has_scope: see
       optimizer.Optimizer.
     **own: what only some have; see formulas.make.
@@ -180,13 +180,13 @@ def make_optimizer(
 
 
 def from_flags(
-  global_step: tf.Tensor | tf.Variable,
+  global_step: tf.Variable,
   batches_per_gradient: int = 1,
   epochs_per_update: float = 1.0,
   last_step: int | None = None,
-  build_rate: Callable[..., Any] | None = None,
-  groups: tuple[groups_lib.Group, ...] = (),
-) -> tuple[Callable[..., Any], tf.Tensor]:
+  build_rate: Callable[[tf.Tensor, tf.Tensor], tf.Tensor | None] | None = None,
+  groups: Sequence[groups_lib.Group] = (),
+) -> tuple[Callable[..., tf.train.Optimizer], tf.Tensor]:
   """Returns (make_optimizer, learning_rate).
 
   Args:
@@ -231,7 +231,7 @@ def from_flags(
     is_local: bool = False,
     rate_factor: tf.Tensor | None = None,
     is_apart: bool = False,
-  ) -> groups_lib.GroupedOptimizer | optimizer_lib.Optimizer:
+  ) -> tf.train.Optimizer:
     rate = rate_of_tables = learning_rate
     if is_local:  # No copy of a table is kept.
       local_rate = _LOCAL_LEARNING_RATE.value

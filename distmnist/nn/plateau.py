@@ -43,8 +43,8 @@ class Plateau:
 
   Attributes:
     variable: int64 [2] variable, these two; the step is -1 before the first.
-    factor: float, what each cut multiplies the rate by.
-    patience: int, evaluations without improvement, see above.
+    factor: what each cut multiplies the rate by.
+    patience: evaluations without improvement, see above.
   """
 
   def __init__(self, global_step: tf.Variable, factor: float) -> None:
@@ -74,7 +74,7 @@ class Plateau:
       return self.variable.assign(tf.stack([cuts + 1, step]))
 
   def build_is_untold(self) -> tf.Tensor:
-    """Returns whether this worker has a cut of which no other knows, bool.
+    """Returns whether this worker has a cut of which no other knows.
 
     To be told in this step, without a center, and given to `build_follow`.
     """

@@ -9,6 +9,7 @@ A problem's own learning_rate(step, epoch) takes the place of all of them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -123,13 +124,13 @@ class Schedule(NamedTuple):
     decay_steps: float above 0, in global steps.
     decay_rate, power, scale: floats.
     boundaries: ascending ints, in global steps.
-    warmup_steps: float, in global steps; 0 for none.
+    warmup_steps: in global steps; 0 for none.
   """
 
   name: str = 'constant'
   decay_steps: float = 1000
   decay_rate: float = 0.96
-  boundaries: tuple | list = ()
+  boundaries: Sequence[int] = ()
   warmup_steps: float = 0
   scale: float = 1.0
   power: float = 1.0
@@ -154,7 +155,7 @@ class Schedule(NamedTuple):
 
   def _build_factor(
     self, step: tf.Tensor, plateau: plateau_lib.Plateau | None
-  ) -> tf.Tensor | None:
+  ) -> float | tf.Tensor | None:
     """Returns rate / eta, a float32 scalar, or None if it is always 1."""
     t = tf.cast(step, tf.float32)
     warm = None
@@ -237,10 +238,12 @@ def _find_warmup() -> float:
 def _find_decay_steps(
   name: str, warmup_steps: float, steps_per_unit: float, last_step: int | None
 ) -> float:
-  """Returns the global steps of the decay (float); see from_flags."""
-  default = _DECAY_STEPS.get(name)
-  if default is not None or _LR_DECAY_STEPS.value is not None:
-    return _given(_LR_DECAY_STEPS, default) * steps_per_unit
+  """Returns the global steps of the decay; see from_flags."""
+  steps = _LR_DECAY_STEPS.value
+  if steps is None:
+    steps = _DECAY_STEPS.get(name)
+  if steps is not None:
+    return steps * steps_per_unit
   if name not in _TO_THE_END:
     return 1.0
   if last_step is None:
@@ -294,12 +297,11 @@ def check_flags() -> None:
 
 
 def parse_boundaries(
-  words: list[str], schedule: str, unit: str = 'steps'
-) -> list[float] | None:
-  """Returns the numbers in `words`, list of str; checks that they ascend.
+  words: Sequence[str], schedule: str, unit: str = 'steps'
+) -> list[float]:
+  """Returns the numbers in `words`; checks that they ascend.
 
   Args:
-    words: list of str.
     schedule: one of SCHEDULES.
     unit: 'steps', whole numbers, or 'epochs', numbers of 0 or more.
 

@@ -27,14 +27,18 @@ updates, once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import formulas
 from distmnist.tables import sparse_table, touched_rows
 from distmnist.transport import wire
+
+if TYPE_CHECKING:
+  from distmnist.transport.strategy import MakeOptimizer
+
 
 _FORMULAS = {name: formulas.make(name) for name in formulas.KINDS}
 # Optimizers whose steps need more than the rows that have a gradient.
@@ -59,14 +63,16 @@ class RowSlots:
   def __init__(self) -> None:
     self._optimizers = []
 
-  def watch(self, make_optimizer: Callable[..., Any]) -> Callable[..., Any]:
+  def watch(self, make_optimizer: MakeOptimizer) -> MakeOptimizer:
     """Returns a make_optimizer whose optimizers `begin` then knows.
 
     Args:
       make_optimizer: see strategy.Strategy.minimize.
     """
 
-    def make(is_local: bool = False, rate_factor=None):
+    def make(
+      is_local: bool = False, rate_factor: tf.Tensor | None = None
+    ) -> tf.train.Optimizer:
       optimizer = make_optimizer(is_local=is_local, rate_factor=rate_factor)
       self._optimizers.append(optimizer)
       return optimizer
@@ -79,7 +85,7 @@ class RowSlots:
     """Returns what the slots of new rows begin with, once all slots are made.
 
     Args:
-      variable: tf.Variable, the shard of a table.
+      variable: the shard of a table.
       rows: float32 [n, width], the first values of its new rows.
 
     Returns:
@@ -94,8 +100,8 @@ class RowSlots:
 
 
 def begin_turns(
-  pairs: list[tuple[tf.Tensor | tf.Variable, ...]],
-  find_rate: Callable[..., Any],
+  pairs: Sequence[tuple[Any, tf.Variable]],
+  find_rate: Callable[[str], float | tf.Tensor],
 ) -> dict[str, Turn]:
   """Begins the turns of an update on each ps with rows to update.
 
@@ -126,11 +132,10 @@ class Turn:
   """
 
   def __init__(
-    self, device: str, rate: tf.Tensor, ready: list[tf.Tensor]
+    self, device: str, rate: tf.Tensor, ready: Sequence[tf.Tensor]
   ) -> None:
     """
     Args:
-      device: str.
       rate: float32 scalar tensor on the device.
       ready: list of tensors on it, which are there before the turn begins.
     """
@@ -144,14 +149,17 @@ class Turn:
           self._begin = [tf.raw_ops.MutexLock(mutex=mutex)]
 
   def update_rows(
-    self, formula, gradient, variable: tf.Variable, slots: list[tf.Variable]
+    self,
+    formula: formulas.Formula,
+    gradient: tf.IndexedSlices,
+    variable: tf.Variable,
+    slots: Sequence[tf.Variable],
   ) -> tf.Operation:
     """Returns the op that updates rows of a variable, in the turn.
 
     Args:
-      formula: formulas.Formula.
       gradient: tf.IndexedSlices of float32 [n, width], each row once.
-      variable: tf.Variable, the shard of a table.
+      variable: the shard of a table.
       slots: list of tf.Variable beside it, like `formula.slots`.
     """
     kept, rows = [variable, *slots], gradient.indices

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import layers
 
 
 def dense_stack(
-  inputs: tf.Tensor, units: list[int], name: str, is_last_linear: bool = True
+  inputs: tf.Tensor,
+  units: Sequence[int],
+  name: str,
+  is_last_linear: bool = True,
 ) -> tf.Tensor:
   """[n, k] -> [n, units[-1]], with ReLU in between.
 
   Args:
     inputs: float32 [n, k].
-    units: list of int, one per layer.
-    name: str.
-    is_last_linear: bool, whether the last layer has no ReLU.
+    units: one per layer.
+    is_last_linear: whether the last layer has no ReLU.
   """
   with tf.variable_scope(name):
     for i, number in enumerate(units):

@@ -11,6 +11,8 @@ the authors' programs: their norm is no measure of the layer.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import weight_decay
@@ -19,7 +21,7 @@ from distmnist.transport import sums as exchange_sums
 
 
 def build_norms(
-  pairs: list[tuple[tf.Tensor | tf.Variable, ...]],
+  pairs: Iterable[tuple[tf.Tensor, tf.Variable]],
 ) -> dict[int, tuple[tf.Tensor, tf.Tensor]]:
   """Builds the norms of whole layers.
 
@@ -56,12 +58,11 @@ def build_norms(
 
 
 def _add_up(
-  device: str, layers: dict[str, list[str]], sent: dict[str, tf.Tensor]
+  device: str, layers: Mapping[str, list[str]], sent: Mapping[str, tf.Tensor]
 ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
   """Returns {layer: (||w||, ||tensor||)} for the layers on `device`.
 
   Args:
-    device: str.
     layers: {device: list of str}, the names of the layers on each device.
     sent: {device: float32 [layers, 2]}, their sums of squares.
   """
@@ -79,7 +80,7 @@ def _add_up(
     }
 
 
-def choose(ratio: tf.Tensor, norms: tuple[tf.Tensor, ...]) -> tf.Tensor:
+def choose(ratio: tf.Tensor, norms: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
   """Returns the ratio of a layer, 1 where one of its norms is 0.
 
   Args:

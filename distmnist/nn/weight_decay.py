@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 
 
 def decays(variable: tf.Variable, min_rank: int = 2) -> bool:
-  """Returns whether `variable`, or a shard of one, decays, a bool."""
+  """Returns whether `variable`, or a shard of one, decays."""
   return variable.shape.rank >= min_rank
 
 
@@ -27,7 +27,7 @@ def shrink(
   """Returns the op w <- w - factor w, once the gradient is there.
 
   Args:
-    variable: tf.Variable, w.
+    variable: w.
     factor: float or float32 scalar tensor, eta lambda.
     gradient: float tensor of the step, which is computed with the old w.
   """

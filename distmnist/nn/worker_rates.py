@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from distmnist.common import cli
 from distmnist.nn import optimizers
 from distmnist.tables import tables_apart
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+
 
 _WORKER_LEARNING_RATES = flags.DEFINE_list(
   'worker_learning_rates',
@@ -18,12 +23,11 @@ _WORKER_LEARNING_RATES = flags.DEFINE_list(
 )
 
 
-def factor_from_flags(cluster, num_replicas: int) -> float | None:
+def factor_from_flags(cluster: Cluster, num_replicas: int) -> float | None:
   """Returns the factor for this worker's gradients, a float or None.
 
   Args:
-    cluster: cluster.Cluster.
-    num_replicas: int, the number of gradients per update.
+    num_replicas: the number of gradients per update.
 
   Raises:
     cli.UsageError: the rates do not fit the cluster or the optimizer.

@@ -25,9 +25,9 @@ center instead. A suspended worker holds up each of the others once, for seconds
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
@@ -35,8 +35,12 @@ from distmnist.exchange.copies import local_copies, periodic_exchange
 from distmnist.exchange.peers import meetings
 from distmnist.transport import strategy, variable_lists
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
 
-def make(cluster) -> AdPsgd | None:
+
+def make(cluster: Cluster) -> AdPsgd:
   return AdPsgd(cluster, strategy.communication_period_from_flags(1))
 
 
@@ -47,7 +51,7 @@ class AdPsgd(strategy.Strategy):
   has_center_optimizer = False
   needs_warmup = True
 
-  def __init__(self, cluster, communication_period: int = 1) -> None:
+  def __init__(self, cluster: Cluster, communication_period: int = 1) -> None:
     super().__init__(cluster)
     self.batches_per_update = communication_period
     self.pull_period = self.push_period = communication_period
@@ -55,15 +59,15 @@ class AdPsgd(strategy.Strategy):
     self._copies = local_copies.LocalCopies(cluster)
     self._meetings = None
 
-  def scope(self):
+  def scope(self) -> contextlib.AbstractContextManager[None]:
     return self._copies.scope()
 
   def minimize(
     self,
     loss: tf.Tensor,
-    make_optimizer: Callable[..., Any],
+    make_optimizer: strategy.MakeOptimizer,
     global_step: tf.Variable,
-  ) -> strategy.Update | None:
+  ) -> strategy.Update:
     copies, period = self._copies, self.push_period
     with tf.name_scope('ad_psgd'):
       known_step = copies.make_counter(global_step.read_value(), 'known_step')
@@ -130,6 +134,6 @@ class AdPsgd(strategy.Strategy):
     num_bytes = update.bytes_pulled + visits * self._copies.num_bytes
     return strategy.Update(train_op, update.staleness, num_bytes, num_bytes)
 
-  def hooks(self, stop):
+  def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
     del stop
     return [self._meetings.hook()] if self._meetings else []

@@ -17,16 +17,19 @@ gradients that it has not pushed are lost; the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.copies import local_copies, periodic_exchange
 from distmnist.transport import strategy, variable_lists
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
 
-def make(cluster) -> Agn | None:
+
+def make(cluster: Cluster) -> Agn:
   return Agn(cluster, strategy.communication_period_from_flags(10))
 
 
@@ -36,21 +39,21 @@ class Agn(strategy.Strategy):
   has_local_steps = True
   needs_warmup = True
 
-  def __init__(self, cluster, communication_period: int) -> None:
+  def __init__(self, cluster: Cluster, communication_period: int) -> None:
     super().__init__(cluster)
     self.batches_per_update = communication_period
     self.pull_period = self.push_period = communication_period
     self._copies = local_copies.LocalCopies(cluster)
 
-  def scope(self):
+  def scope(self) -> contextlib.AbstractContextManager[None]:
     return self._copies.scope()
 
   def minimize(
     self,
     loss: tf.Tensor,
-    make_optimizer: Callable[..., Any],
+    make_optimizer: strategy.MakeOptimizer,
     global_step: tf.Variable,
-  ) -> strategy.Update | None:
+  ) -> strategy.Update:
     copies, period = self._copies, self.batches_per_update
     with tf.name_scope('agn'):
       pulled_step = copies.make_counter(global_step.read_value(), 'pulled_step')

@@ -16,16 +16,18 @@ another: if one dies, only its speed is lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import pull_ahead
 from distmnist.transport import strategy
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
 
-def make(cluster) -> AsyncSgd | None:
+
+def make(cluster: Cluster) -> AsyncSgd:
   return AsyncSgd(cluster, pull_ahead.is_wanted())
 
 
@@ -35,9 +37,9 @@ class AsyncSgd(pull_ahead.PullingStrategy):
   def minimize(
     self,
     loss: tf.Tensor,
-    make_optimizer: Callable[..., Any],
+    make_optimizer: strategy.MakeOptimizer,
     global_step: tf.Variable,
-  ) -> strategy.Update | None:
+  ) -> strategy.Update:
     with tf.name_scope('async_sgd'):
       optimizer = make_optimizer()
       read_step = self._center.read_step(global_step)

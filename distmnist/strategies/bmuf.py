@@ -44,17 +44,22 @@ is applied; if one dies, its slots and up to T local steps are lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.cluster import cluster as cluster_lib
 from distmnist.exchange import locked_center
 from distmnist.exchange.copies import local_copies, periodic_exchange
 from distmnist.exchange.rounds import sync_round
 from distmnist.transport import nonfinite, strategy, sums
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
+
 
 _BLOCK_MOMENTUM = flags.DEFINE_float(
   'block_momentum',
@@ -82,8 +87,11 @@ _DELAYED_NESTEROV = flags.DEFINE_integer(
   lower_bound=0,
 )
 
+# Takes the changes of the copies; returns (new_step, staleness).
+Push = Callable[[Sequence[tf.Tensor]], tuple[tf.Tensor, tf.Tensor]]
 
-def make(cluster: cluster_lib.Cluster) -> Bmuf | None:
+
+def make(cluster: Cluster) -> Bmuf:
   momentum = _BLOCK_MOMENTUM.value
   if momentum is None:
     momentum = 1 - 1 / cluster.num_workers
@@ -108,7 +116,7 @@ class Bmuf(strategy.Strategy):
 
   def __init__(
     self,
-    cluster: cluster_lib.Cluster,
+    cluster: Cluster,
     communication_period: int,
     momentum: float,
     learning_rate: float,
@@ -137,15 +145,15 @@ class Bmuf(strategy.Strategy):
     self._delay = delay
     self._copies = local_copies.LocalCopies(cluster)
 
-  def scope(self):
+  def scope(self) -> contextlib.AbstractContextManager[None]:
     return self._copies.scope()
 
   def minimize(
     self,
     loss: tf.Tensor,
-    make_optimizer: Callable[..., Any],
+    make_optimizer: strategy.MakeOptimizer,
     global_step: tf.Variable,
-  ) -> strategy.Update | None:
+  ) -> strategy.Update:
     copies = self._copies
     with tf.name_scope('bmuf'):
       optimizer = make_optimizer(is_local=True)
@@ -164,7 +172,7 @@ class Bmuf(strategy.Strategy):
 
   def _prepare_round(
     self, global_step: tf.Variable
-  ) -> tuple[Callable[..., Any], tf.Variable]:
+  ) -> tuple[Push, tf.Variable]:
     """Builds the rounds, in lock-step.
 
     Returns:
@@ -178,7 +186,7 @@ class Bmuf(strategy.Strategy):
     self._round.build_update(self._filter)
     known_step = copies.make_counter(global_step.read_value(), 'known_step')
 
-    def push(changes: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    def push(changes: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
       pairs = copies.to_shards(changes)
       new_step, staleness = self._round.push_and_wait(pairs)
       with tf.control_dependencies([new_step]):
@@ -188,7 +196,7 @@ class Bmuf(strategy.Strategy):
 
     return push, known_step
 
-  def _filter(self, means: list[tf.Tensor]) -> tf.Operation:
+  def _filter(self, means: Sequence[tf.Tensor]) -> tf.Operation:
     """Returns the op that updates D and x~; means is G, a list like shards."""
     deltas = self._copies.make_zeros_on_ps('block_delta', are_sums=True)
     updates, shards = [], self._copies.shards
@@ -201,7 +209,9 @@ class Bmuf(strategy.Strategy):
         updates.append(self._add(shard, moved))
     return tf.group(*updates)
 
-  def _prepare_alone(self, global_step):
+  def _prepare_alone(
+    self, global_step: tf.Variable
+  ) -> tuple[Push, tf.Variable]:
     """Builds the lock under which each worker pushes, see `_prepare_round`."""
     self._center = locked_center.AtomicCenter(
       self._copies,
@@ -212,24 +222,35 @@ class Bmuf(strategy.Strategy):
     deltas = self._copies.make_zeros_on_ps('block_delta', are_sums=True)
     waiting = self._copies.make_zeros_on_ps('block_sum', are_sums=True)
 
-    def apply(pairs, staleness):
+    def apply(
+      pairs: Sequence[tuple[tf.Tensor, tf.Variable]], staleness: tf.Tensor
+    ) -> tf.Operation:
       del staleness
       with tf.device(global_step.device):
         is_nth = tf.equal((global_step.read_value() + 1) % self._delay, 0)
       updates = []
-      for (change, shard), *state in zip(pairs, deltas, waiting, strict=True):
+      for (change, shard), delta, total in zip(
+        pairs, deltas, waiting, strict=True
+      ):
         # Otherwise all changes would go through the ps with the lock.
         with tf.device(shard.device):
-          updates += self._push_to_shard(change, shard, *state, is_nth)
+          updates += self._push_to_shard(change, shard, delta, total, is_nth)
       return tf.group(*updates)
 
-    def push(changes):
+    def push(changes: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
       return self._center.exchange(changes, apply)
 
     return push, self._center.pulled_step
 
-  def _push_to_shard(self, change, shard, delta, total, is_nth):
-    """Returns the ops that apply d to a shard, its D and its B, a list."""
+  def _push_to_shard(
+    self,
+    change: tf.Tensor,
+    shard: tf.Variable,
+    delta: tf.Variable,
+    total: tf.Variable,
+    is_nth: tf.Tensor,
+  ) -> list[tf.Operation]:
+    """Returns the ops that apply d to a shard, its D and its B."""
     new = self._learning_rate / self._delay * sums.widen(change)
     before, new_total = delta.read_value(), total + new
     after = tf.where(is_nth, self._momentum * before + new_total, before)
@@ -243,14 +264,14 @@ class Bmuf(strategy.Strategy):
     with tf.control_dependencies([kept]):
       return [delta.assign(after, read_value=False), self._add(shard, moved)]
 
-  def _add(self, shard: tf.Variable, change) -> tf.Operation:
+  def _add(self, shard: tf.Variable, change: tf.Tensor) -> tf.Operation:
     """Returns the op x~ <- x~ + change of a shard; change may be wider."""
     if change.dtype.base_dtype != shard.dtype.base_dtype:
       change = tf.cast(change, shard.dtype.base_dtype)
       change = nonfinite.check_mean(change, self.cluster.task_index)
     return shard.assign_add(change, read_value=False)
 
-  def hooks(self, stop):
+  def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
     if self._delay:
       return [self._center.hook()]
     return [self._round.hook(stop, self._copies.pull(self._as_pulled))]

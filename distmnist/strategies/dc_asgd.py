@@ -22,8 +22,9 @@ speed is lost; the lock, if it holds it, is released.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -31,6 +32,11 @@ from absl import flags
 from distmnist.exchange import locked_center
 from distmnist.exchange.copies import local_copies
 from distmnist.transport import strategy, sums
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
+
 
 _DC_LAMBDA = flags.DEFINE_float(
   'dc_lambda',
@@ -51,7 +57,7 @@ _DC_DECAY = flags.DEFINE_float(
 _EPSILON = 1e-7
 
 
-def make(cluster) -> DcAsgd | None:
+def make(cluster: Cluster) -> DcAsgd:
   decay = _DC_DECAY.value if _DC_ADAPTIVE.value else None
   return DcAsgd(cluster, _DC_LAMBDA.value, decay)
 
@@ -62,28 +68,27 @@ class DcAsgd(strategy.Strategy):
   needs_warmup = takes_tables = True
 
   def __init__(
-    self, cluster, dc_lambda: float, decay: float | None = None
+    self, cluster: Cluster, dc_lambda: float, decay: float | None = None
   ) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      dc_lambda: float, lambda.
-      decay: float, m of the adaptive rule; None for the constant one.
+      dc_lambda: lambda.
+      decay: m of the adaptive rule; None for the constant one.
     """
     super().__init__(cluster)
     self._lambda, self._decay = dc_lambda, decay
     self.refuses_tables_with = '' if decay is None else '--dc_adaptive'
     self._copies = local_copies.LocalCopies(cluster)
 
-  def scope(self):
+  def scope(self) -> contextlib.AbstractContextManager[None]:
     return self._copies.scope()
 
   def minimize(
     self,
     loss: tf.Tensor,
-    make_optimizer: Callable[..., Any],
+    make_optimizer: strategy.MakeOptimizer,
     global_step: tf.Variable,
-  ) -> strategy.Update | None:
+  ) -> strategy.Update:
     copies, worker = self._copies, self.cluster.task_index
     with tf.name_scope('dc_asgd'):
       optimizer = make_optimizer()
@@ -105,8 +110,8 @@ class DcAsgd(strategy.Strategy):
       return strategy.Update(new_step, staleness, *copies.count_bytes())
 
   def _compensate(
-    self, pairs: list[tuple[tf.Tensor | tf.Variable, ...]]
-  ) -> list[tuple[tf.Tensor, tf.Variable]]:
+    self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]]
+  ) -> list[tuple[tf.Tensor | tf.IndexedSlices, tf.Variable]]:
     """Returns a list of (gradient at x~, shard), both on the shard's ps."""
     # As the worker has them, which a wire of 16 bits has rounded.
     pulled = self._copies.round_as_sent(self._copies.rows.pulled)
@@ -119,7 +124,7 @@ class DcAsgd(strategy.Strategy):
       with tf.device(shard.device):
         g, factor = sums.widen(gradient), self._lambda
         square = g * g
-        if self._mean_squares:
+        if self._decay is not None:
           mean = self._mean_squares[i]
           mean_v = mean.assign(self._decay * mean + (1 - self._decay) * square)
           factor = self._lambda * tf.rsqrt(mean_v + _EPSILON)
@@ -128,12 +133,14 @@ class DcAsgd(strategy.Strategy):
         result.append((tf.cast(g, gradient.dtype), shard))
     return result
 
-  def _compensate_rows(self, gradient, shard, pulled):
+  def _compensate_rows(
+    self, gradient: tf.IndexedSlices, shard: tf.Variable, pulled: tf.Tensor
+  ) -> tf.IndexedSlices:
     """Returns the gradient of rows at x~; `pulled` is x_bak^i of the rows."""
     with tf.device(shard.device):
       g, rows = gradient.values, gradient.indices
       g += self._lambda * g * g * (shard.sparse_read(rows) - pulled)
       return tf.IndexedSlices(g, rows, gradient.dense_shape)
 
-  def hooks(self, stop):
+  def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
     return [self._center.hook()]

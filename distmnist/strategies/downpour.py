@@ -21,8 +21,8 @@ that it has not pushed (fewer than n_push) are lost; the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -30,6 +30,10 @@ from absl import flags
 from distmnist.exchange import pull_ahead
 from distmnist.exchange.copies import local_copies, periodic_exchange
 from distmnist.transport import strategy, variable_lists
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+
 
 _N_FETCH = flags.DEFINE_integer(
   'n_fetch',
@@ -45,7 +49,7 @@ _N_PUSH = flags.DEFINE_integer(
 )
 
 
-def make(cluster) -> Downpour | None:
+def make(cluster: Cluster) -> Downpour:
   return Downpour(
     cluster, _N_FETCH.value, _N_PUSH.value, pull_ahead.is_wanted()
   )
@@ -58,7 +62,11 @@ class Downpour(strategy.Strategy):
   needs_warmup = True
 
   def __init__(
-    self, cluster, n_fetch: int = 1, n_push: int = 1, pulls_ahead: bool = False
+    self,
+    cluster: Cluster,
+    n_fetch: int = 1,
+    n_push: int = 1,
+    pulls_ahead: bool = False,
   ) -> None:
     super().__init__(cluster)
     self.overlaps_exchange = pulls_ahead and cluster.num_ps > 0
@@ -66,15 +74,15 @@ class Downpour(strategy.Strategy):
     self.batches_per_update = self.push_period = n_push
     self._copies = local_copies.LocalCopies(cluster)
 
-  def scope(self):
+  def scope(self) -> contextlib.AbstractContextManager[None]:
     return self._copies.scope()
 
   def minimize(
     self,
     loss: tf.Tensor,
-    make_optimizer: Callable[..., Any],
+    make_optimizer: strategy.MakeOptimizer,
     global_step: tf.Variable,
-  ) -> strategy.Update | None:
+  ) -> strategy.Update:
     copies = self._copies
     with tf.name_scope('downpour'):
       known_step = copies.make_counter(global_step.read_value(), 'known_step')

@@ -18,8 +18,8 @@ only its speed is lost; the lock, if it holds it, is released.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
@@ -27,8 +27,12 @@ from distmnist.exchange import locked_center
 from distmnist.exchange.copies import local_copies
 from distmnist.transport import strategy
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
 
-def make(cluster) -> DropStale | None:
+
+def make(cluster: Cluster) -> DropStale:
   return DropStale(cluster, strategy.max_staleness_from_flags(3))
 
 
@@ -38,20 +42,20 @@ class DropStale(strategy.Strategy):
   needs_warmup = True
   takes_tables = True
 
-  def __init__(self, cluster, max_staleness: int) -> None:
+  def __init__(self, cluster: Cluster, max_staleness: int) -> None:
     super().__init__(cluster)
     self.max_staleness = max_staleness
     self._copies = local_copies.LocalCopies(cluster)
 
-  def scope(self):
+  def scope(self) -> contextlib.AbstractContextManager[None]:
     return self._copies.scope()
 
   def minimize(
     self,
     loss: tf.Tensor,
-    make_optimizer: Callable[..., Any],
+    make_optimizer: strategy.MakeOptimizer,
     global_step: tf.Variable,
-  ) -> strategy.Update | None:
+  ) -> strategy.Update:
     copies = self._copies
     with tf.name_scope('drop_stale'):
       self._center = locked_center.AtomicCenter(
@@ -67,5 +71,5 @@ class DropStale(strategy.Strategy):
       )
       return strategy.Update(new_step, staleness, *copies.count_bytes())
 
-  def hooks(self, stop):
+  def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
     return [self._center.hook()]

@@ -19,8 +19,9 @@ lock, if it holds it, is released.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
@@ -28,8 +29,12 @@ from distmnist.exchange import locked_center
 from distmnist.exchange.copies import local_copies, periodic_exchange
 from distmnist.transport import strategy
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
 
-def make(cluster) -> DynSgd | None:
+
+def make(cluster: Cluster) -> DynSgd:
   return DynSgd(cluster, strategy.communication_period_from_flags(5))
 
 
@@ -40,21 +45,21 @@ class DynSgd(strategy.Strategy):
   has_center_optimizer = False
   needs_warmup = True
 
-  def __init__(self, cluster, communication_period: int) -> None:
+  def __init__(self, cluster: Cluster, communication_period: int) -> None:
     super().__init__(cluster)
     self.batches_per_update = communication_period
     self.pull_period = self.push_period = communication_period
     self._copies = local_copies.LocalCopies(cluster)
 
-  def scope(self):
+  def scope(self) -> contextlib.AbstractContextManager[None]:
     return self._copies.scope()
 
   def minimize(
     self,
     loss: tf.Tensor,
-    make_optimizer: Callable[..., Any],
+    make_optimizer: strategy.MakeOptimizer,
     global_step: tf.Variable,
-  ) -> strategy.Update | None:
+  ) -> strategy.Update:
     copies = self._copies
     with tf.name_scope('dynsgd'):
       optimizer = make_optimizer(is_local=True)
@@ -69,7 +74,7 @@ class DynSgd(strategy.Strategy):
       step = copies.count_local_step([copies.local_step(optimizer, gradients)])
 
       def add(
-        pairs: list[tuple[tf.Tensor | tf.Variable, ...]], staleness: tf.Tensor
+        pairs: Sequence[tuple[tf.Tensor, tf.Variable]], staleness: tf.Tensor
       ) -> tf.Operation:
         added = []
         for change, shard in pairs:
@@ -90,5 +95,5 @@ class DynSgd(strategy.Strategy):
         self._center.pulled_step,
       )
 
-  def hooks(self, stop):
+  def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
     return [self._center.hook()]

@@ -25,8 +25,8 @@ others at each exchange, and so for one that died, until it is back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -36,6 +36,11 @@ from distmnist.exchange import center_adder
 from distmnist.exchange.copies import nesterov_copies
 from distmnist.nn import optimizers
 from distmnist.transport import strategy
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
+
 
 _MOVING_RATE = flags.DEFINE_float(
   'moving_rate',
@@ -57,7 +62,7 @@ _EASGD_MOMENTUM = flags.DEFINE_float(
 )
 
 
-def make(cluster) -> Easgd | None:
+def make(cluster: Cluster) -> Easgd:
   is_sync, n = _EASGD_SYNC.value, cluster.num_workers
   moving_rate = _MOVING_RATE.value
   if moving_rate is None:
@@ -86,7 +91,7 @@ class Easgd(strategy.Strategy):
 
   def __init__(
     self,
-    cluster,
+    cluster: Cluster,
     moving_rate: float,
     period: int,
     momentum: float = 0,
@@ -104,15 +109,15 @@ class Easgd(strategy.Strategy):
       self.needs_sgd = '--easgd_momentum'
     self._copies = nesterov_copies.NesterovCopies(cluster, momentum)
 
-  def scope(self):
+  def scope(self) -> contextlib.AbstractContextManager[None]:
     return self._copies.scope()
 
   def minimize(
     self,
     loss: tf.Tensor,
-    make_optimizer: Callable[..., Any],
+    make_optimizer: strategy.MakeOptimizer,
     global_step: tf.Variable,
-  ) -> strategy.Update | None:
+  ) -> strategy.Update:
     copies, alpha = self._copies, self._moving_rate
     with tf.name_scope('easgd'):
       optimizer = make_optimizer(is_local=True)
@@ -134,5 +139,5 @@ class Easgd(strategy.Strategy):
       with tf.control_dependencies([moved]):
         return update._replace(train_op=tf.identity(update.train_op))
 
-  def hooks(self, stop):
+  def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
     return self._adder.hooks(stop)

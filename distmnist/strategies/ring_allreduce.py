@@ -42,8 +42,8 @@ chunks stay as they were.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -56,6 +56,11 @@ from distmnist.nn import plateau as plateau_lib
 from distmnist.transport import gradients as gradients_lib
 from distmnist.transport import strategy
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
+
+
 _BUCKET_MIB = flags.DEFINE_float(
   'bucket_mib',
   4.0,
@@ -65,7 +70,7 @@ _BUCKET_MIB = flags.DEFINE_float(
 )
 
 
-def make(cluster) -> RingAllreduce | None:
+def make(cluster: Cluster) -> RingAllreduce:
   """Returns the rule; raises cli.UsageError if there is a ps."""
   if cluster.num_ps:
     raise cli.UsageError(
@@ -82,7 +87,7 @@ class RingAllreduce(strategy.Strategy):
   waits_for_all = True
   is_lock_step = True
 
-  def __init__(self, cluster, bucket_bytes: int = 0) -> None:
+  def __init__(self, cluster: Cluster, bucket_bytes: int = 0) -> None:
     super().__init__(cluster)
     self.batches_per_update = cluster.num_workers
     self._votes = votes.Votes(cluster, bucket_bytes)
@@ -94,9 +99,9 @@ class RingAllreduce(strategy.Strategy):
   def minimize(
     self,
     loss: tf.Tensor,
-    make_optimizer: Callable[..., Any],
+    make_optimizer: strategy.MakeOptimizer,
     global_step: tf.Variable,
-  ) -> strategy.Update | None:
+  ) -> strategy.Update:
     with tf.name_scope('ring_allreduce'):
       staleness = tf.constant(0, tf.int64)
       optimizer = make_optimizer()
@@ -131,28 +136,28 @@ class RingAllreduce(strategy.Strategy):
       train_op = strategy.read_after(global_step, self.mark_done([count]))
       return strategy.Update(train_op, staleness, num_bytes, num_bytes)
 
-  def hold_back(self, ops: list[tf.Operation | tf.Tensor]) -> None:
+  def hold_back(self, ops: Sequence[tf.Operation | tf.Tensor]) -> None:
     # Each waits for all means, and so does batch norm, or what else a model
     # changes itself.
     if self._arrival is not None:
       for op in graph_warmup.find_changes(ops, self._arrival):
         tf_internals.add_control_inputs(op, [self._arrival])
 
-  def gather(self, session) -> None:
+  def gather(self, session: tf.Session) -> None:
     if self._hook:
       self._hook.gather(session)
 
   def describe_exchange(self) -> list[str]:
     return self._votes.describe() if self.cluster.num_workers > 1 else []
 
-  def hooks(self, stop) -> list[ring_hook.RingHook]:
+  def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
     self._votes.stop = stop
     if self.agreement is None:
       return []
     self._hook = ring_hook.RingHook(self.cluster, self._votes, stop)
     return [self._hook]
 
-  def request_stop(self, run_context) -> None:
+  def request_stop(self, run_context: tf.train.SessionRunContext) -> None:
     if self.cluster.num_workers == 1:
       run_context.request_stop()
     self._votes.wants_stop = True

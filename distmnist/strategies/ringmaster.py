@@ -29,8 +29,8 @@ only its speed is lost; the lock, if it holds it, is released.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
@@ -38,8 +38,12 @@ from distmnist.exchange import locked_center
 from distmnist.exchange.copies import local_copies
 from distmnist.transport import strategy
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
 
-def make(cluster) -> Ringmaster | None:
+
+def make(cluster: Cluster) -> Ringmaster:
   default = 2 * cluster.num_workers - 1
   return Ringmaster(cluster, strategy.max_staleness_from_flags(default))
 
@@ -50,20 +54,20 @@ class Ringmaster(strategy.Strategy):
   needs_warmup = True
   takes_tables = True
 
-  def __init__(self, cluster, max_staleness: int) -> None:
+  def __init__(self, cluster: Cluster, max_staleness: int) -> None:
     super().__init__(cluster)
     self.max_staleness = max_staleness
     self._copies = local_copies.LocalCopies(cluster)
 
-  def scope(self):
+  def scope(self) -> contextlib.AbstractContextManager[None]:
     return self._copies.scope()
 
   def minimize(
     self,
     loss: tf.Tensor,
-    make_optimizer: Callable[..., Any],
+    make_optimizer: strategy.MakeOptimizer,
     global_step: tf.Variable,
-  ) -> strategy.Update | None:
+  ) -> strategy.Update:
     copies = self._copies
     with tf.name_scope('ringmaster'):
       self._center = locked_center.AtomicCenter(
@@ -84,5 +88,5 @@ class Ringmaster(strategy.Strategy):
       pushed -= copies.count_bytes_if(is_given_up)
       return strategy.Update(new_step, staleness, pulled, pushed)
 
-  def hooks(self, stop):
+  def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
     return [self._center.hook()]

@@ -17,8 +17,8 @@ back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
@@ -26,8 +26,12 @@ from distmnist.exchange.copies import local_copies, periodic_exchange
 from distmnist.exchange.rounds import sync_round
 from distmnist.transport import strategy, variable_lists
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
 
-def make(cluster) -> Sagn | None:
+
+def make(cluster: Cluster) -> Sagn:
   return Sagn(
     cluster,
     strategy.communication_period_from_flags(5),
@@ -43,7 +47,10 @@ class Sagn(strategy.Strategy):
   waits_for_all = True
 
   def __init__(
-    self, cluster, communication_period: int, replicas_to_aggregate: int
+    self,
+    cluster: Cluster,
+    communication_period: int,
+    replicas_to_aggregate: int,
   ) -> None:
     super().__init__(cluster)
     self.pull_period = self.push_period = communication_period
@@ -52,15 +59,15 @@ class Sagn(strategy.Strategy):
     self.batches_per_update = communication_period * replicas_to_aggregate
     self._copies = local_copies.LocalCopies(cluster)
 
-  def scope(self):
+  def scope(self) -> contextlib.AbstractContextManager[None]:
     return self._copies.scope()
 
   def minimize(
     self,
     loss: tf.Tensor,
-    make_optimizer: Callable[..., Any],
+    make_optimizer: strategy.MakeOptimizer,
     global_step: tf.Variable,
-  ) -> strategy.Update | None:
+  ) -> strategy.Update:
     copies = self._copies
     with tf.name_scope('sagn'):
       totals, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
@@ -89,5 +96,5 @@ class Sagn(strategy.Strategy):
         copies, self.pull_period, step, exchange, known_step
       )
 
-  def hooks(self, stop):
+  def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
     return [self._round.hook(stop, self._copies.pull())]

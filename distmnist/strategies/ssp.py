@@ -20,14 +20,18 @@ One that leaves in an orderly way, or is asked to stop, holds up no other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.exchange import bounded_clocks, pull_ahead
 from distmnist.transport import strategy
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
+
 
 _SSP_BOUND = flags.DEFINE_integer(
   'ssp_bound',
@@ -37,7 +41,7 @@ _SSP_BOUND = flags.DEFINE_integer(
 )
 
 
-def make(cluster) -> Ssp | None:
+def make(cluster: Cluster) -> Ssp:
   return Ssp(cluster, _SSP_BOUND.value, pull_ahead.is_wanted())
 
 
@@ -46,16 +50,18 @@ class Ssp(pull_ahead.PullingStrategy):
 
   waits_for_all = True
 
-  def __init__(self, cluster, bound: int, pulls_ahead: bool = False) -> None:
+  def __init__(
+    self, cluster: Cluster, bound: int, pulls_ahead: bool = False
+  ) -> None:
     super().__init__(cluster, pulls_ahead)
     self._bound = bound
 
   def minimize(
     self,
     loss: tf.Tensor,
-    make_optimizer: Callable[..., Any],
+    make_optimizer: strategy.MakeOptimizer,
     global_step: tf.Variable,
-  ) -> strategy.Update | None:
+  ) -> strategy.Update:
     with tf.name_scope('ssp'):
       self._clocks = bounded_clocks.Clocks(
         self.cluster, self._bound, global_step.device
@@ -75,11 +81,11 @@ class Ssp(pull_ahead.PullingStrategy):
       train_op, staleness = self._center.take_next([new_step, staleness])
       return strategy.Update(train_op, staleness, *self._center.count_bytes())
 
-  def pause(self, session) -> None:
+  def pause(self, session: tf.Session) -> None:
     session.run(self._clocks.leave)
 
-  def resume(self, session) -> None:
+  def resume(self, session: tf.Session) -> None:
     session.run(self._clocks.enter)
 
-  def hooks(self, stop) -> list[bounded_clocks.ClocksHook]:
+  def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
     return [bounded_clocks.ClocksHook(self._clocks, stop)]

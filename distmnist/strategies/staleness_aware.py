@@ -16,8 +16,9 @@ only its speed is lost; the lock, if it holds it, is released.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
@@ -25,8 +26,12 @@ from distmnist.exchange import locked_center
 from distmnist.exchange.copies import local_copies
 from distmnist.transport import strategy
 
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
 
-def make(cluster) -> StalenessAware | None:
+
+def make(cluster: Cluster) -> StalenessAware:
   return StalenessAware(cluster)
 
 
@@ -36,19 +41,19 @@ class StalenessAware(strategy.Strategy):
   needs_warmup = True
   takes_tables = True
 
-  def __init__(self, cluster) -> None:
+  def __init__(self, cluster: Cluster) -> None:
     super().__init__(cluster)
     self._copies = local_copies.LocalCopies(cluster)
 
-  def scope(self):
+  def scope(self) -> contextlib.AbstractContextManager[None]:
     return self._copies.scope()
 
   def minimize(
     self,
     loss: tf.Tensor,
-    make_optimizer: Callable[..., Any],
+    make_optimizer: strategy.MakeOptimizer,
     global_step: tf.Variable,
-  ) -> strategy.Update | None:
+  ) -> strategy.Update:
     copies = self._copies
     with tf.name_scope('staleness_aware'):
       self._center = locked_center.AtomicCenter(
@@ -57,7 +62,7 @@ class StalenessAware(strategy.Strategy):
       gradients = copies.compute_gradients(make_optimizer(), loss)
 
       def apply(
-        pairs: list[tuple[tf.Tensor | tf.Variable, ...]], staleness: tf.Tensor
+        pairs: Sequence[tuple[tf.Tensor, tf.Variable]], staleness: tf.Tensor
       ) -> tf.Operation:
         factor = 1 / tf.cast(tf.maximum(staleness, 1), tf.float32)
         return make_optimizer(rate_factor=factor).apply_gradients(pairs)
@@ -65,5 +70,5 @@ class StalenessAware(strategy.Strategy):
       new_step, staleness = self._center.exchange(gradients, apply)
       return strategy.Update(new_step, staleness, *copies.count_bytes())
 
-  def hooks(self, stop):
+  def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
     return [self._center.hook()]

@@ -30,8 +30,8 @@ wait by shard: exchange/rounds/shard_barrier.py, docs/life.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -43,6 +43,11 @@ from distmnist.exchange.rounds import shard_barrier, sync_replicas
 from distmnist.nn import worker_rates
 from distmnist.transport import gradients as gradients_lib
 from distmnist.transport import sharding, strategy
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
+
 
 _SYNC_BARRIER = flags.DEFINE_enum(
   'sync_barrier',
@@ -56,7 +61,7 @@ _SYNC_BARRIER = flags.DEFINE_enum(
 )
 
 
-def make(cluster) -> SyncSgd | None:
+def make(cluster: Cluster) -> SyncSgd:
   """Returns the rule; raises cli.UsageError if flags do not fit."""
   num_replicas = strategy.replicas_to_aggregate_from_flags(cluster)
   barrier = _SYNC_BARRIER.value
@@ -79,19 +84,18 @@ class SyncSgd(strategy.Strategy):
 
   def __init__(
     self,
-    cluster,
+    cluster: Cluster,
     replicas_to_aggregate: int,
     gradient_factor: float | None = None,
     barrier: str = 'step',
-    part_bytes: int = shard_copies.PART_BYTES,
+    part_bytes: int | None = shard_copies.PART_BYTES,
   ) -> None:
     """
     Args:
-      cluster: cluster.Cluster.
-      replicas_to_aggregate: int, R.
-      gradient_factor: float, n lr_i / base, or None for 1.
-      barrier: str, as --sync_barrier.
-      part_bytes: int or None, see shard_copies.ShardCopies.
+      replicas_to_aggregate: R.
+      gradient_factor: n lr_i / base, or None for 1.
+      barrier: as --sync_barrier.
+      part_bytes: see shard_copies.ShardCopies.
     """
     super().__init__(cluster)
     self.batches_per_update = replicas_to_aggregate
@@ -103,6 +107,9 @@ class SyncSgd(strategy.Strategy):
       self.overlaps_exchange = True
       self.refuses_tables_with = '--sync_barrier=shard'
       self.max_shard_bytes = part_bytes
+    # Either of two barriers, each with the center that it pushes to.
+    self._barrier: Any
+    self._center: center.Center
     if barrier == 'shard' and cluster.num_ps:
       self._center = shard_copies.ShardCopies(cluster, part_bytes)
       self._barrier = shard_barrier.ShardBarrier
@@ -110,15 +117,15 @@ class SyncSgd(strategy.Strategy):
       self._center = center.Center(cluster)
       self._barrier = sync_replicas.SyncReplicas
 
-  def scope(self):
+  def scope(self) -> contextlib.AbstractContextManager[None]:
     return self._center.scope()
 
   def minimize(
     self,
     loss: tf.Tensor,
-    make_optimizer: Callable[..., Any],
+    make_optimizer: strategy.MakeOptimizer,
     global_step: tf.Variable,
-  ) -> strategy.Update | None:
+  ) -> strategy.Update:
     with tf.name_scope('sync_sgd'):
       self._replicas = self._barrier(
         self.cluster, make_optimizer(), self.batches_per_update, global_step
@@ -134,5 +141,5 @@ class SyncSgd(strategy.Strategy):
       )
       return strategy.Update(new_step, staleness, *self._center.count_bytes())
 
-  def hooks(self, stop):
+  def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
     return [self._replicas.hook(stop)]
