@@ -22,7 +22,7 @@ if os.uname().machine == 'x86_64':
 quiet_import.watch()
 
 
-def __getattr__(name: str) -> Callable[..., Any] | None:
+def __getattr__(name: str) -> Callable[..., Any]:
   # Loaded on demand, so that `import distmnist` costs nothing.
   if name in names.CALLS:
     return getattr(importlib.import_module(names.CALLS[name]), name)

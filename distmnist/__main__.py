@@ -1,5 +1,7 @@
 """The programs by one name: distmnist PROGRAM, or python -m distmnist."""
 
+from __future__ import annotations
+
 import importlib
 import sys
 

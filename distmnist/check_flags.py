@@ -14,6 +14,8 @@ import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 import dataclasses
 import json
 import os
+from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 from absl.testing import flagsaver
@@ -29,7 +31,7 @@ from distmnist.training.problems import problem_data, problem_module
 FLAGS = flags.FLAGS
 
 
-def main(words: list[str]) -> None:
+def main(words: Sequence[str]) -> None:
   if len(words) != 1:
     raise cli.UsageError(f'{len(words)} files were given: expected one')
   (path,) = words
@@ -70,16 +72,16 @@ class Checker:
     self, num_ps: int, num_workers: int, needs_data: bool = True
   ) -> None:
     self._needs_data = needs_data
-    self._hosts = {}
+    self._hosts: dict[str, Any] = {}
     if num_ps + num_workers > 1:
       self._hosts = {
         'ps_hosts': tuple(f'ps{i}:2222' for i in range(num_ps)),
         'worker_hosts': tuple(f'worker{i}:2222' for i in range(num_workers)),
       }
-    self._data_flags = None
-    self._sizes = None
+    self._data_flags: list[tuple[str, Any]] | None = None
+    self._sizes: list[int] = []
 
-  def find_mistake(self, words: list[str]) -> str | None:
+  def find_mistake(self, words: Sequence[str]) -> str | None:
     """Returns what is wrong with the flags `words`, one line, or None."""
     try:
       # Outside the saver: the problem's flags stay for the other combinations.
@@ -90,7 +92,7 @@ class Checker:
       return ' '.join(str(error).split())
     return None
 
-  def _check(self, words: list[str]) -> None:
+  def _check(self, words: Sequence[str]) -> None:
     no_flags = command_line.parse(FLAGS, ['train', *words])
     if no_flags:
       raise cli.UsageError(f'{no_flags[0]!r} is not a flag of train')

@@ -6,6 +6,8 @@ evaluates the latest checkpoint of a run. The model and data set are those the
 run was started with; flags given here override them.
 """
 
+from __future__ import annotations
+
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split
@@ -15,6 +17,7 @@ from absl import flags
 
 from distmnist.common import cli, console
 from distmnist.data import split as split_lib
+from distmnist.data import streamed
 from distmnist.logdir import saved_run
 from distmnist.problems import images
 from distmnist.training import divergence, evaluation
@@ -89,7 +92,9 @@ def _make_check(problem: problem_lib.Problem) -> divergence.CheckpointCheck:
 
 
 @functools.cache
-def _load_split(problem: problem_lib.Problem) -> tuple[str, split_lib.Split]:
+def _load_split(
+  problem: problem_lib.Problem,
+) -> tuple[str, split_lib.Split | streamed.Streamed]:
   """Returns the name and the examples of what to evaluate on."""
   name = _SPLIT.value
   if name is None:

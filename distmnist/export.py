@@ -14,12 +14,14 @@ serving/saved_model.py for its signature, and a --problem as its `spec` and
 writes only what has changed since an earlier export, see serving/delta.py.
 """
 
+from __future__ import annotations
+
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -42,34 +44,34 @@ def main() -> None:
   saved_model.check_free(export_dir)
   logdir, problem = saved_problem.load()
   base = delta_writer.find_base(logdir)
-  checks = []  # The weights are checked for being finite in any case.
+  # The weights are checked for being finite in any case.
+  checks: list[Callable[[str], str | None]] = []
   if not problem.is_custom:
     shape = images.image_shape()
     checks = [divergence.without_data(problem, shape).find]
   find_spec = functools.cache(problem_spec.find)
 
-  def write(path: str) -> tuple:
+  def write(path: str) -> str:
     spec = find_spec(problem)
     record = delta_writer.describe(path)
     if base is None:
-      return record, spec, *export(problem, spec, path, export_dir, record)
-    return record, *export_delta(problem, spec, path, export_dir, record, base)
+      found = export(problem, spec, path, export_dir, record)
+      return _describe(problem, record, spec, *found, export_dir)
+    changed = export_delta(problem, spec, path, export_dir, record, base)
+    return _describe_delta(problem, base, record, *changed, export_dir)
 
-  found = saved_run.use_checkpoint(
+  line = saved_run.use_checkpoint(
     lambda: saved_run.find_checkpoint(logdir, *checks), write
   )
-  if base is None:
-    print(_describe(problem, *found, export_dir))
-  else:
-    print(_describe_delta(problem, base, *found, export_dir))
+  print(line)
 
 
 def _describe(
   problem: problem_lib.Problem,
-  record: dict,
+  record: Mapping[str, Any],
   spec: Any,
-  inputs: dict[str, tf.Tensor],
-  outputs: dict[str, tf.Tensor],
+  inputs: Mapping[str, tf.Tensor],
+  outputs: Mapping[str, tf.Tensor],
   num_bytes: int,
   export_dir: str,
 ) -> str:
@@ -92,8 +94,8 @@ def _describe(
 def _describe_delta(
   problem: problem_lib.Problem,
   base: delta_writer.Base,
-  record: dict,
-  variables: dict[str, dict],
+  record: Mapping[str, Any],
+  variables: Mapping[str, Mapping[str, Any]],
   num_bytes: int,
   export_dir: str,
 ) -> str:
@@ -117,7 +119,7 @@ def export(
   spec: object,
   path: str,
   export_dir: str,
-  record: dict | None = None,
+  record: dict[str, Any] | None = None,
 ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor], int]:
   """Writes the SavedModel of a checkpoint.
 
@@ -157,9 +159,9 @@ def export_delta(
   spec: object,
   path: str,
   export_dir: str,
-  record: dict,
+  record: dict[str, Any],
   base: delta_writer.Base,
-) -> tuple[dict[str, dict], int]:
+) -> tuple[dict[str, dict[str, Any]], int]:
   """Writes what has changed since an earlier state, see serving/delta.py.
 
   Args:
@@ -197,7 +199,7 @@ def _open_session() -> Iterator[tf.Session]:
     yield session
 
 
-def _find_variables(outputs: dict[str, tf.Tensor]) -> list[tf.Variable]:
+def _find_variables(outputs: Mapping[str, tf.Tensor]) -> list[tf.Variable]:
   """Returns the model's variables, and the global step if `outputs` need it."""
   global_step = tf.train.get_global_step()
   needed, left = set(), [tensor.op for tensor in outputs.values()]

@@ -4,6 +4,8 @@ A model is built by its user's code and by Keras, which pass no object of ours
 on to the layers that they call: so a graph keeps the record itself.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any
 

@@ -6,6 +6,8 @@ Everything after -- goes to every task untouched. The exit code is 0 if all
 tasks ended with 0, else that of the first task that failed for good.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import secrets

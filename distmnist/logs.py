@@ -5,10 +5,14 @@
 TASK is the chief by default; else 'ps 0', worker_1 and so on.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from absl import flags
 
@@ -28,7 +32,7 @@ _FIRST_FLAGS = ('logdir', 'follow')
 _LOOK_SECS = 0.2
 
 
-def main(words: list[str]) -> None:
+def main(words: Sequence[str]) -> None:
   """Prints the log of the task that `words` name."""
   task = parse_task(words)
   found = find_run.from_flags()
@@ -51,7 +55,7 @@ def main(words: list[str]) -> None:
       time.sleep(_LOOK_SECS)
 
 
-def parse_task(words: list[str]) -> str:
+def parse_task(words: Sequence[str]) -> str:
   """Returns the name of a task, such as 'ps 0'.
 
   Args:
@@ -73,7 +77,7 @@ def parse_task(words: list[str]) -> str:
   return f'{found[1]} {int(found[2])}'
 
 
-def find_log(logdir: str, launcher: dict | None, task: str) -> str:
+def find_log(logdir: str, launcher: Mapping[str, Any] | None, task: str) -> str:
   """Returns the path of the log of a task.
 
   Args:

@@ -7,6 +7,8 @@ many tasks there are. It starts nothing and reads no images; for a --problem it
 loads the training data to learn their shapes.
 """
 
+from __future__ import annotations
+
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split
@@ -57,7 +59,7 @@ _FIRST_FLAGS = (
 _OF_LAUNCH = LAUNCH, f'{PACKAGE}.spark'
 
 
-def main() -> int | None:
+def main() -> None:
   console.print_logs(print)
   cluster = make_cluster()
   problem = problem_lib.from_flags()
@@ -178,7 +180,7 @@ def format_variables(
 
 def is_shown(name: str) -> bool:
   """Whether --help tells of a flag; most of launch's change no plan."""
-  home = flags.FLAGS.find_module_defining_flag(name)
+  home = flags.FLAGS.find_module_defining_flag(name) or ''
   return name in _FIRST_FLAGS or not home.startswith(_OF_LAUNCH)
 
 

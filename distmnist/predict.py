@@ -10,6 +10,8 @@ an image, its class, and how probable that is. Only the first ten examples of
 each file are printed; --output has all of them.
 """
 
+from __future__ import annotations
+
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split

@@ -5,6 +5,8 @@ reads the settings below on import or when the first server starts. The import
 is quiet by common/quiet_import.py.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import os
@@ -66,7 +68,8 @@ def _without(module: str) -> Iterator[None]:
   if module in sys.modules:
     yield
     return
-  sys.modules[module] = None
+  # What Python takes for a module that must not be imported.
+  sys.modules[module] = None  # type: ignore[assignment]  # typeshed has no None
   try:
     yield
   finally:

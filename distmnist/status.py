@@ -6,6 +6,8 @@ It reads what the tasks write into the log directory, and needs nothing else:
 no launcher, no port. Any host that sees the folder can ask.
 """
 
+from __future__ import annotations
+
 from distmnist.common import cli
 from distmnist.logdir import find_run
 from distmnist.watching import table_text

@@ -7,7 +7,10 @@ resumes it later. The request is a file in the log directory, which the launcher
 looks for or, if no launcher waits, each task.
 """
 
+from __future__ import annotations
+
 import time
+from typing import Any
 
 from absl import flags
 
@@ -71,14 +74,14 @@ def check_seen(logdir: str, state: run_state.RunState) -> None:
     cli.RunError: none of its tasks has been seen yet.
   """
   if {row.state for row in state.make_rows()} == {run_state.NOT_SEEN_YET}:
+    where = (state.launcher or {}).get('launcher', 'see its launcher')
     raise cli.RunError(
       f'no task of the run in {urls.tidy(logdir)} has been seen yet: cancel it'
-      f' where it waits ({state.launcher["launcher"]}), or ask again once it'
-      ' runs'
+      f' where it waits ({where}), or ask again once it runs'
     )
 
 
-def ask(logdir: str) -> dict:
+def ask(logdir: str) -> dict[str, Any]:
   """Leaves the request in `logdir`; returns it.
 
   Raises:

@@ -128,12 +128,12 @@ _RETRY_FAILED = flags.DEFINE_bool(
 )
 
 
-def main(words, train_flags):
+def main(words: list[str], train_flags: list[str]) -> int:
   """Runs the trials; returns the exit code.
 
   Args:
-    words: list of str, what to try.
-    train_flags: list of str, the words after --.
+    words: what to try.
+    train_flags: the words after --.
   """
   child_program.end_with_starter()
   task_environment.forget(os.environ)
@@ -221,8 +221,8 @@ def make_spec(words: list[str], train_flags: list[str]) -> spec_lib.Spec:
   return spec
 
 
-def make_command(spec: spec_lib.Spec) -> trial_command.TrialCommand | None:
-  """Returns a trial_command.TrialCommand from the flags that say what runs it.
+def make_command(spec: spec_lib.Spec) -> trial_command.TrialCommand:
+  """Returns how a trial is run, from the flags that say it.
 
   Raises:
     cli.UsageError: the flags do not fit --runner.

@@ -18,7 +18,7 @@ import mmap
 import os
 import platform
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,7 +46,9 @@ def set_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
   op._update_input(index, tensor)
 
 
-def add_control_inputs(op: tf.Operation, others: list[tf.Operation]) -> None:
+def add_control_inputs(
+  op: tf.Operation, others: Sequence[tf.Operation]
+) -> None:
   """Makes an op of a graph that has not run wait for others.
 
   What it must wait for may be built later than it is.
@@ -129,9 +131,9 @@ def get_slice(variable: tf.Variable) -> tf.Variable.SaveSliceInfo | None:
 def set_slice(
   variable: tf.Variable,
   full_name: str,
-  full_shape: list[int],
-  var_offset: list[int],
-  var_shape: list[int],
+  full_shape: Sequence[int],
+  var_offset: Sequence[int],
+  var_shape: Sequence[int],
 ) -> None:
   """Has a variable saved as the slice of a larger one, as a shard is.
 
@@ -170,8 +172,8 @@ def get_last_step(hook: tf.train.StopAtStepHook) -> int | None:
 
 
 def bind_run(
-  session: tf.Session, fetched: list[tf.Tensor], fed: list[tf.Tensor]
-) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
+  session: tf.Session, fetched: Sequence[tf.Tensor], fed: Sequence[tf.Tensor]
+) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
   """Returns a function that runs always the same tensors of a final graph.
 
   It spares what tf.Session.run works out anew in each call.
@@ -184,7 +186,7 @@ def bind_run(
   outputs = [tensor._as_tf_output() for tensor in fetched]
   inputs = [tensor._as_tf_output() for tensor in fed]
 
-  def run(values: list[np.ndarray]) -> list[np.ndarray]:
+  def run(values: Sequence[np.ndarray]) -> list[np.ndarray]:
     # As the session itself does, which also explains errors.
     return session._do_call(
       session._call_tf_sessionrun,
@@ -213,13 +215,13 @@ def take_eager_tensors_as_constants() -> None:
   take = ops._EagerTensorBase.__tf_tensor__
 
   def take_in_graph(
-    tensor, dtype: tf.DType | None = None, name: str | None = None
-  ):
+    tensor: tf.Tensor, dtype: tf.DType | None = None, name: str | None = None
+  ) -> tf.Tensor:
     if tf.executing_eagerly() or tf.get_default_graph().building_function:
       return take(tensor, dtype, name)
     return tensor._capture_as_const(name).__tf_tensor__(dtype, name)
 
-  ops._EagerTensorBase.__tf_tensor__ = take_in_graph
+  setattr(ops._EagerTensorBase, '__tf_tensor__', take_in_graph)  # noqa: B010
 
 
 # Keras.
@@ -326,7 +328,10 @@ def make_jump(start: int, end: int) -> bytes:
 
 
 def _find(library: ctypes.CDLL, name: str) -> int:
-  return ctypes.cast(library[name], ctypes.c_void_p).value
+  address = ctypes.cast(library[name], ctypes.c_void_p).value
+  if address is None:  # Not from a library that is loaded.
+    raise AttributeError(name)
+  return address
 
 
 def _write_code(address: int, code: bytes) -> None:

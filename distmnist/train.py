@@ -10,6 +10,8 @@ DISTMNIST_NUM_PS; --print_cluster shows it. Without these as well, one process
 trains alone, on the same path; `python -m distmnist.launch` starts a cluster.
 """
 
+from __future__ import annotations
+
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split
@@ -208,7 +210,8 @@ def end_late(
   """
   cluster, stop = task.cluster, task.stop
   stop.note_unsaved(None)
-  if not cluster.is_chief or logdirs.has_ended(folder.path):
+  is_reported = folder.path and logdirs.has_ended(folder.path)
+  if is_reported or not cluster.is_chief:
     _log.info(f'{folder.restart.describe_end()}: nothing is left to do')
     return stop.end()
   with (
