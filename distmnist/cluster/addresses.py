@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import re
+from collections.abc import Iterable
 
 from distmnist.common import cli
 
@@ -12,12 +13,11 @@ MAX_NAME_CHARS = 255
 
 
 def check_address(address: str, where: str, more: str = '') -> None:
-  """Checks that `address`, a str, is host:port.
+  """Checks that `address` is host:port.
 
   Args:
-    address: str.
-    where: str, what has the address; begins the error.
-    more: str, ends the error.
+    where: what has the address; begins the error.
+    more: ends the error.
 
   Raises:
     cli.UsageError: no host, or a port out of 1..65535.
@@ -37,9 +37,9 @@ def check_address(address: str, where: str, more: str = '') -> None:
     )
 
 
-def check_differ(addresses: tuple[str, ...]) -> None:
+def check_differ(addresses: Iterable[str]) -> None:
   """Raises cli.UsageError if two of `addresses`, host:port, are the same."""
-  seen = {}
+  seen: dict[tuple[str, int], str] = {}
   for address in addresses:
     key = normalize(address)
     if key not in seen:
@@ -64,7 +64,7 @@ def normalize(address: str) -> tuple[str, int]:
 
 
 def describe_exposure(tasks: str) -> str:
-  """Returns a line (str) on who can reach `tasks`, a str such as 'the tasks'.
+  """Returns a line on who can reach `tasks`, such as 'the tasks'.
 
   TensorFlow's server listens on all addresses, asks for no password and
   runs any graph, which may read and write files.

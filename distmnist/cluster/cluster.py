@@ -23,21 +23,21 @@ class Cluster:
   """The cluster spec and this task's place in it.
 
   Attributes:
-    ps_hosts, worker_hosts: tuples of 'host:port'; both empty for one process.
+    ps_hosts, worker_hosts: 'host:port' of each; both empty for one process.
     job_name: 'ps', 'worker' or 'evaluator', which is not part of the cluster.
-    task_index: int, the index within the job.
-    start_timeout_secs: float, the wait for other tasks, in seconds.
-    num_gpus: int, the GPUs this worker computes on.
-    wire_dtype: str, the dtype of float32 tensors between worker and ps.
-    source: str, where all this was read: 'flags', 'TF_CONFIG', 'Slurm'; '' for
-      one process that trains alone.
-    evaluator_hosts: tuple of str, as far as they are named.
-    chief_alias: str, what the source calls worker 0 if it has a name of its
-      own, such as 'chief': the other workers then count from 0 there.
+    task_index: the index within the job.
+    start_timeout_secs: the wait for other tasks.
+    num_gpus: the GPUs this worker computes on.
+    wire_dtype: the dtype of float32 tensors between worker and ps.
+    source: where all this was read: 'flags', 'TF_CONFIG', 'Slurm'; '' for one
+      process that trains alone.
+    evaluator_hosts: as far as they are named.
+    chief_alias: what the source calls worker 0 if it has a name of its own,
+      such as 'chief': the other workers then count from 0 there.
   """
 
-  ps_hosts: tuple = ()
-  worker_hosts: tuple = ()
+  ps_hosts: tuple[str, ...] = ()
+  worker_hosts: tuple[str, ...] = ()
   job_name: str = 'worker'
   task_index: int = 0
   start_timeout_secs: float = 60.0
@@ -45,7 +45,9 @@ class Cluster:
   wire_dtype: str = 'float32'
   # Where a cluster was read from does not affect equality.
   source: str = dataclasses.field(default='', compare=False)
-  evaluator_hosts: tuple = dataclasses.field(default=(), compare=False)
+  evaluator_hosts: tuple[str, ...] = dataclasses.field(
+    default=(), compare=False
+  )
   chief_alias: str = dataclasses.field(default='', compare=False)
 
   @property
@@ -68,7 +70,7 @@ class Cluster:
   def name(self) -> str:
     return f'{self.job_name} {self.task_index}'
 
-  def addresses(self, *job_names) -> dict[str, str]:
+  def addresses(self, *job_names: str) -> dict[str, str]:
     """Returns {'worker 0': 'host:port', ...} of these jobs."""
     return {
       f'{job_name} {i}': address
@@ -76,7 +78,7 @@ class Cluster:
       for i, address in enumerate(getattr(self, f'{job_name}_hosts'))
     }
 
-  def other_addresses(self, *job_names) -> dict[str, str]:
+  def other_addresses(self, *job_names: str) -> dict[str, str]:
     """Returns `addresses` without this task's."""
     found = self.addresses(*job_names)
     return {name: a for name, a in found.items() if name != self.name}
@@ -87,7 +89,7 @@ class Cluster:
 
   @property
   def port(self) -> int:
-    """int, on which this task serves; only of one that has an address."""
+    """Where this task serves; only of one that has an address."""
     return int(self.address.rpartition(':')[2])
 
   @property
@@ -118,7 +120,7 @@ class Cluster:
 
   @property
   def tower_devices(self) -> list[str]:
-    """Where this worker's model is computed, list of str: one per GPU."""
+    """Where this worker's model is computed: one device per GPU."""
     kind = 'GPU' if self.num_gpus else 'CPU'
     return [
       f'{self.task_device}/device:{kind}:{i}'
@@ -130,11 +132,13 @@ class Cluster:
     """Where this worker's copy of the center is, and its first tower."""
     return self.tower_devices[0]
 
-  def device_setter(self, ps_strategy=None) -> Callable[..., Any] | str:
+  def device_setter(
+    self, ps_strategy: Callable[[tf.Operation], int] | None = None
+  ) -> Callable[[tf.Operation], str] | str:
     """Returns what places variables on the ps, and the rest here.
 
     Args:
-      ps_strategy: callable(op) -> int, which ps; by default each in turn.
+      ps_strategy: which ps has a variable, by its op; by default each in turn.
     """
     if not self.num_ps:
       return self.compute_device
@@ -145,20 +149,22 @@ class Cluster:
       ps_strategy=ps_strategy,
     )
 
-  def spec(self):
+  def spec(self) -> tf.train.ClusterSpec:
     jobs = {'ps': list(self.ps_hosts), 'worker': list(self.worker_hosts)}
     return tf.train.ClusterSpec({job: h for job, h in jobs.items() if h})
 
-  def session_config(self, server_config, with_workers: bool = False):
+  def session_config(
+    self, server_config: tf.ConfigProto, with_workers: bool = False
+  ) -> tf.ConfigProto:
     """Returns `server_config` with device filters, for this task's sessions.
 
     The filters keep the other workers out of the session, so that none of
     them can hold it up.
 
     Args:
-      server_config: tf.ConfigProto.
-      with_workers: bool, whether to let them in, as a step without a ps has ops
-        on them. All must then be there before the session is made.
+      server_config: that of this task's server.
+      with_workers: whether to let them in, as a step without a ps has ops on
+        them. All must then be there before the session is made.
     """
     config = tf.ConfigProto()
     config.CopyFrom(server_config)
@@ -173,15 +179,15 @@ def make_cluster(
   worker_hosts: tuple[str, ...],
   job_name: str | None,
   task_index: int | None,
-  **settings,
-) -> Cluster | None:
+  **settings: Any,
+) -> Cluster:
   """Checks the hosts and this task's place before anything starts.
 
   Args:
-    ps_hosts, worker_hosts: tuples of 'host:port'.
+    ps_hosts, worker_hosts: 'host:port' of each task.
     job_name: 'ps', 'worker', 'evaluator' or None; None is valid only without
       hosts, and an evaluator needs no hosts.
-    task_index: int or None, likewise.
+    task_index: likewise.
     **settings: further fields of Cluster.
 
   Returns:
@@ -234,8 +240,7 @@ def describe(cluster: Cluster, rule: str) -> str:
   """Returns who trains how: 'worker 0 at host:port on 1 GPU: async_sgd, ...'.
 
   Args:
-    cluster: Cluster.
-    rule: str, its name.
+    rule: its name.
   """
   number = cluster.num_gpus
   gpus = f' on {number} GPU{"s" if number > 1 else ""}' if number else ''
@@ -257,9 +262,6 @@ def name_in_source(cluster: Cluster, name: str) -> str:
 
 def format_tasks(cluster: Cluster) -> str:
   """Returns all tasks with their addresses, and which is this one.
-
-  Args:
-    cluster: cluster.Cluster.
 
   Returns:
     str of several lines.

@@ -5,18 +5,19 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow.compat.v1 as tf
 
 _LOOK_SECS = 0.05
+_Answer = TypeVar('_Answer')
 
 
 class StillRunningError(tf.errors.DeadlineExceededError):
   """The call has not returned, and may never do so."""
 
 
-def call(work: Callable[..., Any], timeout_secs: float):
+def call(work: Callable[[], _Answer], timeout_secs: float) -> _Answer:
   """Returns what `work()` returns, or raises what it raises.
 
   TensorFlow's own timeouts only cover running a session: creating it, which is
@@ -34,13 +35,15 @@ def call(work: Callable[..., Any], timeout_secs: float):
     ) from None
 
 
-def call_and_look(work: Callable[..., Any], look: Callable[..., Any]):
+def call_and_look(
+  work: Callable[[], _Answer], look: Callable[[], object]
+) -> _Answer:
   """Returns what `work()` returns, or raises what it raises.
 
   Args:
-    work: callable, which may never return.
-    look: callable, called again and again meanwhile; what it raises ends the
-      wait, and the thread of `work` is left running.
+    work: may never return.
+    look: called again and again meanwhile; what it raises ends the wait, and
+      the thread of `work` is left running.
   """
   answers = _start(work)
   while True:
@@ -50,8 +53,8 @@ def call_and_look(work: Callable[..., Any], look: Callable[..., Any]):
       look()
 
 
-def _start(work: Callable[..., Any]):
-  """Returns a queue.Queue that gets (answer, error) of work()."""
+def _start(work: Callable[[], Any]) -> queue.Queue:
+  """Returns a queue that gets (answer, error) of work()."""
   answers = queue.Queue()
 
   def run() -> None:
@@ -64,7 +67,7 @@ def _start(work: Callable[..., Any]):
   return answers
 
 
-def _get(answers, timeout_secs: float):
+def _get(answers: queue.Queue, timeout_secs: float) -> Any:
   answer, error = answers.get(timeout=timeout_secs)
   if error:
     raise error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import tensorflow.compat.v1 as tf
 
@@ -26,12 +26,12 @@ _HEAD = re.compile(
 )
 
 
-def list_tasks(addresses: dict[str, str]) -> str:
-  """Returns 'worker 0 at host:port, ...' of {name: 'host:port'}, a str."""
+def list_tasks(addresses: Mapping[str, str]) -> str:
+  """Returns 'worker 0 at host:port, ...' of {name: 'host:port'}."""
   return list_some(f'{name} at {text}' for name, text in addresses.items())
 
 
-def list_some(texts) -> str:
+def list_some(texts: Iterable[str]) -> str:
   """Returns 'a, b, ..., 300 more' for many texts, and all of a few."""
   texts = list(texts)
   more = len(texts) - _MAX_LISTED
@@ -40,8 +40,8 @@ def list_some(texts) -> str:
   return ', '.join(texts)
 
 
-def explain(error) -> str:
-  """Returns the line (str) of a tf.errors.OpError that says what is wrong."""
+def explain(error: tf.errors.OpError) -> str:
+  """Returns the line of a tf.errors.OpError that says what is wrong."""
   lines = [line.strip() for line in error.message.splitlines()]
   # That line comes after the stack of the node, if there is one.
   nodes = [i for i, line in enumerate(lines) if line.startswith('Node: ')]
@@ -85,6 +85,6 @@ def make_replaced(name: str) -> cli.LostError:
   )
 
 
-def is_loss(error) -> bool:
+def is_loss(error: tf.errors.OpError) -> bool:
   """Whether a tf.errors.OpError was caused by a lost task."""
   return isinstance(error, GONE) or bool(_LOST.search(error.message))

@@ -21,16 +21,20 @@ import contextlib
 import json
 import threading
 import zlib
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
 
 # For one session.run; a task that is silent for longer is tried again.
 _TIMEOUT_MS = 5000
 
 
 class Beat(NamedTuple):
-  """What a task last wrote: its life (63 bits), beats and steps, ints."""
+  """What a task last wrote: its life (63 bits), beats and steps."""
 
   life: int
   number: int
@@ -43,12 +47,12 @@ _NO_BEAT = Beat(-1, -1, -1)
 class HeartbeatTable:
   """This task's access to the table; may be used by several threads."""
 
-  def __init__(self, cluster, server) -> None:
+  def __init__(self, cluster: Cluster, server: tf.train.Server) -> None:
     """
     Args:
-      cluster: cluster.Cluster of this task; the table is on ps 0, or on worker
-        0 where there is no ps.
-      server: tf.train.Server of this task.
+      cluster: this task's; the table is on ps 0, or on worker 0 where there is
+        no ps.
+      server: of this task.
     """
     place = cluster.coordinator_device
     self._own_key = _key_of(cluster.name)
@@ -62,8 +66,9 @@ class HeartbeatTable:
     ):
       self._build_texts()
       self._build_beats()
-    self._known = {}  # Settings that were read, by their hash.
-    self._session = None
+    # Settings that were read, by their hash.
+    self._known: dict[int, dict[str, Any]] = {}
+    self._session: tf.Session | None = None
     self._lock = threading.Lock()
 
   def _build_texts(self) -> None:
@@ -117,20 +122,18 @@ class HeartbeatTable:
       table_handle=table, Tkeys=tf.int64, Tvalues=tf.int64
     )
 
-  def write(
-    self, row: dict[str, int | str], settings: dict[str, int | str]
-  ) -> None:
-    """Writes this task's `row` and its `settings`, two dicts."""
+  def write(self, row: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Writes this task's `row` and its `settings`."""
     text = json.dumps(settings, sort_keys=True)
     key = zlib.crc32(text.encode())
     self._put('settings', key, text)
     self._known[key] = json.loads(text)
-    self._put('rows', self._own_key, json.dumps(row | {'settings': key}))
+    self._put('rows', self._own_key, json.dumps({**row, 'settings': key}))
 
   def _put(self, table: str, key: int, text: str) -> None:
     self._run(self._puts[table], {self._key: key, self._text: text})
 
-  def read(self, name: str):
+  def read(self, name: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Returns (row, settings) of the task called `name`, or None.
 
     Raises:
@@ -155,7 +158,7 @@ class HeartbeatTable:
     """Writes this task's Beat over whatever is under its name."""
     self._run(self._claim, {self._beat: beat})
 
-  def beat(self, beat: Beat) -> Beat | None:
+  def beat(self, beat: Beat) -> Beat:
     """Writes this task's Beat, unless another life has claimed its name.
 
     Returns:
@@ -163,9 +166,9 @@ class HeartbeatTable:
     """
     return Beat(*map(int, self._run(self._beat_after, {self._beat: beat})))
 
-  def read_beats(self) -> dict[str, Beat] | None:
+  def read_beats(self) -> dict[str, Beat]:
     """Returns {task name: Beat}; raises tf.errors.OpError as `read` does."""
-    keys, values = self._run(self._read_beats, None)
+    keys, values = self._run(self._read_beats)
     return {
       _name_of(key): Beat(*map(int, value))
       for key, value in zip(keys, values, strict=True)
@@ -175,9 +178,9 @@ class HeartbeatTable:
     """Tells the others what this task takes long over; '' for nothing."""
     self._put('busy', self._own_key, text)
 
-  def read_busy(self):
+  def read_busy(self) -> dict[str, str]:
     """Returns {task name: text} of those that take long over something."""
-    keys, texts = self._run(self._read_busy, None)
+    keys, texts = self._run(self._read_busy)
     return {
       _name_of(key): text.decode()
       for key, text in zip(keys, texts, strict=True)
@@ -185,16 +188,16 @@ class HeartbeatTable:
     }
 
   def _run(
-    self, fetches: tf.Operation | tf.Tensor, feed: dict[tf.Tensor, int | str]
-  ):
+    self, fetches: Any, feed: Mapping[tf.Tensor, Any] | None = None
+  ) -> Any:
     options = tf.RunOptions(timeout_in_ms=_TIMEOUT_MS)
     with self._lock:
-      if self._session is None:
-        self._session = tf.Session(
-          self._target, graph=self._graph, config=self._config
-        )
+      session = self._session or tf.Session(
+        self._target, graph=self._graph, config=self._config
+      )
+      self._session = session
       try:
-        return self._session.run(fetches, feed, options)
+        return session.run(fetches, feed, options)
       except tf.errors.OpError:
         # A task that has restarted does not know the old session.
         self._close()
@@ -217,5 +220,5 @@ def _key_of(name: str) -> int:
   return -1 - int(index) if job == 'ps' else int(index)
 
 
-def _name_of(key) -> str:
+def _name_of(key: int) -> str:
   return f'worker {key}' if key >= 0 else f'ps {-1 - key}'

@@ -16,18 +16,18 @@ class Identity:
   """All tasks of a cluster, and which of them this one is.
 
   Attributes:
-    source: str, where it was read.
-    ps_hosts, worker_hosts: tuples of 'host:port'; both empty for one process.
-    evaluator_hosts: tuple of str, as far as they are named.
+    source: where it was read.
+    ps_hosts, worker_hosts: 'host:port' of each; both empty for one process.
+    evaluator_hosts: as far as they are named.
     job_name: 'ps', 'worker' or 'evaluator'.
-    task_index: int, the index within the job.
+    task_index: the index within the job.
     chief_alias: 'chief' or 'master' if the source so calls worker 0, else ''.
   """
 
   source: str
-  ps_hosts: tuple = ()
-  worker_hosts: tuple = ()
-  evaluator_hosts: tuple = ()
+  ps_hosts: tuple[str, ...] = ()
+  worker_hosts: tuple[str, ...] = ()
+  evaluator_hosts: tuple[str, ...] = ()
   job_name: str = 'worker'
   task_index: int = 0
   chief_alias: str = ''

@@ -22,12 +22,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import tf_internals
 from distmnist.cluster import errors, polling
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
 
 _log = logging.getLogger(__name__)
 
@@ -46,21 +49,24 @@ class LossWatch:
   """
 
   def __init__(
-    self, cluster, server, find_loss: Callable[..., Any] | None = None
+    self,
+    cluster: Cluster,
+    server: tf.train.Server | None,
+    find_loss: Callable[[], str] | None = None,
   ) -> None:
     """
     Args:
-      cluster: cluster.Cluster of this worker.
-      server: tf.train.Server, or None for one process.
-      find_loss: callable() -> str, what has ended a session that stands still,
-        '' if nothing; may raise tf.errors.OpError. None without such a rule.
+      cluster: this worker's.
+      server: None for one process.
+      find_loss: returns what has ended a session that stands still, '' if
+        nothing; may raise tf.errors.OpError. None without such a rule.
     """
     self._find_loss = find_loss
     self._cluster = cluster
     self._server = server
-    self._marks = []
+    self._marks: list[tf.Operation] = []
     self._life = _Life(None, None)
-    self._thread = None
+    self._thread: threading.Thread | None = None
     self._is_over = threading.Event()
 
   def build(self) -> None:
@@ -69,22 +75,25 @@ class LossWatch:
     self._marks = [build_mark(self._cluster, i).set for i in ps]
 
   def begin_session(
-    self, session, coord, run: Callable[..., Any]
+    self,
+    session: tf.Session,
+    coord: tf.train.Coordinator,
+    run: Callable[..., Any],
   ) -> Callable[..., Any]:
     """Gives up the session before this one; returns what runs this one.
 
     Args:
-      session: tf.Session.
-      coord: tf.train.Coordinator of that session.
-      run: callable like tf.Session.run.
+      session: the one that begins.
+      coord: of that session.
+      run: takes what tf.Session.run takes.
 
     Returns:
-      callable like `run`, with errors that name a loss.
+      What is called like `run`, with errors that name a loss.
     """
     self._end_unfinished(session)
     self._life = _Life(session, coord)
 
-    def run_naming_losses(*args, **kwargs):
+    def run_naming_losses(*args: Any, **kwargs: Any) -> Any:
       try:
         with errors.naming_losses():
           return run(*args, **kwargs)
@@ -108,17 +117,18 @@ class LossWatch:
       self._thread = threading.Thread(target=self._watch, daemon=True)
       self._thread.start()
 
-  def _end_unfinished(self, session) -> None:
+  def _end_unfinished(self, session: tf.Session) -> None:
     """Closes the session before this one, if its creation was given up.
 
     MonitoredSession forgets one that loses a task in its after_create_session.
     A thread that a hook started for it would run on beside its successor:
     two chiefs' threads would each wait for contributions that the other took.
     """
-    if self._life.session not in (None, session):
-      self._life.coord.request_stop()
+    before = self._life
+    if before.coord is not None and before.session is not session:
+      before.coord.request_stop()
       with contextlib.suppress(Exception):
-        self._life.session.close()
+        before.session.close()
 
   def note_move(self) -> None:
     """Notes that a step begins or has ended."""
@@ -150,7 +160,7 @@ class LossWatch:
   def _end(self, life: _Life, loss: str) -> None:
     """Ends a _Life that cannot go on, by a text; called by any thread."""
     # The main thread may have begun the next life: leave that alone.
-    if life is not self._life or life.last_move is None:
+    if life is not self._life or life.last_move is None or life.coord is None:
       return
     if tf_internals.is_closed(life.session):
       return  # It has found the loss, too.
@@ -170,14 +180,13 @@ class _Life:
   """A session, from its creation to that of the next.
 
   Attributes:
-    session: tf.Session, or None before the first.
-    coord: tf.train.Coordinator of that session.
-    loss: tf.errors.AbortedError that has ended it, or None.
-    last_move: float, when a step of it began or ended, by time.monotonic();
+    session, coord: None before the first.
+    loss: the tf.errors.AbortedError that has ended it, or None.
+    last_move: when a step of it began or ended, by time.monotonic();
       None while there is nothing to look for.
   """
 
-  session: tf.Session | None
+  session: Any  # tf.Session, or None.
   coord: tf.train.Coordinator | None
   loss: Exception | None = None
   last_move: float | None = None
@@ -187,8 +196,8 @@ class Mark(NamedTuple):
   """What a worker leaves on a ps, as long as that process lives.
 
   Attributes:
-    set, clear: tf.Operation.
-    is_set: bool scalar tensor.
+    set, clear: leave it, and take it away.
+    is_set: bool [].
   """
 
   set: tf.Operation
@@ -196,7 +205,7 @@ class Mark(NamedTuple):
   is_set: tf.Tensor
 
 
-def build_mark(cluster, ps_index: int) -> Mark:
+def build_mark(cluster: Cluster, ps_index: int) -> Mark:
   """Returns the Mark of this worker on a ps."""
   with tf.device(f'/job:ps/task:{ps_index}/device:CPU:0'):
     table = tf.raw_ops.MutableHashTableV2(
@@ -216,15 +225,15 @@ def build_mark(cluster, ps_index: int) -> Mark:
 class _Look:
   """Looks whether a session can go on, never twice at a time."""
 
-  def __init__(self, find_loss: Callable[..., Any]) -> None:
+  def __init__(self, find_loss: Callable[[], str]) -> None:
     """
     Args:
-      find_loss: callable, see LossWatch; it may never return.
+      find_loss: see LossWatch; it may never return.
     """
     self._find_loss = find_loss
     self._is_busy = threading.Lock()
 
-  def begin(self, life, end) -> None:
+  def begin(self, life: _Life, end: Callable[[_Life, str], None]) -> None:
     """Calls end(life, loss) if there is one; does not wait."""
     if not self._is_busy.acquire(blocking=False):
       return  # The task that was asked is silent, as it was at the last look.
@@ -244,7 +253,9 @@ class _Look:
 class _Marked:
   """Looks for this worker's mark on one ps."""
 
-  def __init__(self, cluster, server, ps_index: int) -> None:
+  def __init__(
+    self, cluster: Cluster, server: tf.train.Server, ps_index: int
+  ) -> None:
     self._index = ps_index
     place = f'/job:ps/task:{ps_index}'
     with tf.Graph().as_default() as graph:
@@ -253,7 +264,7 @@ class _Marked:
     self._open = lambda: tf.Session(server.target, graph=graph, config=config)
     self._session = None
 
-  def find_loss(self):
+  def find_loss(self) -> str:
     """Returns what has become of the ps, '' if the mark is there."""
     self._session = self._session or self._open()
     options = tf.RunOptions(timeout_in_ms=_TIMEOUT_MS)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Collection, Iterable
 
 from distmnist.common import tcp_sockets
 
@@ -30,9 +31,6 @@ def ask_who_connects(port: int) -> None:
   """Makes the kernel check the peers of a server of this process.
 
   To be called when it listens, as its connections inherit what is set then.
-
-  Args:
-    port: int.
   """
   for _, found in tcp_sockets.find():
     with contextlib.suppress(OSError):  # It is not a TCP socket.
@@ -40,13 +38,13 @@ def ask_who_connects(port: int) -> None:
         set_on(found)
 
 
-def look_after_own(addresses: list[str]) -> None:
+def look_after_own(addresses: Iterable[str]) -> None:
   """Makes the kernel check the tasks that this process connects to.
 
   From now on, in a thread: TensorFlow opens connections whenever it needs one.
 
   Args:
-    addresses: iterable of 'host:port', of all tasks.
+    addresses: 'host:port' of all tasks.
   """
   ports = {int(address.rpartition(':')[2]) for address in addresses}
 
@@ -60,8 +58,8 @@ def look_after_own(addresses: list[str]) -> None:
   threading.Thread(target=look, daemon=True).start()
 
 
-def set_on_own(ports: set[int]) -> None:
-  """Does so once, for what is connected to one of these ports (ints) now."""
+def set_on_own(ports: Collection[int]) -> None:
+  """Does so once, for what is connected to one of these ports now."""
   for _, found in tcp_sockets.find():
     with contextlib.suppress(OSError):  # It is not connected, or no TCP socket.
       if found.getpeername()[1] in ports:
@@ -71,8 +69,8 @@ def set_on_own(ports: set[int]) -> None:
         )
 
 
-def set_on(connection) -> None:
-  """Makes the kernel check the peer of a socket.socket."""
+def set_on(connection: socket.socket) -> None:
+  """Makes the kernel check the peer of a socket."""
   connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
   for option, value in (
     (socket.TCP_KEEPIDLE, _IDLE_SECS),
@@ -82,7 +80,7 @@ def set_on(connection) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _listens(found, port: int) -> bool:
+def _listens(found: socket.socket, port: int) -> bool:
   return (
     found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
     and found.getsockname()[1] == port

@@ -13,10 +13,15 @@ import functools
 import json
 import queue
 import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import deadlines, errors
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
 
 # What a call may take beyond its own timeout.
 _GRACE_SECS = 2.0
@@ -25,13 +30,15 @@ _GRACE_SECS = 2.0
 class MessageQueue:
   """One end of the queue called `name` on a task."""
 
-  def __init__(self, cluster, server, place: str, name: str) -> None:
+  def __init__(
+    self, cluster: Cluster, server: tf.train.Server, place: str, name: str
+  ) -> None:
     """
     Args:
-      cluster: cluster.Cluster of this task.
-      server: tf.train.Server of this task.
-      place: str, the task that keeps the queue, such as '/job:ps/task:0'.
-      name: str, the queue's own name.
+      cluster: this task's.
+      server: of this task.
+      place: the task that keeps the queue, such as '/job:ps/task:0'.
+      name: the queue's own name.
     """
     with tf.Graph().as_default() as graph:
       with tf.device(f'{place}/device:CPU:0'):
@@ -48,28 +55,28 @@ class MessageQueue:
     )
     self._session = self._open()
 
-  def send(self, message, timeout_secs: float = 5.0) -> None:
-    """Puts `message`, a dict, into the queue.
+  def send(self, message: Mapping[str, Any], timeout_secs: float = 5.0) -> None:
+    """Puts `message` into the queue.
 
     Raises:
       tf.errors.OpError: the task is gone, or does not answer in time.
     """
     self._run(self._put, timeout_secs, {self._text: json.dumps(message)})
 
-  def take(self, timeout_secs: float = 5.0):
+  def take(self, timeout_secs: float = 5.0) -> dict[str, Any]:
     """Returns the next message; raises tf.errors.OpError as `send` does."""
     return json.loads(self._run(self._take, timeout_secs))
 
   def size(self) -> int:
-    """Returns how many messages wait (int); raises as `send` does."""
+    """Returns how many messages wait; raises as `send` does."""
     return int(self._run(self._size, 5.0))
 
   def _run(
     self,
     fetch: tf.Operation | tf.Tensor,
     timeout_secs: float,
-    feed: dict[tf.Tensor, str] | None = None,
-  ):
+    feed: Mapping[tf.Tensor, str] | None = None,
+  ) -> Any:
     session = self._session
     options = tf.RunOptions(timeout_in_ms=int(timeout_secs * 1000))
     try:
@@ -85,13 +92,13 @@ class MessageQueue:
       self._session = self._open()  # The old one is in use, perhaps for ever.
       raise
 
-  def listen(self):
-    """Returns a queue.Queue that a thread fills with the messages (dict).
+  def listen(self) -> queue.Queue[dict[str, Any]]:
+    """Returns a queue that a thread fills with the messages.
 
     The thread ends with `close`, or with the task. A message that is on its way
     at that moment may be lost.
     """
-    received = queue.Queue()
+    received: queue.Queue[dict[str, Any]] = queue.Queue()
 
     def receive() -> None:
       # RuntimeError is a session that was closed between two messages.
@@ -110,7 +117,7 @@ class MessageQueue:
   def __enter__(self) -> MessageQueue:
     return self
 
-  def __exit__(self, *_) -> None:
+  def __exit__(self, *_: object) -> None:
     self.close()
 
 

@@ -18,8 +18,8 @@ def compute_interval_secs(
   """Returns the seconds between two questions of each of `num_tasks` tasks.
 
   Args:
-    num_tasks: int, the tasks that ask.
-    least_secs: float, the interval in a small cluster.
-    most_secs: float, the interval is never longer, however many tasks ask.
+    num_tasks: the tasks that ask.
+    least_secs: the interval in a small cluster.
+    most_secs: the interval is never longer, however many tasks ask.
   """
   return min(max(least_secs, num_tasks / _QUESTIONS_PER_SEC), most_secs)

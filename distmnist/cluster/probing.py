@@ -14,8 +14,7 @@ import errno
 import functools
 import socket
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
 
 from distmnist.cluster import errors
 from distmnist.common import cli, console
@@ -40,7 +39,7 @@ class Answer(enum.Enum):
   UNKNOWN = 'unknown'
 
 
-def ask(address: str, timeout_secs: float = _CONNECT_SECS) -> Answer | None:
+def ask(address: str, timeout_secs: float = _CONNECT_SECS) -> Answer:
   """Returns the Answer at 'host:port', within `timeout_secs` per connection."""
   infos = _look_up(address)
   if infos is None:
@@ -61,7 +60,7 @@ def ask(address: str, timeout_secs: float = _CONNECT_SECS) -> Answer | None:
   return answer
 
 
-def _look_up(address: str):
+def _look_up(address: str) -> list[tuple] | None:
   """Returns what socket.getaddrinfo does of 'host:port', kept for some seconds.
 
   An empty list if no host has that name; None if no name server answers.
@@ -74,10 +73,10 @@ def _look_up(address: str):
     return None if is_gai and error.errno == socket.EAI_AGAIN else []
 
 
-_names = {}
+_names: dict[tuple[str, int], tuple[float, list[tuple]]] = {}
 
 
-def _resolve(host: str, port: int):
+def _resolve(host: str, port: int) -> list[tuple]:
   """Returns what socket.getaddrinfo does, kept for some seconds."""
   now = time.monotonic()
   kept = _names.get((host, port))
@@ -89,12 +88,12 @@ def _resolve(host: str, port: int):
 
 
 @functools.cache
-def _pool():
+def _pool() -> concurrent.futures.Executor:
   return concurrent.futures.ThreadPoolExecutor(_NUM_THREADS, 'probing')
 
 
 def ask_all(
-  addresses: dict[str, str], timeout_secs: float = _CONNECT_SECS
+  addresses: Mapping[str, str], timeout_secs: float = _CONNECT_SECS
 ) -> dict[str, Answer]:
   """Returns {name: Answer} of {name: 'host:port'}, all asked at once.
 
@@ -118,7 +117,7 @@ def ask_all(
   return found
 
 
-def find_silent(addresses: dict[str, str]) -> dict[str, str]:
+def find_silent(addresses: Mapping[str, str]) -> dict[str, str]:
   """Returns those of `addresses`, {name: 'host:port'}, where none answers."""
   silent = Answer.REFUSED, Answer.SILENT
   found = ask_all(addresses)
@@ -128,16 +127,18 @@ def find_silent(addresses: dict[str, str]) -> dict[str, str]:
 class Absences:
   """Tells tasks that are gone from tasks that only lost a packet."""
 
-  def __init__(self, secs_silent: Callable[..., Any] | None = None) -> None:
+  def __init__(
+    self, secs_silent: Callable[[str], float | None] = lambda name: None
+  ) -> None:
     """
     Args:
-      secs_silent: callable(name) -> float, the seconds without a beat, or None
-        if that is not known.
+      secs_silent: the seconds without a beat of a task, by its name; None if
+        that is not known.
     """
-    self._secs_silent = secs_silent or (lambda name: None)
-    self._misses = {}  # Name: list of times.
+    self._secs_silent = secs_silent
+    self._misses: dict[str, list[float]] = {}  # Times, by name.
 
-  def find_gone(self, addresses: dict[str, str]) -> dict[str, str]:
+  def find_gone(self, addresses: Mapping[str, str]) -> dict[str, str]:
     """Looks once; returns those of {name: 'host:port'} that are gone.
 
     A task is gone if its port refuses the connection, or if it was silent at
@@ -165,7 +166,7 @@ class Absences:
     )
 
 
-def wait_until_gone(addresses, timeout_secs) -> None:
+def wait_until_gone(addresses: Mapping[str, str], timeout_secs: float) -> None:
   """Returns once no address answers, or after `timeout_secs`."""
   deadline = time.monotonic() + timeout_secs
   while (left := deadline - time.monotonic()) > 0:
@@ -175,24 +176,23 @@ def wait_until_gone(addresses, timeout_secs) -> None:
 
 
 def wait_for_tasks(
-  addresses: dict[str, str],
+  addresses: Mapping[str, str],
   timeout_secs: float,
-  pause: Callable[..., Any] | None = None,
-  error_class=cli.RunError,
+  pause: Callable[[float], object] | None = None,
+  error_class: type[cli.RunError] = cli.RunError,
   were_there: bool = False,
   hint: str = '',
 ) -> None:
   """Returns once every address accepts a connection.
 
   Args:
-    addresses: dict of task name -> 'host:port'.
-    timeout_secs: float, seconds until it gives up.
-    pause: callable(secs) between two looks, in place of time.sleep; may raise
-      to end the wait.
-    error_class: cli.RunError, or a subclass of it.
-    were_there: bool, whether these tasks have answered before, so that their
+    addresses: {task name: 'host:port'}.
+    timeout_secs: seconds until it gives up.
+    pause: waits some seconds between two looks, in place of time.sleep; may
+      raise to end the wait.
+    were_there: whether these tasks have answered before, so that their
       addresses are right.
-    hint: str, what is known of why they may not be there, or ''.
+    hint: what is known of why they may not be there, or ''.
 
   Raises:
     error_class: the time is over; names the tasks and their addresses.
@@ -217,8 +217,8 @@ def wait_for_tasks(
     (pause or time.sleep)(wait.choose_pause())
 
 
-def _advise(answers: dict[str, Answer], were_there: bool) -> str:
-  """Returns what to do about tasks that are not there, a str.
+def _advise(answers: Mapping[str, Answer], were_there: bool) -> str:
+  """Returns what to do about tasks that are not there.
 
   Args:
     answers: {address: Answer}.
@@ -242,8 +242,8 @@ def _advise(answers: dict[str, Answer], were_there: bool) -> str:
   )
 
 
-def _describe_unknown(addresses: list[str]) -> str:
-  """Returns which hosts of 'host:port' strings have no address, a str or ''."""
+def _describe_unknown(addresses: Collection[str]) -> str:
+  """Returns which hosts of 'host:port' strings have no address, or ''."""
   hosts = {a.rpartition(':')[0] for a in addresses if _look_up(a) == []}
   known = f'no host is known here as {", ".join(sorted(hosts))}; '
   return known if hosts else ''

@@ -10,6 +10,8 @@ and by the shapes of what was fed.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -27,41 +29,36 @@ class RepeatedRuns:
   """
 
   def __init__(self, session: tf.Session) -> None:
-    """
-    Args:
-      session: tf.Session.
-    """
     self._session = session
     self._run_anew = session.run
-    self._known = {}
+    self._known: dict[tuple, _KnownRun] = {}
 
   def run(
     self,
-    fetches,
-    feed_dict: dict[str | tf.Tensor, list[int] | np.ndarray] | None = None,
-    options=None,
-    run_metadata=None,
-  ):
+    fetches: Any,
+    feed_dict: Mapping[Any, Any] | None = None,
+    options: tf.RunOptions | None = None,
+    run_metadata: tf.RunMetadata | None = None,
+  ) -> Any:
     """Returns what tf.Session.run does, and raises the same errors."""
     feed_dict = feed_dict or {}
     has_options = options is not None and options.ByteSize()
     key = None if has_options else _make_key(fetches, feed_dict)
     is_closed = tf_internals.is_closed(self._session)
-    if key in self._known and not is_closed:
+    if key and key in self._known and not is_closed:
       return self._known[key].run(fetches, feed_dict)
     result = self._run_anew(fetches, feed_dict, options, run_metadata)
-    if key is not None:
+    if key:
       self._known[key] = _KnownRun(self._session, fetches, feed_dict)
     return result
 
 
-def _make_key(
-  fetches, feed_dict: dict[str | tf.Tensor, list[int] | np.ndarray]
-):
+def _make_key(fetches: Any, feed_dict: Mapping[Any, Any]) -> tuple | None:
   """Returns a tuple that is equal for runs that are alike, or None."""
   if not isinstance(fetches, dict):
     return None
-  key, num_fetched = [], 0
+  key: list[Any] = []
+  num_fetched = 0
   for fetched in fetches.values():
     tensors = _as_list(fetched)
     if not all(isinstance(tensor, tf.Tensor) for tensor in tensors):
@@ -79,7 +76,7 @@ def _make_key(
   return tuple(key) if num_fetched else None
 
 
-def _as_list(fetched: list[tf.Tensor | tf.Variable] | tf.Tensor):
+def _as_list(fetched: list[tf.Tensor] | tf.Tensor) -> list[tf.Tensor]:
   return fetched if isinstance(fetched, list) else [fetched]
 
 
@@ -87,17 +84,24 @@ class _KnownRun:
   """A run of the tensors, and of the feeds, that it was made for."""
 
   def __init__(
-    self, session: tf.Session, fetches, feed_dict: dict[tf.Tensor, np.ndarray]
+    self,
+    session: tf.Session,
+    fetches: Mapping[Any, list[tf.Tensor] | tf.Tensor],
+    feed_dict: Mapping[tf.Tensor, np.ndarray],
   ) -> None:
     tensors = list(itertools.chain(*map(_as_list, fetches.values())))
     # While these live, no other tensor has their ids.
     self._kept = tensors, list(feed_dict)
     self._run = tf_internals.bind_run(session, *self._kept)
 
-  def run(self, fetches, feed_dict: dict[tf.Tensor, np.ndarray]):
+  def run(
+    self,
+    fetches: Mapping[Any, list[tf.Tensor] | tf.Tensor],
+    feed_dict: Mapping[tf.Tensor, np.ndarray],
+  ) -> dict[Any, Any]:
     """Returns {name: array or list of arrays}, under the names of `fetches`."""
     # The key says in which order they are fed.
-    values = iter(self._run(feed_dict.values()))
+    values = iter(self._run(list(feed_dict.values())))
     return {
       name: [next(values) for _ in x] if isinstance(x, list) else next(values)
       for name, x in fetches.items()

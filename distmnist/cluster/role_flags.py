@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import logging
 import os
+from collections.abc import Mapping
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -65,8 +66,8 @@ _WIRE_DTYPE = flags.DEFINE_enum(
 )
 
 
-def parse_hosts(text: str | None, flag_name: str) -> tuple[str, ...] | None:
-  """Returns the tuple of 'host:port' in `text` (str or None).
+def parse_hosts(text: str | None, flag_name: str) -> tuple[str, ...]:
+  """Returns each 'host:port' in `text`.
 
   Raises:
     cli.UsageError: an empty entry, no host, or a port out of 1..65535.
@@ -81,11 +82,11 @@ def parse_hosts(text: str | None, flag_name: str) -> tuple[str, ...] | None:
   return hosts
 
 
-def from_flags(environ: dict[str, str] | None = None) -> cluster.Cluster | None:
-  """Returns the cluster.Cluster of this task.
+def from_flags(environ: Mapping[str, str] | None = None) -> cluster.Cluster:
+  """Returns the cluster, and this task's place in it.
 
   Args:
-    environ: dict of environment variables, read where no flag gives a role;
+    environ: environment variables, read where no flag gives a role;
       None for flags alone.
 
   Raises:
@@ -126,7 +127,7 @@ def from_flags(environ: dict[str, str] | None = None) -> cluster.Cluster | None:
   )
 
 
-def _find_num_gpus(job_name: str | None) -> int | None:
+def _find_num_gpus(job_name: str | None) -> int:
   """Returns how many GPUs a task of this job computes on."""
   num_gpus = _NUM_GPUS.value
   if job_name == 'ps':

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -11,6 +12,9 @@ from absl import flags
 from distmnist.cluster import identity, keepalive
 from distmnist.common import cli, ports
 from distmnist.common.names import ATTEMPT
+
+if TYPE_CHECKING:
+  from distmnist.cluster.cluster import Cluster
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +43,7 @@ _INTER_OP_THREADS = flags.DEFINE_integer(
 )
 
 
-def make_server_config(num_gpus: int = 0):
+def make_server_config(num_gpus: int = 0) -> tf.ConfigProto:
   """The ConfigProto of a server, or of the one process: threads and GPUs."""
   config = tf.ConfigProto(
     allow_soft_placement=_ALLOW_SOFT_PLACEMENT.value,
@@ -68,7 +72,9 @@ def log_placement(graph: tf.Graph) -> None:
       _log.info(f'{op.name} ({op.type}): {op.device}')
 
 
-def make_server(cluster, config):
+def make_server(
+  cluster: Cluster, config: tf.ConfigProto
+) -> tf.train.Server | None:
   """Starts this task's server; one process without hosts needs none.
 
   Raises:
@@ -93,7 +99,7 @@ def make_server(cluster, config):
   return server
 
 
-def _check_port_is_free(cluster) -> None:
+def _check_port_is_free(cluster: Cluster) -> None:
   """TensorFlow's own message names neither the port nor the cause."""
   try:
     ports.check_is_free(cluster.port)
@@ -105,8 +111,8 @@ def _check_port_is_free(cluster) -> None:
     ) from error
 
 
-def _choose_port_error():
-  """Returns a kind of cli.RunError; the launcher goes by its exit code."""
+def _choose_port_error() -> type[cli.RunError]:
+  """Returns a kind of error; the launcher goes by its exit code."""
   if identity.FIRST_PORT in os.environ:
     return cli.PortTakenError  # Chosen by the number of the job.
   if ATTEMPT in os.environ:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 from distmnist.cluster.addresses import MAX_NAME_CHARS, check_address
 from distmnist.cluster.identity import (
@@ -19,8 +20,8 @@ from distmnist.common.names import MAX_TASKS
 _HOSTLIST_TOKEN = re.compile(r'\[([^\[\]]*)\]|([^\[\],]+)|(,)|.', re.DOTALL)
 
 
-def read_slurm(environ: dict[str, str]):
-  """Returns the Identity of a task of a Slurm step from `environ`, a dict.
+def read_slurm(environ: Mapping[str, str]) -> Identity:
+  """Returns the Identity of a task of a Slurm step from `environ`.
 
   Raises:
     cli.UsageError: this is no such task, or the variables do not fit.
@@ -78,14 +79,14 @@ def read_slurm(environ: dict[str, str]):
 
 
 def _read_nodes(
-  environ: dict[str, str],
-) -> tuple[list[str], list[int], int, tuple[str, str]] | None:
+  environ: Mapping[str, str],
+) -> tuple[list[str], list[int], int, tuple[str, str]]:
   """Returns where the tasks of a step are.
 
   Returns:
-    (nodes, counts, total, names): list of host names (str), list of the numbers
-    of tasks on each, the number of all tasks, and the names of the variables
-    that have `total` and `nodes`.
+    (nodes, counts, total, names): the host names, the numbers of tasks on each,
+    the number of all tasks, and the names of the variables that have `total`
+    and `nodes`.
 
   Raises:
     cli.UsageError: the variables contradict each other.
@@ -108,14 +109,13 @@ def _read_nodes(
 
 
 def _check_place(
-  environ: dict[str, str], task: int, places: list[tuple[int, ...]]
+  environ: Mapping[str, str], task: int, places: Sequence[tuple[int, int]]
 ) -> None:
   """Checks that this task is where a block distribution would put it.
 
   Args:
-    environ: dict.
-    task: int, its number in the step.
-    places: list of (index of the node, index on the node), by number.
+    task: its number in the step.
+    places: (index of the node, index on the node) of each task, by number.
   """
   names = 'SLURM_NODEID', 'SLURM_LOCALID'
   found = [
@@ -129,17 +129,14 @@ def _check_place(
     )
 
 
-def expand_nodes(
-  text: str, name: str = 'SLURM_JOB_NODELIST'
-) -> list[str] | None:
-  """Returns the hosts of a node list such as 'n[01-03,7],gpu5', list of str.
+def expand_nodes(text: str, name: str = 'SLURM_JOB_NODELIST') -> list[str]:
+  """Returns the hosts of a node list such as 'n[01-03,7],gpu5'.
 
   A number is padded to the width of the first in its range. If a name has
   several brackets, the last one changes fastest.
 
   Args:
-    text: str.
-    name: str, the variable that has it.
+    name: the variable that has it.
 
   Raises:
     cli.UsageError: it is not such a list, or names too many.
@@ -151,7 +148,8 @@ def expand_nodes(
       'node[01-03,07],gpu5'
     )
 
-  hosts, names = [], ['']
+  hosts: list[str] = []
+  names = ['']
   for token in _HOSTLIST_TOKEN.finditer(text + ','):
     brackets, plain, comma = token.groups()
     if comma:
@@ -175,7 +173,7 @@ def expand_nodes(
 
 
 def _expand_ranges(text: str) -> list[str] | None:
-  """Returns the numbers of '01-03,7' as a list of str; None if malformed.
+  """Returns the numbers of '01-03,7', as they are written; None if malformed.
 
   The list may be cut off above MAX_TASKS.
   """
@@ -195,9 +193,7 @@ def _expand_ranges(text: str) -> list[str] | None:
   return numbers
 
 
-def expand_counts(
-  text: str, name: str = 'SLURM_TASKS_PER_NODE'
-) -> list[int] | None:
+def expand_counts(text: str, name: str = 'SLURM_TASKS_PER_NODE') -> list[int]:
   """Returns the tasks on each node: [2, 2, 2, 1] for '2(x3),1'.
 
   Raises:
@@ -220,7 +216,7 @@ def expand_counts(
   return counts
 
 
-def _choose(environ: dict[str, str], *names) -> str | None:
+def _choose(environ: Mapping[str, str], *names: str) -> str:
   """Returns the first of `names` that is set."""
   for name in names:
     if environ.get(name):
@@ -232,8 +228,8 @@ def _choose(environ: dict[str, str], *names) -> str | None:
 
 
 def _read_number(
-  environ: dict[str, str], name: str, default: int | None = None
-) -> int | None:
+  environ: Mapping[str, str], name: str, default: int | None = None
+) -> int:
   """Returns the value of a variable, an int >= 0, or `default` if not set."""
   text = environ.get(name, '').strip()
   if not text and default is not None:

@@ -20,8 +20,9 @@ import socket
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import flags
 
@@ -60,7 +61,7 @@ class StopRequest:
 
   Attributes:
     signal: the number of the first signal, or None.
-    error: cli.RunError for which it gives up, or None; `main` raises it once
+    error: what it gives up for, or None; `main` raises it once
       all is saved.
   """
 
@@ -68,8 +69,8 @@ class StopRequest:
     """Takes over the signals; to be called in the main thread.
 
     Args:
-      grace_secs: float, seconds from the first signal until the process is
-        ended by force.
+      grace_secs: seconds from the first signal until the process is ended by
+        force.
 
     Raises:
       cli.RunError: this is not the main thread.
@@ -80,14 +81,14 @@ class StopRequest:
         'handles SIGTERM and Ctrl-C: call it there, or start python -m '
         'distmnist.train as a separate process'
       )
-    self.signal = None
-    self.error = None
-    self._unsaved = None
-    self._deadline = None
-    self._exit_code = None
+    self.signal: int | None = None
+    self.error: cli.RunError | None = None
+    self._unsaved: Callable[[], str | None] | str | None = None
+    self._deadline: float | None = None
+    self._exit_code: int | None = None
     self._grace_secs = grace_secs
     self._requested = threading.Event()
-    self._callbacks = []
+    self._callbacks: list[Callable[[], object]] = []
     self._reader, self._writer = socket.socketpair()
     self._writer.setblocking(False)
     for number in signals.find_heeded():
@@ -95,17 +96,19 @@ class StopRequest:
     signal.set_wakeup_fd(self._writer.fileno())
     threading.Thread(target=self._watch, daemon=True).start()
 
-  def note_unsaved(self, unsaved: Callable[..., Any] | str | None) -> None:
+  def note_unsaved(
+    self, unsaved: Callable[[], str | None] | str | None
+  ) -> None:
     """Notes what would be lost if this process ended now.
 
     Args:
-      unsaved: str, or None for nothing; or a callable -> str or None, as it
-        changes from step to step, which must not block.
+      unsaved: None for nothing; a callable where it changes from step to step,
+        which must not block.
     """
     self._unsaved = unsaved
 
   def find_unsaved(self) -> str | None:
-    """Returns what would be lost if this process ended now (str), or None."""
+    """Returns what would be lost if this process ended now, or None."""
     return self._unsaved() if callable(self._unsaved) else self._unsaved
 
   def listen_again(self) -> None:
@@ -125,18 +128,21 @@ class StopRequest:
     return self.signal is not None or self.error is not None
 
   @property
-  def exit_code(self):
+  def exit_code(self) -> int:
     if self.error is not None:
       return self.error.exit_code
-    by_signal = 128 + self.signal if self.is_requested else 0
-    return by_signal if self._exit_code is None else self._exit_code
+    if self._exit_code is not None:
+      return self._exit_code
+    return 0 if self.signal is None else 128 + self.signal
 
   @property
-  def secs_left(self):
-    """Seconds until the forced end, once a stop is requested (float)."""
+  def secs_left(self) -> float:
+    """Seconds until the forced end, once a stop is requested."""
+    if self._deadline is None:  # The thread that counts has yet to wake.
+      return self._grace_secs
     return max(0.0, self._deadline - time.monotonic())
 
-  def end(self) -> int | None:
+  def end(self) -> int:
     """Returns the exit code of a task that has stopped, or was never asked to.
 
     Raises:
@@ -152,12 +158,12 @@ class StopRequest:
       raise cli.NotSavedError(unsaved)
     return self.exit_code
 
-  def wait(self, secs) -> None:
+  def wait(self, secs: float) -> None:
     """Waits for `secs`; raises StoppedError once a stop is requested."""
     if self._requested.wait(secs):
       raise StoppedError
 
-  def request(self, signum, exit_code=None) -> None:
+  def request(self, signum: int, exit_code: int | None = None) -> None:
     """Stops as if `signum` had come, as another task received it.
 
     This process then ends with `exit_code`, by default 128 + signum.
@@ -172,8 +178,8 @@ class StopRequest:
       # Log the stop before its effects; else that might come after the end.
       self._requested.wait()
 
-  def give_up(self, error) -> None:
-    """Stops because of `error`, a cli.RunError, as if a signal had come.
+  def give_up(self, error: cli.RunError) -> None:
+    """Stops because of `error`, as if a signal had come.
 
     What may pass ends this task with 3: it is amid its work.
     """
@@ -183,17 +189,17 @@ class StopRequest:
       self.error = error
       self._writer.send(bytes([_GIVEN_UP]))
 
-  def end_at_once(self, error) -> None:
+  def end_at_once(self, error: cli.RunError) -> NoReturn:
     """Ends the process without saving, as another has taken its place.
 
     Args:
-      error: cli.RunError, printed; gives the exit code.
+      error: printed; gives the exit code.
     """
     _say(_log.info, 'ending at once, without saving')
     _say(_print_error, error)
     os._exit(error.exit_code)
 
-  def on_request(self, callback) -> None:
+  def on_request(self, callback: Callable[[], object]) -> None:
     """Calls `callback` from the watching thread when a stop is requested.
 
     Its purpose is to wake a main thread that waits for another task.
@@ -232,11 +238,11 @@ class StopRequest:
     os._exit(code)
 
 
-def _note(signum, frame) -> None:
+def _note(signum: int, frame: types.FrameType | None) -> None:
   """Stands for a signal that is read from the wake-up descriptor."""
 
 
-def _is_ours(byte):
+def _is_ours(byte: int) -> bool:
   """Whether a byte from the descriptor is none of a signal of the user's.
 
   The descriptor gets a byte for each signal that Python handles.
@@ -247,13 +253,13 @@ def _is_ours(byte):
   return signal.getsignal(byte) is _note
 
 
-def _wait_for_second(byte, reader, deadline) -> None:
+def _wait_for_second(byte: int, reader: socket.socket, deadline: float) -> None:
   """Waits for a signal that is not part of the first stop.
 
   Args:
-    byte: int, what came first.
-    reader: socket, from which the next bytes come.
-    deadline: float.
+    byte: what came first.
+    reader: where the next bytes come from.
+    deadline: by time.monotonic().
 
   Raises:
     TimeoutError: it is past the deadline.
@@ -270,7 +276,7 @@ def _wait_for_second(byte, reader, deadline) -> None:
     byte = reader.recv(1)[0]
 
 
-def _say(write, line) -> None:
+def _say(write: Callable[[Any], object], line: Any) -> None:
   """Calls write(line), and goes on if that fails or takes too long.
 
   A full disk, a pipe that nobody reads or a terminal that was halted must not
@@ -286,11 +292,11 @@ def _say(write, line) -> None:
   thread.join(_SAY_SECS)
 
 
-def _print_error(error) -> None:
+def _print_error(error: cli.RunError) -> None:
   print(f'error: {error}', file=sys.stderr, flush=True)
 
 
-def _describe(first):
+def _describe(first: int) -> tuple[str, str]:
   """Returns (name, what else to say) for `first`, the byte that came first."""
   if first == _GIVEN_UP:
     return 'giving up', ''

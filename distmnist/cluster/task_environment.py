@@ -17,6 +17,8 @@ Functions of the variables, given as a dict.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, MutableMapping
+
 from distmnist.cluster import identity, slurm_tasks, tf_config
 from distmnist.common.names import ATTEMPT, LAUNCH, LAUNCH_ID, MIN_WORKERS
 
@@ -24,13 +26,13 @@ from distmnist.common.names import ATTEMPT, LAUNCH, LAUNCH_ID, MIN_WORKERS
 NAMES = (identity.TF_CONFIG, identity.NUM_PS)
 
 
-def find(environ) -> list[str]:
-  """Returns those of NAMES that are set in `environ` (dict), list of str."""
+def find(environ: Mapping[str, str]) -> list[str]:
+  """Returns those of NAMES that are set in `environ`."""
   return [name for name in NAMES if environ.get(name, '').strip()]
 
 
-def forget(environ) -> None:
-  """Removes what tells a task its role from `environ`, a launcher's (dict).
+def forget(environ: MutableMapping[str, str]) -> None:
+  """Removes what tells a task its role from `environ`, a launcher's.
 
   A launcher, or a sweep, tells its tasks theirs: the role of its own process,
   which may itself have been started as a task, is not for them.
@@ -63,13 +65,13 @@ _STARTERS = (
 )
 
 
-def describe_alone(environ: dict[str, str]) -> str | None:
-  """Returns a line (str) if a process that trains alone is one of several.
+def describe_alone(environ: Mapping[str, str]) -> str | None:
+  """Returns a line if a process that trains alone is one of several.
 
   Else None. Whoever starts n of them expects one training.
 
   Args:
-    environ: dict, which gives no task its role.
+    environ: gives no task its role.
   """
   for what, index, count, more, missing, advice in _STARTERS:
     numbers = [environ.get(name, '') for name in (index, count)]
@@ -84,8 +86,8 @@ def describe_alone(environ: dict[str, str]) -> str | None:
   return None
 
 
-def read(environ: dict[str, str]) -> identity.Identity | None:
-  """Returns the Identity that `environ` (dict) describes, or None.
+def read(environ: Mapping[str, str]) -> identity.Identity | None:
+  """Returns the Identity that `environ` describes, or None.
 
   Raises:
     cli.UsageError: what is set cannot be understood, or does not fit.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from distmnist.cluster import addresses
 from distmnist.cluster.identity import TF_CONFIG, Identity, short
@@ -18,8 +20,8 @@ _TF_CONFIG_EXAMPLE = (
 )
 
 
-def read_tf_config(text: str):
-  """Returns the Identity that the value of TF_CONFIG (str) describes.
+def read_tf_config(text: str) -> Identity:
+  """Returns the Identity that the value of TF_CONFIG describes.
 
   Raises:
     cli.UsageError: it is not such JSON, leaves tasks out or contradicts itself.
@@ -67,8 +69,8 @@ def _bad_config(problem: str) -> cli.UsageError:
   )
 
 
-def _get_object(config, name: str):
-  """Returns config[name], a dict; an empty one if it is missing."""
+def _get_object(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+  """Returns config[name]; an empty one if it is missing."""
   value = config.get(name)
   if value is None:
     return {}
@@ -80,8 +82,8 @@ def _get_object(config, name: str):
   return value
 
 
-def _read_jobs(cluster):
-  """Returns {job: tuple of addresses} for each of _JOBS."""
+def _read_jobs(cluster: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+  """Returns {job: addresses} for each of _JOBS."""
   for job in cluster:
     if job not in _JOBS:
       raise _bad_config(
@@ -103,7 +105,7 @@ def _read_jobs(cluster):
       'the cluster has a ps, but no task that trains: expected a worker or a '
       'chief'
     )
-  seen = {}
+  seen: dict[tuple[str, int], str] = {}
   for job in _JOBS[:-1]:
     for i, address in enumerate(jobs[job]):
       key = addresses.normalize(address)
@@ -116,7 +118,7 @@ def _read_jobs(cluster):
   return jobs
 
 
-def _read_hosts(job: str, given: list[str] | None) -> tuple[str, ...] | None:
+def _read_hosts(job: str, given: Any) -> tuple[str, ...]:
   """Returns the addresses of a job, a tuple of str."""
   if given is None:
     return ()
@@ -143,7 +145,9 @@ def _read_hosts(job: str, given: list[str] | None) -> tuple[str, ...] | None:
   return tuple(given)
 
 
-def _read_task(task, jobs) -> tuple[str, int] | None:
+def _read_task(
+  task: Mapping[str, Any], jobs: Mapping[str, tuple[str, ...]]
+) -> tuple[str, int]:
   """Returns (job, index), which of `jobs` this task is, as it is called there.
 
   If the cluster is empty, no task needs to be named.
@@ -174,7 +178,7 @@ def _read_task(task, jobs) -> tuple[str, int] | None:
   return job, index
 
 
-def _read_index(value, what: str) -> int | None:
+def _read_index(value: Any, what: str) -> int:
   """Returns `value` as an int >= 0: some systems write numbers as strings."""
   if isinstance(value, str) and re.fullmatch('[0-9]{1,9}', value):
     return int(value)
@@ -184,5 +188,5 @@ def _read_index(value, what: str) -> int | None:
   raise _bad_config(f'{what} is {given}: expected a whole number from 0 on')
 
 
-def _list(names) -> str:
+def _list(names: Iterable[object]) -> str:
   return ', '.join(map(str, names))

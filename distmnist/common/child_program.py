@@ -16,6 +16,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from distmnist.common.names import SORTED_FLAGS
 
@@ -23,18 +25,21 @@ _PIPE_NUMBER = 'DISTMNIST_STARTER_PIPE'
 
 
 def start(
-  program: str, words: list[str], env: dict[str, str] | None = None, **settings
-):
+  program: str,
+  words: Sequence[str],
+  env: Mapping[str, str] | None = None,
+  **settings: Any,
+) -> tuple[subprocess.Popen, int]:
   """Starts a program, and gives it its flags.
 
   Args:
     program: 'launch' or 'sweep'.
-    words: list of str, its words and flags and those of train, in any order.
-    env: dict of str -> str, in addition to this process's environment.
+    words: its words and flags and those of train, in any order.
+    env: in addition to this process's environment.
     **settings: of subprocess.Popen.
 
   Returns:
-    (process, fd): subprocess.Popen, and what the caller closes once it has
+    (process, fd): the latter is what the caller closes once the process has
     ended; if the caller ends before, the program is told to.
   """
   reader, kept = os.pipe()
@@ -64,16 +69,16 @@ def start(
   return process, kept
 
 
-def read_words():
-  """Returns the flags (list of str) that `start` has given this process."""
+def read_words() -> list[str]:
+  """Returns the flags that `start` has given this process."""
   return json.load(sys.stdin)
 
 
 def give_pipe(reader: int) -> dict[str, str]:
-  """Returns the variables (dict) that have a program `end_with_starter`.
+  """Returns the variables that have a program `end_with_starter`.
 
   Args:
-    reader: int, the descriptor of its reading end, which the program inherits.
+    reader: the descriptor of its reading end, which the program inherits.
   """
   return {_PIPE_NUMBER: str(reader)}
 
@@ -90,7 +95,7 @@ def end_with_starter() -> None:
   threading.Thread(target=_watch, args=[int(number)], daemon=True).start()
 
 
-def _watch(reader) -> None:
+def _watch(reader: int) -> None:
   while os.read(reader, 64):
     pass
   os.kill(os.getpid(), signal.SIGTERM)

@@ -25,8 +25,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, TypeVar
 
 from absl import flags
 
@@ -71,6 +71,7 @@ ERROR_LINE = re.compile(rf'(?:{PACKAGE}\.(\w+)|[^\s:]+\.py): error: (.*)')
 DIVERGED = 'the training has diverged'
 
 FLAGS = flags.FLAGS
+_Final = TypeVar('_Final', bound=Exception)
 
 _HELP = flags.DEFINE_bool(
   'help', False, 'Explain the flags that matter most, name the rest, and exit.'
@@ -86,7 +87,7 @@ class UsageError(Exception):
   `program`: the short name of another program whose --help tells more, or None.
   """
 
-  def __init__(self, message: str, program=None) -> None:
+  def __init__(self, message: str, program: str | None = None) -> None:
     super().__init__(message)
     self.program = program
 
@@ -126,7 +127,7 @@ class PassingError(RunError):
     return LOST if self.is_amid_run or ATTEMPT in os.environ else FAILED
 
 
-def is_passing(cause) -> bool:
+def is_passing(cause: Exception) -> bool:
   """Whether a system error may go away though its user does nothing.
 
   Args:
@@ -141,7 +142,11 @@ def is_passing(cause) -> bool:
   return any(os.strerror(number) in str(cause) for number in _SICK)
 
 
-def choose_error(cause, final=RunError, passing=PassingError):
+def choose_error(
+  cause: Exception,
+  final: type[_Final] = RunError,
+  passing: type[RunError] = PassingError,
+) -> type[_Final] | type[RunError]:
   """Returns the class of the error that reports `cause`; see `is_passing`."""
   return passing if is_passing(cause) else final
 
@@ -181,34 +186,34 @@ class PortTakenError(RunError):
 
 
 def run(
-  main: Callable[..., Any],
-  argv: list[str] | None = None,
+  main: Callable[..., int | None],
+  argv: Sequence[str] | None = None,
   passthrough: bool = False,
-  leave: Callable[..., Any] = sys.exit,
+  leave: Callable[[int], Any] = sys.exit,
   takes_words: bool = False,
-  is_for_train: Callable[..., Any] = lambda name: False,
-  first_flags=(),
-  prepare: Callable[..., Any] = lambda words: None,
-  is_shown: Callable[..., Any] = lambda name: True,
+  is_for_train: Callable[[str], bool] = lambda name: False,
+  first_flags: Collection[str] = (),
+  prepare: Callable[[list[str]], None] = lambda words: None,
+  is_shown: Callable[[str], bool] = lambda name: True,
 ) -> None:
   """Parses the flags, calls `main` and ends the process with its exit code.
 
   Args:
-    main: callable that returns an exit code (int) or None for 0. Its arguments:
+    main: returns an exit code, or None for 0. Its arguments:
       the list of words that are not flags if `takes_words`, then the list of
       words after `--` if `passthrough`.
-    argv: list of str, program name first; sys.argv by default.
+    argv: program name first; sys.argv by default.
     passthrough: whether `main` handles the words after `--`.
-    leave: callable that ends the process with an exit code.
+    leave: ends the process with an exit code.
     takes_words: whether `main` handles words that are not flags, before and
       after the flags; else they are a usage error.
-    is_for_train: callable(name of a flag) -> whether it belongs after `--`.
+    is_for_train: whether a flag, by its name, belongs after `--`.
     first_flags: names of the flags that --help explains; by default those of
       the program's own module.
     prepare: called with the words, without --flagfile, before they are parsed:
       the module that a flag names is imported now, as its flags are not known
       earlier.
-    is_shown: callable(name of a flag) -> whether --help may tell of it.
+    is_shown: whether --help may tell of a flag, by its name.
   """
   output.prepare()
   argv = list(sys.argv if argv is None else argv)
@@ -266,21 +271,24 @@ def _end_output(program: str, code: int) -> int:
 
 
 def _print_help(
-  program: str, module_name: str, first_flags, is_shown: Callable[..., Any]
+  program: str,
+  module_name: str,
+  first_flags: Collection[str],
+  is_shown: Callable[[str], bool],
 ) -> int:
   full = FLAGS.helpfull
   print(help_text.make(program, module_name, first_flags, full, is_shown))
   return 0
 
 
-def _report_os_error(program: str, error) -> int:
+def _report_os_error(program: str, error: OSError) -> int:
   if what := _explain_os_error(error):
     return _report(program, what, choose_error(error)().exit_code)
   return _report_unexpected(program, error)
 
 
-def _explain_os_error(error) -> str | None:
-  """Returns what an OSError means (str), None if it is a mistake of ours."""
+def _explain_os_error(error: OSError) -> str | None:
+  """Returns what an OSError means, None if it is a mistake of ours."""
   if error.filename is None and error.errno in files.FULL:
     return f'its output cannot be written: {error.strerror}'
   if error.errno in _TOO_MANY:
@@ -292,24 +300,29 @@ def _explain_os_error(error) -> str | None:
 
 
 def _explain_unknown(
-  program: str, error, passthrough: bool, is_for_train: Callable[..., Any]
-):
-  """Returns what to say (str) about a flag that the program does not have."""
+  program: str,
+  error: flags.UnrecognizedFlagError,
+  passthrough: bool,
+  is_for_train: Callable[[str], bool],
+) -> str:
+  """Returns what to say about a flag that the program does not have."""
   name = error.flagname
   if is_for_train(name):
     return (
       f'--{name} is a flag of train: put it after the --, as in {program} --'
       f' --{name}'
     )
-  return f'{error} (flags of train come after --)' if passthrough else error
+  return (
+    f'{error} (flags of train come after --)' if passthrough else str(error)
+  )
 
 
-def _report_unexpected(program: str, error) -> int:
+def _report_unexpected(program: str, error: Exception) -> int:
   """Reports an exception that is not one of ours; returns the exit code.
 
   Args:
-    program: str, how the user calls it.
-    error: the Exception being handled.
+    program: how the user calls it.
+    error: the one being handled.
   """
   if isinstance(error, BrokenPipeError) and not output.is_read():
     return _NO_READER
@@ -319,7 +332,7 @@ def _report_unexpected(program: str, error) -> int:
   return OUR_MISTAKE
 
 
-def _explain_memory(error):
+def _explain_memory(error: Exception) -> str:
   reason = (getattr(error, 'message', '') or str(error) or 'none left').strip()
   return (
     f'out of memory: {reason.splitlines()[0]}; take a smaller model, '
@@ -329,7 +342,7 @@ def _explain_memory(error):
 
 def _report(
   program: str,
-  error,
+  error: Exception | str,
   code: int,
   help_of: str | None = None,
   has_help: bool = True,

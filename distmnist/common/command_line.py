@@ -12,6 +12,7 @@ import contextlib
 import math
 import os
 import re
+from collections.abc import Iterable, Sequence
 
 from absl import flags
 
@@ -40,17 +41,17 @@ import_errors: list[Exception] = []
 
 
 def parse(
-  values, argv: list[str], known_only: bool = False
-) -> list[str] | None:
-  """Sets the flags of `values`, a flags.FlagValues, from `argv`.
+  values: flags.FlagValues, argv: Sequence[str], known_only: bool = False
+) -> list[str]:
+  """Sets the flags of `values` from `argv`.
 
   Args:
-    values: flags.FlagValues.
-    argv: list of str, program name first.
+    values: where the flags are defined.
+    argv: program name first.
     known_only: whether unknown flags are allowed.
 
   Returns:
-    list of str, the words that are not flags.
+    The words that are not flags.
 
   Raises:
     flags.Error: one line that names the flag and what was expected.
@@ -69,7 +70,7 @@ def parse(
   return rest
 
 
-def expand(words: list[str], _open: tuple[str, ...] = ()) -> list[str] | None:
+def expand(words: Iterable[str], _open: tuple[str, ...] = ()) -> list[str]:
   """Returns `words` with the content of each --flagfile in its place.
 
   Raises:
@@ -97,18 +98,18 @@ def expand(words: list[str], _open: tuple[str, ...] = ()) -> list[str] | None:
 
 
 def fits_in_file(word: str) -> bool:
-  """Whether a flag file can hold a word (str) of a command line as it is."""
+  """Whether a flag file can hold a word of a command line as it is."""
   with contextlib.suppress(FlagFileError):
     return _parse(word, '') == [word]
   return False
 
 
-def find_value(words: list[str], name: str) -> str | None:
-  """Returns the last value (str) of a flag among `words`, or None.
+def find_value(words: Sequence[str], name: str) -> str | None:
+  """Returns the last value of a flag among `words`, or None.
 
   Args:
-    words: list of str, without --flagfile.
-    name: str, of a flag that takes a value.
+    words: without --flagfile.
+    name: of a flag that takes a value.
   """
   found = None
   for i, word in enumerate(words):
@@ -118,7 +119,7 @@ def find_value(words: list[str], name: str) -> str | None:
   return found
 
 
-def check_values(values) -> None:
+def check_values(values: flags.FlagValues) -> None:
   """Checks what the types of the flags alone do not ensure.
 
   Raises:
@@ -137,7 +138,7 @@ def check_values(values) -> None:
       elif type(value) is int and abs(value) > _MAX_INT:
         expected = f'expected a number of at most {_MAX_INT}'
       elif _is_path(name) and urls.is_remote(str(value)):
-        expected = _find_mistake(name, value)
+        expected = _find_mistake(name, str(value))
       elif _is_path(name) and '\0' in str(value):
         expected = 'expected a path without a NUL'
       elif _is_path(name) and not _is_utf8(str(value)):
@@ -153,7 +154,7 @@ def _is_utf8(text: str) -> bool:
   return all(not '\ud800' <= character <= '\udfff' for character in text)
 
 
-def _find_mistake(name: str, value: str) -> str:
+def _find_mistake(name: str, value: str) -> str | None:
   if name in _ADDRESSES:
     return urls.find_mistake(value)
   flags_of_addresses = ', '.join(f'--{known}' for known in _ADDRESSES)
@@ -178,8 +179,8 @@ def _find(path: str) -> str:
   return path
 
 
-def _read(path: str) -> list[str] | None:
-  """Returns the flags of a file, a list of str."""
+def _read(path: str) -> list[str]:
+  """Returns the flags of a file."""
   try:
     with open(path, encoding='utf-8-sig') as file:
       text = file.read()
@@ -189,7 +190,7 @@ def _read(path: str) -> list[str] | None:
   return _parse(text, path)
 
 
-def _parse(text: str, path: str) -> list[str] | None:
+def _parse(text: str, path: str) -> list[str]:
   lines = []
   for line in text.splitlines():
     line = _COMMENT.sub(lambda match: match[1] or '', line).strip()
@@ -231,7 +232,7 @@ _SECRET = re.compile(
 
 
 def is_secret(name: str) -> bool:
-  """Whether others must not see the value of Spark's setting `name` (str)."""
+  """Whether others must not see the value of Spark's setting `name`."""
   return bool(_SECRET.search(name))
 
 

@@ -3,6 +3,8 @@
 It stands alone, as setup.py runs it to record the commit in what it builds.
 """
 
+from __future__ import annotations
+
 import functools
 import os
 import pathlib

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TextIO
 
 _log = logging.getLogger(__name__)
 
@@ -19,21 +19,21 @@ _LOOK_SECS = 0.05, 2.0
 
 
 class _LineHandler(logging.Handler):
-  def __init__(self, print_line: Callable[..., Any]) -> None:
+  def __init__(self, print_line: Callable[[str], object]) -> None:
     super().__init__()
     self._print_line = print_line
 
-  def emit(self, record) -> None:
+  def emit(self, record: logging.LogRecord) -> None:
     self._print_line(self.format(record))
 
 
-def print_logs(print_line: Callable[..., Any]) -> None:
+def print_logs(print_line: Callable[[str], object]) -> None:
   """Prints what distmnist's modules, and no others, log, as plain lines.
 
   The main function of a program calls this; the last call counts.
 
   Args:
-    print_line: callable(str), such as Console.say.
+    print_line: called with each, such as Console.say.
   """
   logger = logging.getLogger('distmnist')
   logger.handlers = [_LineHandler(print_line)]
@@ -54,7 +54,8 @@ class Wait:
   says how long it has been.
 
   Attributes:
-    last_look: float, of the class: when one of this process was last asked.
+    last_look: of the class: when one of this process was last asked, by
+      time.monotonic().
   """
 
   last_look = -math.inf
@@ -62,7 +63,7 @@ class Wait:
   def __init__(self, limit_secs: float) -> None:
     """
     Args:
-      limit_secs: float, seconds from now; may be infinite.
+      limit_secs: seconds from now; may be infinite.
     """
     self._limit_secs = limit_secs
     self._start = time.monotonic()
@@ -78,7 +79,7 @@ class Wait:
     """Whether the time is up; meant to be asked repeatedly.
 
     Args:
-      what: str, the end of 'waiting ...'.
+      what: the end of 'waiting ...'.
     """
     now = Wait.last_look = time.monotonic()
     if now >= self._end:
@@ -112,14 +113,17 @@ class Console:
   """
 
   def __init__(
-    self, every_secs: float = 2.0, stream=None, draws: bool = True
+    self,
+    every_secs: float = 2.0,
+    stream: TextIO | None = None,
+    draws: bool = True,
   ) -> None:
     """
     Args:
-      every_secs: float, from one plain progress line to the next.
+      every_secs: from one plain progress line to the next.
       stream: where to; by default sys.stdout.
-      draws: bool, whether progress may be drawn over itself: not where others
-        print lines of their own.
+      draws: whether progress may be drawn over itself: not where others print
+        lines of their own.
     """
     self._stream = stream or sys.stdout
     self._is_terminal = draws and self._stream.isatty()
@@ -140,9 +144,8 @@ class Console:
     """Draws the progress line.
 
     Args:
-      text: str.
-      fraction: float, 0..1, how much of the work is done, for a bar before the
-        text; None if nobody knows.
+      fraction: 0..1, how much of the work is done, for a bar before the text;
+        None if nobody knows.
     """
     self._next_time = time.monotonic() + self._every_secs
     if not self._is_terminal:

@@ -9,7 +9,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 from distmnist.storage import copies, disk, paths, urls
 
@@ -35,7 +35,7 @@ def replacing(path: str, mode: str = 'w') -> Iterator[IO]:
     yield file
 
 
-def read_dict(path: str):
+def read_dict(path: str) -> dict[str, Any]:
   """Returns the dict of a JSON file; {} if it is not there, or damaged."""
   try:
     found = json.loads(paths.read_text(path))
@@ -45,7 +45,7 @@ def read_dict(path: str):
 
 
 def find_obstacle(path: str) -> str | None:
-  """Returns why no file can be written at a path (str), or None."""
+  """Returns why no file can be written at a path, or None."""
   folder = os.path.dirname(path) or os.curdir
   if os.path.isdir(path):
     return 'it is a folder'
@@ -56,7 +56,7 @@ def find_obstacle(path: str) -> str | None:
   return None
 
 
-def is_full(folder) -> bool:
+def is_full(folder: str | os.PathLike[str]) -> bool:
   """Whether nothing more can be written to the disk of a local folder."""
   try:
     found = os.statvfs(folder)
@@ -66,18 +66,18 @@ def is_full(folder) -> bool:
   return bool(found.f_blocks) and not found.f_bavail
 
 
-def describe_refusal(error, who: str) -> str:
-  """Returns the reason (str) of an OSError of a write, and what to do.
+def describe_refusal(error: OSError, who: str) -> str:
+  """Returns the reason of an OSError of a write, and what to do.
 
   Args:
-    error: OSError.
-    who: str, what to do if the folder is another user's.
+    error: what the write failed with.
+    who: what to do if the folder is another user's.
   """
   what = 'make room there' if error.errno in FULL else who
   return f'{error.strerror}; {what}'
 
 
-def no_follow(path, flags: int) -> int | None:
+def no_follow(path: str | os.PathLike[str], flags: int) -> int:
   """For open(opener=no_follow): raises OSError if `path` itself is a link."""
   try:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
@@ -88,10 +88,10 @@ def no_follow(path, flags: int) -> int | None:
 
 
 def advise(reason: str) -> str:
-  """Returns what to do (str) about a write to the logdir that failed.
+  """Returns what to do about a write to the logdir that failed.
 
   Args:
-    reason: str, with the system's words for the error.
+    reason: with the system's words for the error.
   """
   remedies = dict.fromkeys(FULL, 'make room there, or ')
   remedies |= dict.fromkeys(_NOT_WRITABLE, 'make it writable, or ')
@@ -141,8 +141,8 @@ def warn_of_owner(name: str, folder: str) -> None:
   """Warns if the folder of a flag belongs to another user, except root.
 
   Args:
-    name: str, the flag.
-    folder: str, exists; an address is skipped: its owners are of another kind.
+    name: the flag.
+    folder: exists; an address is skipped: its owners are of another kind.
   """
   if other := find_other_owner(folder):
     _log.info(
@@ -151,17 +151,14 @@ def warn_of_owner(name: str, folder: str) -> None:
     )
 
 
-def find_other_owner(*paths) -> tuple[str, int] | None:
+def find_other_owner(*paths: str) -> tuple[str, int] | None:
   """Returns the first path of another user's, and who that is.
 
   A link has two owners: its own, and that of the file it leads to. What is not
   there is skipped, as are addresses: their owners are of another kind.
 
-  Args:
-    *paths: str.
-
   Returns:
-    (path, uid), a str and an int; None if all are this user's or root's.
+    (path, uid); None if all are this user's or root's.
   """
   for path in paths:
     if urls.is_remote(path):
@@ -187,13 +184,13 @@ def sync(path: str) -> None:
     os.close(number)
 
 
-def read_json(path: str):
+def read_json(path: str) -> Any:
   """Returns the content of the file `path`; raises OSError or ValueError."""
   with open(path, encoding='utf-8') as file:
     return json.load(file)
 
 
-def write_json(path: str, value) -> None:
+def write_json(path: str, value: Any) -> None:
   """Writes `value` to the file `path`, whole or not at all."""
   with replacing(path) as file:
     json.dump(value, file, indent=2)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from absl import flags
 
@@ -39,7 +38,7 @@ _SUBJECTS = {
 }
 
 
-_added = set()
+_added: set[str] = set()
 
 
 def add_ours(module_name: str) -> None:
@@ -58,25 +57,26 @@ def is_ours(module_name: str) -> bool:
 def make(
   program: str,
   module_name: str,
-  first=(),
+  first: Collection[str] = (),
   is_full: bool = False,
-  is_shown: Callable[..., Any] = lambda name: True,
+  is_shown: Callable[[str], bool] = lambda name: True,
 ) -> str:
-  """Returns the text of --help (str).
+  """Returns the text of --help.
 
   Args:
-    program: str, what a user types.
-    module_name: str, of the program; its docstring comes first.
+    program: what a user types.
+    module_name: of the program; its docstring comes first.
     first: names of the flags that matter most; by default the program's own.
-    is_full: bool, for --helpfull: all flags are explained, including those of
+    is_full: for --helpfull: all flags are explained, including those of
       libraries; else only the first are, and the others are listed by name.
-    is_shown: callable(name of a flag) -> bool, whether the program reads it.
+    is_shown: whether the program reads a flag, by its name.
   """
   own = {module_name, sys.argv[0]}
   subjects = _choose(_group(own), is_shown)
   if not (first or is_full):
     first = [flag.name for flag in subjects.get('This program', [])]
-  lines = [f'{program}: {sys.modules[module_name].__doc__.strip()}', '']
+  about = sys.modules[module_name].__doc__ or ''  # None with python -OO.
+  lines = [f'{program}: {about.strip()}', '']
   if is_full:
     libraries = _choose(_group_libraries(), is_shown)
     for subject, found in (subjects | libraries).items():
@@ -96,9 +96,11 @@ def make(
   return '\n'.join(lines)
 
 
-def _group(own: set[str]):
-  """Returns {subject: list of flags.Flag}; `own` are names of modules."""
-  found = {name: [] for name in ('This program', *_SUBJECTS.values())}
+def _group(own: Collection[str]) -> dict[str, list[flags.Flag]]:
+  """Returns {subject: its flags}; `own` are names of modules."""
+  found: dict[str, list[flags.Flag]] = {
+    name: [] for name in ('This program', *_SUBJECTS.values())
+  }
   # Flags of a launcher that are defined in another file.
   adopted = {
     flag.name: module
@@ -117,8 +119,11 @@ def _group(own: set[str]):
   return _sort(found)
 
 
-def _choose(subjects, is_shown: Callable[..., Any]):
-  """Returns the {subject: list of flags.Flag} of which some are shown."""
+def _choose(
+  subjects: Mapping[str, Iterable[flags.Flag]],
+  is_shown: Callable[[str], bool],
+) -> dict[str, list[flags.Flag]]:
+  """Returns the {subject: its flags} of which some are shown."""
   chosen = {
     subject: [flag for flag in found if is_shown(flag.name)]
     for subject, found in subjects.items()
@@ -126,7 +131,7 @@ def _choose(subjects, is_shown: Callable[..., Any]):
   return {subject: found for subject, found in chosen.items() if found}
 
 
-def _group_libraries():
+def _group_libraries() -> dict[str, list[flags.Flag]]:
   return _sort(
     {
       f'Library {module}': its_flags
@@ -136,7 +141,9 @@ def _group_libraries():
   )
 
 
-def _sort(subjects):
+def _sort(
+  subjects: Mapping[str, Iterable[flags.Flag]],
+) -> dict[str, list[flags.Flag]]:
   """Returns the subjects that have flags, each flag once, sorted by name."""
   return {
     subject: sorted({f.name: f for f in found}.values(), key=lambda f: f.name)
@@ -145,19 +152,20 @@ def _sort(subjects):
   }
 
 
-def _name(flag) -> str:
+def _name(flag: flags.Flag) -> str:
   return f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}'
 
 
-def _explain(flag) -> str:
-  """Returns a flag's explanation, default and bounds (str)."""
+def _explain(flag: flags.Flag) -> str:
+  """Returns a flag's explanation, default and bounds."""
   # absl adds that a flag can be given again, as our own texts say.
-  text, notes = flag.help.partition(';\n    repeat this option')[0], []
+  text = (flag.help or '').partition(';\n    repeat this option')[0]
+  notes = []
   if choices := getattr(flag.parser, 'enum_values', None):
     text = text.partition('>: ')[2]  # absl puts the choices first.
     notes.append(f'one of {", ".join(choices)}')
   if flag.default not in (None, [], ''):
-    notes.append(f'default: {flag.default_as_str.strip(chr(39))}')
+    notes.append(f'default: {str(flag.default_as_str).strip(chr(39))}')
   if flag.parser.syntactic_help:
     notes.append(flag.parser.syntactic_help)
   text = f'{_name(flag)}: {text}'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sys
+from typing import IO
 
 
 def prepare() -> None:
@@ -43,7 +44,7 @@ def is_read() -> bool:
   return False
 
 
-def discard(*streams) -> None:
+def discard(*streams: IO) -> None:
   """Has what is printed to `streams`, or not yet written, go nowhere."""
   # The interpreter flushes once more at exit.
   with open(os.devnull, 'wb') as nowhere:
@@ -51,7 +52,7 @@ def discard(*streams) -> None:
       os.dup2(nowhere.fileno(), stream.fileno())
 
 
-def _is_closed(stream) -> bool:
+def _is_closed(stream: IO) -> bool:
   """Whether a stream is a pipe that nobody reads any more."""
   try:
     descriptor = stream.fileno()
@@ -61,7 +62,7 @@ def _is_closed(stream) -> bool:
 
 
 def has_event(descriptor: int, event: int) -> bool:
-  """Whether poll(2) tells `event` (int) of a descriptor to write to."""
+  """Whether poll(2) tells `event` of a descriptor to write to."""
   poll = select.poll()
   poll.register(descriptor, select.POLLOUT)
   return any(found & event for _, found in poll.poll(0))

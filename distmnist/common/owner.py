@@ -27,7 +27,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from distmnist.common import cli, layout, owner_file
 from distmnist.storage import paths, retries, urls
@@ -57,7 +58,7 @@ _NUM_READS = 3
 _NUM_CHECKS = 5
 
 
-def find_living(folder: str) -> dict | None:
+def find_living(folder: str) -> dict[str, Any] | None:
   """Returns the owner's dict if a living process of this machine has `folder`.
 
   For a launcher, which asks before it touches anything. Whether a process of
@@ -177,9 +178,7 @@ def _is_held(file: NumberedFile) -> bool:
     return False
 
 
-def _refuse(
-  name: str, folder: str, found: dict[str, int | str]
-) -> cli.RunError:
+def _refuse(name: str, folder: str, found: Mapping[str, Any]) -> cli.RunError:
   """Returns the cli.RunError that names the owner of a folder."""
   return cli.RunError(
     f'{name}={folder} is in use by {owner_file.describe(found)}: stop that '
@@ -191,8 +190,8 @@ class Owner:
   """Owns a folder from `take` to `release`.
 
   Attributes:
-    folder: str.
-    me: dict, what its file says of this process; None before `take`.
+    folder: its path or address.
+    me: what its file says of this process; {} before `take`.
   """
 
   def __init__(self, name: str, folder: str, file_name: str = _FILE) -> None:
@@ -208,8 +207,8 @@ class Owner:
     self._file = _open(folder, file_name)
     self._lock = threading.Lock()
     self._is_released = threading.Event()
-    self._on_removed = lambda: None
-    self.me = None
+    self._on_removed: Callable[[], None] = lambda: None
+    self.me: dict[str, Any] = {}
 
   @property
   def run(self) -> str:
@@ -243,7 +242,10 @@ class Owner:
       ) from error
 
   def _wait_until_ours(
-    self, is_new_run: bool, patience_secs: float, pause
+    self,
+    is_new_run: bool,
+    patience_secs: float,
+    pause: Callable[[float], None],
   ) -> None:
     """Returns once the file says that this process is the owner."""
     watch = _Watch(self._file)
@@ -269,6 +271,7 @@ class Owner:
           return
         pause(LOOK_SECS)  # Another was faster: it is the owner now.
         continue
+      found = found or {}
       if is_alive and time.monotonic() >= deadline:
         raise _refuse(self._name, self.folder, found)
       if not has_said:
@@ -326,7 +329,7 @@ class Owner:
       if not self._is_released.is_set():
         self._check()
 
-  def _check(self):
+  def _check(self) -> None:
     for _ in range(_NUM_CHECKS):
       found = self._file.read()
       if found is None:
@@ -357,7 +360,7 @@ class Owner:
     """Leaves the folder to the next owner; the file stays and names the run."""
     with self._lock, contextlib.suppress(OSError, ValueError):
       self._is_released.set()
-      if self.me is None:
+      if not self.me:
         return
       if (self._file.read() or {}).get('life') == self.me['life']:
         self.me['has_ended'] = True
@@ -366,7 +369,7 @@ class Owner:
   def __enter__(self) -> Owner:
     return self
 
-  def __exit__(self, *_) -> None:
+  def __exit__(self, *_: object) -> None:
     self.release()
 
 
@@ -375,14 +378,15 @@ class _Watch:
 
   def __init__(self, file: NumberedFile) -> None:
     self._file = file
-    self._seen = None  # (life, time of the last touch) at the last look.
+    # (life, time of the last touch) at the last look.
+    self._seen: tuple[str | None, float] | None = None
     self._num_same = 0  # How many looks before it have seen the same.
 
-  def judge(self, found: dict[str, int | str] | None) -> tuple[bool, bool]:
+  def judge(self, found: Mapping[str, Any] | None) -> tuple[bool, bool]:
     """Returns (is_alive, is_gone) of the owner; both False if unknown.
 
     Args:
-      found: what its file says, a dict; None without a file.
+      found: what its file says; None without a file.
 
     Raises:
       FileNotFoundError: the file has gone meanwhile.
@@ -412,9 +416,9 @@ class NumberedFile:
     self._path = path
     self._folder, self._name = os.path.split(path)
     self._highest = 0
-    self._mine = None
+    self._mine = 0
 
-  def read(self) -> dict | None:
+  def read(self) -> dict[str, Any] | None:
     """Returns what the owner's file says, or None if there is none.
 
     It is {} while the file cannot be understood.
@@ -435,7 +439,7 @@ class NumberedFile:
         return {}  # Just being made, or damaged: its time will tell.
     return None
 
-  def create(self, found: dict) -> bool:
+  def create(self, found: Mapping[str, Any]) -> bool:
     """Takes over from the owner that `read` saw, if any.
 
     Returns:
@@ -459,11 +463,11 @@ class NumberedFile:
         paths.remove(self._find_place(lower))
     return True
 
-  def write(self, found: dict) -> None:
+  def write(self, found: Mapping[str, Any]) -> None:
     """Makes our own file say something else."""
     paths.write(self._find_place(self._mine), json.dumps(found).encode())
 
-  def touch(self, found: dict) -> None:
+  def touch(self, found: Mapping[str, Any]) -> None:
     """Shows that the owner, of whom the file says `found`, is alive."""
     place = self._find_place(self._mine)
     paths.touch(place, json.dumps(found).encode())
@@ -479,7 +483,7 @@ class NumberedFile:
   def _find_place(self, number: int) -> str:
     return f'{self._path}.{number:08d}'
 
-  def _list_numbers(self) -> list[int] | None:
+  def _list_numbers(self) -> list[int]:
     found = (os.path.splitext(name) for name in paths.list_names(self._folder))
     return [
       int(ending[1:])

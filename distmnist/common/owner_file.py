@@ -11,15 +11,17 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from distmnist.storage import process_tag
 
 
-def describe_self(run: str | None = None) -> dict[str, int | str]:
-  """Returns what the file says about this process, a dict.
+def describe_self(run: str | None = None) -> dict[str, Any]:
+  """Returns what the file says about this process.
 
   Args:
-    run: str, what all lives of one training have in common; a new one if None.
+    run: what all lives of one training have in common; a new one if None.
   """
   return {
     'life': secrets.token_hex(8),
@@ -33,7 +35,7 @@ def describe_self(run: str | None = None) -> dict[str, int | str]:
   }
 
 
-def describe(found: dict[str, int | str]) -> str:
+def describe(found: Mapping[str, Any]) -> str:
   """Returns the pid, host and start of the process `found`, for people."""
   return (
     f'process {found.get("pid")} of host {found.get("host")} since '
@@ -41,22 +43,22 @@ def describe(found: dict[str, int | str]) -> str:
   )
 
 
-def is_alive_here(found: dict[str, int | str]) -> bool:
+def is_alive_here(found: Mapping[str, Any]) -> bool:
   """Whether `found` is a living process of this machine."""
   return _is_of_this_machine(found) and not _has_ended(found)
 
 
-def is_known_dead(found: dict[str, int | str]) -> bool:
+def is_known_dead(found: Mapping[str, Any]) -> bool:
   """Whether `found` is a process of this machine that has ended."""
   return _is_of_this_machine(found) and _has_ended(found)
 
 
-def _is_of_this_machine(found: dict[str, int | str]) -> bool:
+def _is_of_this_machine(found: Mapping[str, Any]) -> bool:
   machine = found.get('machine')
   return machine is not None and machine == process_tag.read_machine()
 
 
-def _has_ended(found: dict[str, int | str]) -> bool:
+def _has_ended(found: Mapping[str, Any]) -> bool:
   if found.get('has_ended'):
     return True
   start = process_tag.read_start(found['pid'])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 # The most bytes of a variable that are saved, restored or copied at once: what
 # a save adds to the memory of the chief and of a ps.
@@ -26,7 +26,7 @@ _POSITIONS = re.compile(rf'{_TOUCHED}(\d+)-(\d+)/positions/(.+)')
 
 
 def name_base(base: str) -> str:
-  """Returns the name of the tensor that names `base`, a file's name (str)."""
+  """Returns the name of the tensor that names `base`, a file's name."""
   return _BASE + base
 
 
@@ -36,15 +36,15 @@ def name_touched(variable: str, begin: int, end: int) -> tuple[str, str]:
   return f'{start}/positions/{variable}', f'{start}/values/{variable}'
 
 
-def find_base(names) -> str | None:
-  """Returns the base (str) of a checkpoint with these names; None if whole."""
+def find_base(names: Iterable[str]) -> str | None:
+  """Returns the base of a checkpoint with these names; None if whole."""
   found = (name for name in names if name.startswith(_BASE))
   return next((name.removeprefix(_BASE) for name in found), None)
 
 
-def find_ranges(names) -> dict[str, list[tuple]]:
-  """Returns {variable: list of (begin, end), in order} of touched rows."""
-  found = {}
+def find_ranges(names: Iterable[str]) -> dict[str, list[tuple[int, int]]]:
+  """Returns {variable: [(begin, end) of a range, ...]} of touched rows."""
+  found: dict[str, list[tuple[int, int]]] = {}
   for name in names:
     if match := _POSITIONS.fullmatch(name):
       begin, end, variable = match.groups()
@@ -58,7 +58,7 @@ def is_plain(name: str) -> bool:
 
 
 def compute_hash(index: bytes) -> str:
-  """Returns the hash (str) of a checkpoint, given its index file (bytes).
+  """Returns the hash of a checkpoint, given its index file.
 
   The index has a checksum of each tensor.
   """
@@ -66,26 +66,25 @@ def compute_hash(index: bytes) -> str:
 
 
 def cut_rows(
-  num_rows: int, row_bytes: int, most_bytes=None
+  num_rows: int, row_bytes: int, most_bytes: int | None = None
 ) -> Iterator[tuple[int, int]]:
-  """Yields (first, size), ints, of the rows of each slice, in order.
+  """Yields (first, size) of the rows of each slice, in order.
 
   Args:
-    num_rows: int, all of them.
-    row_bytes: int, what each takes; a row is never cut.
-    most_bytes: int, the most in a slice; None for SLICE_BYTES.
+    num_rows: all of them.
+    row_bytes: what each takes; a row is never cut.
+    most_bytes: the most in a slice; None for SLICE_BYTES.
   """
   step = max(1, (most_bytes or SLICE_BYTES) // row_bytes)
   for first in range(0, num_rows, step):
     yield first, min(step, num_rows - first)
 
 
-def name_place(shape: list[int], first: int, num_rows: int) -> str:
+def name_place(shape: Sequence[int], first: int, num_rows: int) -> str:
   """Returns rows of a variable as TensorFlow's shape_and_slices name them.
 
   Args:
-    shape: list of int, the whole variable's.
-    first, num_rows: int.
+    shape: the whole variable's.
   """
   rows = ':'.join([f'{first},{num_rows}', *['-'] * (len(shape) - 1)])
   return f'{" ".join(map(str, shape))} {rows}'

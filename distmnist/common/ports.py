@@ -16,7 +16,7 @@ from distmnist.common import cli
 _CONNECT_SECS = 5.0
 
 
-def hold_ports(num_ports: int):
+def hold_ports(num_ports: int) -> list[socket.socket]:
   """Returns sockets bound to `num_ports` different free ports of this machine.
 
   A port stays ours while its socket is open, even between a task's end and its
@@ -44,7 +44,7 @@ def hold_ports(num_ports: int):
 
 
 def check_is_free(port: int) -> None:
-  """Raises OSError if nobody could listen on `port`, an int."""
+  """Raises OSError if nobody could listen on `port`."""
   _bind(port).close()
 
 
@@ -90,7 +90,7 @@ def answering(port: int) -> Iterator[None]:
 
 
 def is_free(port: int) -> bool:
-  """Whether somebody could listen on `port`, an int."""
+  """Whether somebody could listen on `port`."""
   try:
     check_is_free(port)
   except OSError:
@@ -98,7 +98,7 @@ def is_free(port: int) -> bool:
   return True
 
 
-def _bind(port: int):
+def _bind(port: int) -> socket.socket:
   """Returns a socket bound to `port` of all addresses; 0 is any free one."""
   made = _make_socket()
   try:
@@ -110,7 +110,7 @@ def _bind(port: int):
   return made
 
 
-def _make_socket():
+def _make_socket() -> socket.socket:
   if not socket.has_dualstack_ipv6():
     return socket.socket()
   made = socket.socket(socket.AF_INET6)

@@ -16,7 +16,7 @@ _ARG_START, _ARG_END = 45, 46
 
 
 def set_title(title: str) -> None:
-  """Shows `title` (str) in place of the command line, if Linux lets us."""
+  """Shows `title` in place of the command line, if Linux lets us."""
   with contextlib.suppress(OSError, IndexError):
     with open('/proc/self/stat', encoding='utf-8') as file:
       fields = file.read().rpartition(')')[2].split()

@@ -13,7 +13,10 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+  import threading
 
 _NAME = 'tensorflow'
 # The import takes some seconds, and as many minutes on a machine that is full.
@@ -46,7 +49,8 @@ class _Finder:
     finally:
       self._is_asking = False
     if spec and spec.loader:
-      spec.loader = _Loader(spec.loader, self)
+      # A loader by its methods: importlib.abc would take time at each start.
+      spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]
     return spec
 
 
@@ -111,12 +115,12 @@ def _quiet() -> Iterator[None]:
     os.close(kept)
 
 
-def _tell(stderr: int, is_done: Any) -> None:
+def _tell(stderr: int, is_done: threading.Event) -> None:
   """Says now and then that the import goes on: a full machine, a slow disk.
 
   Args:
     stderr: the descriptor to write to.
-    is_done: threading.Event, which ends it.
+    is_done: ends it.
   """
   import time  # noqa: PLC0415
 

@@ -5,6 +5,8 @@ of all that it uses. A check that is an algorithm (it reads a file, counts
 epochs, asks a store) is a function beside what it checks instead.
 """
 
+from __future__ import annotations
+
 import types
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -32,7 +34,7 @@ class Refusal(NamedTuple):
   says: str | Callable[[Any], str]
 
 
-def refuse(rows: Iterable[Refusal], **facts) -> None:
+def refuse(rows: Iterable[Refusal], **facts: Any) -> None:
   """Checks flags against a table, row by row in its order.
 
   Args:
@@ -47,7 +49,7 @@ def refuse(rows: Iterable[Refusal], **facts) -> None:
     raise cli.UsageError(text)
 
 
-def find(rows: Iterable[Refusal], **facts) -> str:
+def find(rows: Iterable[Refusal], **facts: Any) -> str:
   """Returns the text of the first row that is wrong, or ''; see `refuse`."""
   given = types.SimpleNamespace(**facts)
   for row in rows:

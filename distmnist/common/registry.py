@@ -22,6 +22,7 @@ import importlib.metadata
 import os
 import pkgutil
 import traceback
+import types
 
 from distmnist.common import cli, command_line, help_text
 from distmnist.common.names import PACKAGE
@@ -34,7 +35,7 @@ def find(package: str) -> dict[str, str]:
   found; `load` refuses the name.
 
   Args:
-    package: str, the dotted name of the room.
+    package: the dotted name of the room.
   """
   return {name: list(found)[0] for name, found in _find_all(package).items()}
 
@@ -47,16 +48,17 @@ def _find_all(package: str) -> dict[str, dict[str, str]]:
     m.name: {f'{package}.{m.name}': PACKAGE} for m in pkgutil.iter_modules(path)
   }
   for entry in importlib.metadata.entry_points(group=package):
-    found.setdefault(entry.name, {}).setdefault(entry.module, entry.dist.name)
+    whose = entry.dist.name if entry.dist else 'an installed package'
+    found.setdefault(entry.name, {}).setdefault(entry.module, whose)
   return dict(sorted(found.items()))
 
 
 def names(package: str) -> list[str]:
-  """Returns the sorted names of a room, a list; see `find`."""
+  """Returns the sorted names of a room; see `find`."""
   return list(find(package))
 
 
-def load(package: str, name: str):
+def load(package: str, name: str) -> types.ModuleType:
   """Returns the module `name` of `package`.
 
   Raises:
@@ -99,11 +101,11 @@ def load_all(package: str) -> None:
       command_line.import_errors.append(error)
 
 
-def explain(module: str, error) -> cli.UsageError:
+def explain(module: str, error: BaseException | None) -> cli.UsageError:
   """Returns a cli.UsageError for a module that cannot be imported.
 
   Args:
-    module: str, the dotted name of another package's module.
+    module: the dotted name of another package's module.
     error: what was raised; None if there is no such module.
   """
   place, reason = '', 'no such module'
@@ -123,7 +125,7 @@ def explain(module: str, error) -> cli.UsageError:
   )
 
 
-def _import(package: str, module: str):
+def _import(package: str, module: str) -> types.ModuleType:
   help_text.add_ours(module)
   try:
     return importlib.import_module(module)

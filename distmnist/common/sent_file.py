@@ -7,23 +7,24 @@ import importlib.machinery
 import json
 import os
 import zlib
+from typing import NoReturn
 
 from distmnist.common.names import SENT_FILE
 
 
 def pack(named: str, source: bytes) -> str:
-  """Returns the variable's value (str).
+  """Returns the variable's value.
 
   Args:
-    named: str, how the flags name the file.
-    source: bytes, its content.
+    named: how the flags name the file.
+    source: its content.
   """
   content = base64.b64encode(zlib.compress(source)).decode()
   return json.dumps([named, content])
 
 
 def find(named: str) -> bytes | None:
-  """Returns the content (bytes) of a file that came with this task, or None."""
+  """Returns the content of a file that came with this task, or None."""
   sent = os.environ.get(SENT_FILE)
   if sent is None:
     return None
@@ -39,9 +40,8 @@ class Loader(importlib.machinery.SourceFileLoader):
   def __init__(self, name: str, path: str, source: bytes) -> None:
     """
     Args:
-      name: str, of the module.
-      path: str, absolute; need not exist.
-      source: bytes.
+      name: of the module.
+      path: absolute; need not exist.
     """
     super().__init__(name, path)
     self._source = source
@@ -50,6 +50,6 @@ class Loader(importlib.machinery.SourceFileLoader):
     del path
     return self._source
 
-  def path_stats(self, path: str):
+  def path_stats(self, path: str) -> NoReturn:
     # Else another file's compiled code beside the path would be used.
     raise OSError(path)

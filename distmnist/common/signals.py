@@ -6,6 +6,7 @@ import contextlib
 import signal
 import socket
 import time
+import types
 from collections.abc import Iterator
 
 _SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
@@ -27,15 +28,15 @@ ONE_KEY_SECS = 0.2
 class SignalError(BaseException):
   """This program was sent a signal that should end it."""
 
-  def __init__(self, signum) -> None:
+  def __init__(self, signum: int) -> None:
     super().__init__(signum)
     self.signum = signum
     self.name = signal.Signals(signum).name
     self.exit_code = 128 + signum
 
 
-def find_heeded():
-  """Returns the numbers (list) of the signals that ask this process to end.
+def find_heeded() -> list[int]:
+  """Returns the numbers of the signals that ask this process to end.
 
   After nohup SIGHUP is none of them: the process outlives its terminal. Nor is
   one of NOTICES that the user's own code handles.
@@ -45,7 +46,7 @@ def find_heeded():
   return heeded + _find_free_notices()
 
 
-def _find_free_notices():
+def _find_free_notices() -> list[int]:
   caught = _find_caught()
   return [
     n
@@ -54,8 +55,8 @@ def _find_free_notices():
   ]
 
 
-def _find_caught():
-  """Returns the numbers (set) of the signals that have a handler.
+def _find_caught() -> set[int]:
+  """Returns the numbers of the signals that have a handler.
 
   Python knows nothing of those of C, such as faulthandler.register's.
   """
@@ -64,7 +65,7 @@ def _find_caught():
   return {n for n in signal.valid_signals() if int(mask, 16) >> (n - 1) & 1}
 
 
-def choose_passed_on(signum):
+def choose_passed_on(signum: int | None) -> signal.Signals:
   """Returns the signal that tells a task to end after `signum` came to another.
 
   Any --module saves on SIGINT and SIGTERM; the others may end it at once.
@@ -72,7 +73,7 @@ def choose_passed_on(signum):
   return signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM
 
 
-def is_signal(error) -> bool:
+def is_signal(error: BaseException | None) -> bool:
   """Whether an exception stands for a signal, such as a Ctrl-C.
 
   Where the signal is taken in another way, Python raises nothing for it: then a
@@ -110,7 +111,7 @@ def raising() -> Iterator[None]:
   """Makes the first two signals raise SignalError where they arrive."""
   received = []
 
-  def handle(signum: int, _) -> None:
+  def handle(signum: int, _: types.FrameType | None) -> None:
     if received and signum in NOTICES:
       return
     received.append(signum)
@@ -136,12 +137,12 @@ def collecting(signals: list[int], fd: int | None = None) -> Iterator[None]:
   time, as a person types it, but not within ONE_KEY_SECS of the one before.
 
   Args:
-    signals: list that their numbers (int) are added to.
+    signals: list that their numbers are added to.
     fd: non-blocking descriptor to which each writes a byte, or None.
   """
   first = last_key = None
 
-  def handle(signum: int, _) -> None:
+  def handle(signum: int, _: types.FrameType | None) -> None:
     nonlocal first, last_key
     if first is not None and signum in NOTICES:
       return
@@ -164,7 +165,7 @@ def collecting(signals: list[int], fd: int | None = None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def waking(signals: list[int]):
+def waking(signals: list[int]) -> Iterator[socket.socket]:
   """Like `collecting`; yields a socket that is readable once a signal came."""
   reader, writer = socket.socketpair()
   writer.setblocking(False)
@@ -178,7 +179,7 @@ class Reader:
   As of those that are collected, NOTICES are left out after the first stop.
   """
 
-  def __init__(self, *signums) -> None:
+  def __init__(self, *signums: int) -> None:
     self._is_stopped = False
     self.reader, self._writer = socket.socketpair()
     self._writer.setblocking(False)
@@ -190,7 +191,7 @@ class Reader:
     return self.reader.fileno()
 
   def read(self) -> list[int]:
-    """Returns the numbers of the signals that came, a list of int."""
+    """Returns the numbers of the signals that came."""
     found = []
     for signum in self.reader.recv(4096):
       if not (self._is_stopped and signum in NOTICES):

@@ -7,6 +7,9 @@ word. All times are in seconds.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
 from distmnist.common import cli, command_line
 from distmnist.common.names import TRAIN
 
@@ -20,11 +23,20 @@ _SAID_SECS = 1.0
 PS_SECS = 1.0
 
 
-def parse(words: list[str] | tuple[str, ...]) -> float | None:
-  """Returns the grace (float) of tasks with these flags of train.
+class _Job(Protocol):
+  """What is asked of a launching.jobs.Job."""
+
+  given: tuple[str, ...]
+  module: str
+
+  def flag(self, name: str) -> str | None: ...
+
+
+def parse(words: Sequence[str]) -> float:
+  """Returns the grace of tasks with these flags of train.
 
   Args:
-    words: list of str, with each --flagfile read.
+    words: with each --flagfile read.
 
   Raises:
     cli.UsageError: it is not a number of seconds, or is below MIN_SECS.
@@ -41,16 +53,18 @@ def parse(words: list[str] | tuple[str, ...]) -> float | None:
   return secs
 
 
-def choose(job, system_secs: int, margin_secs: int):
+def choose(
+  job: _Job, system_secs: float, margin_secs: float
+) -> tuple[float, list[str]]:
   """Returns (grace, flags) for tasks that another system will kill.
 
   Args:
-    job: jobs.Job; a --stop_grace_secs among its flags of train is kept.
-    system_secs: float, from the system's signal to its kill.
-    margin_secs: float, how long before the kill the tasks must have left.
+    job: a --stop_grace_secs among its flags of train is kept.
+    system_secs: from the system's signal to its kill.
+    margin_secs: how long before the kill the tasks must have left.
 
   Returns:
-    float, and the flags (list of str) for train, to precede its other flags.
+    The grace in seconds, and what is to precede the other flags of train.
   """
   if job.module != TRAIN or job.flag('stop_grace_secs') is not None:
     return parse(job.given), []
@@ -68,16 +82,14 @@ def for_worker(grace_secs: float) -> float:
   return grace_secs + 0.5
 
 
-def for_job(is_ps: bool, jobs: set[str], grace_secs: float) -> float:
+def for_job(is_ps: bool, jobs: Collection[str], grace_secs: float) -> float:
   """Returns the time from a launcher's signal to its kill, for a kind of task.
 
   Args:
-    is_ps: bool.
-    jobs: set of the job names that this launcher runs. A launcher with only ps
+    jobs: the names of the jobs that this launcher runs. A launcher with only ps
       may stop them at the same time as the workers elsewhere.
-    grace_secs: float.
   """
-  if is_ps and jobs != {'ps'}:
+  if is_ps and set(jobs) != {'ps'}:
     return PS_SECS
   return for_worker(grace_secs)
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
+from collections.abc import Iterator
 
 _SYS_PIDFD_GETFD = 438
 
 
-def find(pid=None):
-  """Yields (inode, socket.socket) of each; nothing if there is no /proc.
+def find(pid: int | None = None) -> Iterator[tuple[str, socket.socket]]:
+  """Yields (inode, socket) of each; nothing if there is no /proc.
 
   Each socket has a descriptor of its own, so closing it leaves the process's
   own open; it is closed when the next one is asked for.
 
   Args:
-    pid: int, of a process that we may trace; None for this one.
+    pid: of a process that we may trace; None for this one.
   """
   folder = f'/proc/{pid or "self"}/fd'
   for name in os.listdir(folder) if os.path.isdir(folder) else ():
@@ -32,7 +33,7 @@ def find(pid=None):
         yield inode, found
 
 
-def _open(fd: int):
+def _open(fd: int) -> socket.socket:
   """Returns the socket of a descriptor, which is closed if it is of none."""
   try:
     return socket.socket(fileno=fd)
@@ -41,7 +42,7 @@ def _open(fd: int):
     raise
 
 
-def _duplicate(pid, fd: int) -> int | None:
+def _duplicate(pid: int | None, fd: int) -> int:
   """Returns our own duplicate of a process's descriptor."""
   if pid is None:
     return os.dup(fd)

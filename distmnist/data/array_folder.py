@@ -10,17 +10,24 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from distmnist.data import mixed_columns
 
+# Of the arrays in a nest: those of a dict, numbers of a tuple or list, or None
+# where there is one array.
+_Names = list[str] | list[int] | None
+_Folder = str | os.PathLike[str]
 
-def write(folder, splits) -> None:
+
+def write(folder: _Folder, splits: Mapping[str, tuple]) -> None:
   """Writes examples.
 
   Args:
-    folder: str, an existing folder.
+    folder: exists.
     splits: {name: (x, y) or (x, y, w)}; x and y are arrays [n, ...], or dicts,
       tuples or lists of arrays; w is an array [n].
 
@@ -28,7 +35,7 @@ def write(folder, splits) -> None:
     ValueError: an array has objects that are no text, or the splits have other
       names or another number of arrays.
   """
-  nests = {}
+  nests: dict[str, _Names] = {}
   for split, pair in splits.items():
     for side, nest in zip('xyw', pair, strict=False):
       names, arrays = flatten(nest)
@@ -42,7 +49,7 @@ def write(folder, splits) -> None:
   write_nests(folder, nests)
 
 
-def map_arrays(function, nest: list[float] | np.ndarray):
+def map_arrays(function: Callable[[Any], Any], nest: Any) -> Any:
   """Returns `nest`, an array or a dict, tuple or list of them, mapped."""
   if isinstance(nest, dict):
     return {name: function(array) for name, array in nest.items()}
@@ -52,7 +59,7 @@ def map_arrays(function, nest: list[float] | np.ndarray):
   return function(nest)
 
 
-def make_array(values: np.ndarray) -> np.ndarray | None:
+def make_array(values: Any) -> np.ndarray:
   """Returns an array that a file can hold; text of pandas becomes NumPy's.
 
   Raises:
@@ -76,8 +83,8 @@ def make_array(values: np.ndarray) -> np.ndarray | None:
   return array.astype(str)
 
 
-def flatten(nest):
-  """Returns (names, list of what is in the nest); see nests.json.
+def flatten(nest: Any) -> tuple[Any, list[Any]]:
+  """Returns (names, what is in the nest); see nests.json.
 
   The names of a dict are sorted: two that differ only in order are the same.
   """
@@ -89,14 +96,14 @@ def flatten(nest):
   return None, [nest]
 
 
-def _describe(names: list[int | str] | None) -> str:
+def _describe(names: _Names) -> str:
   if names is None:
     return 'one array'
   is_dict = names and isinstance(names[0], str)
   return f'{list(names)}' if is_dict else f'{len(names)} arrays'
 
 
-def load(folder, split: str):
+def load(folder: _Folder, split: str) -> tuple | None:
   """Returns (x, y), or (x, y, w), of a split, mapped into memory.
 
   None if it is missing.
@@ -111,18 +118,18 @@ def load(folder, split: str):
   )
 
 
-def write_nests(folder, nests: dict[str, list[int] | list[str] | None]) -> None:
+def write_nests(folder: _Folder, nests: Mapping[str, _Names]) -> None:
   """Writes nests.json, {'x': names, 'y': names}."""
   with open(_nests_path(folder), 'w', encoding='utf-8') as file:
     json.dump(nests, file)
 
 
-def path_of(folder, split: str, side: str, number: int) -> str:
-  """Returns the path (str) of an array; `side` is 'x', 'y' or 'w'."""
+def path_of(folder: _Folder, split: str, side: str, number: int) -> str:
+  """Returns the path of an array; `side` is 'x', 'y' or 'w'."""
   return os.path.join(folder, f'{split}_{side}_{number}.npy')
 
 
-def _load_nest(folder, split: str, side: str, names: list[int | str] | None):
+def _load_nest(folder: _Folder, split: str, side: str, names: _Names) -> Any:
   arrays = [
     np.load(path_of(folder, split, side, i), mmap_mode='r')
     for i in range(1 if names is None else len(names))
@@ -134,5 +141,5 @@ def _load_nest(folder, split: str, side: str, names: list[int | str] | None):
   return dict(zip(names, arrays, strict=True))
 
 
-def _nests_path(folder) -> str:
+def _nests_path(folder: _Folder) -> str:
   return os.path.join(folder, 'nests.json')

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,11 +28,11 @@ class Blocks(NamedTuple):
   """How examples lie in files.
 
   Attributes:
-    sizes: sequence of int, how many examples each block has, in order.
-    window: int, how many blocks are mixed with each other.
+    sizes: how many examples each block has, in order.
+    window: how many blocks are mixed with each other.
   """
 
-  sizes: list
+  sizes: Sequence[int]
   window: int
 
 
@@ -47,17 +48,16 @@ class Order:
   ) -> None:
     """
     Args:
-      num_images: int, of an epoch.
-      seed: int.
-      worker: int, whose stream it is, or None for the stream of all.
-      blocks: Blocks, or None: all images are mixed.
+      num_images: of an epoch.
+      worker: whose stream it is, or None for the stream of all.
+      blocks: None: all images are mixed.
     """
     self._num_images = num_images
     self._seed = seed
     # The entropy [s, e] gives the same draws as [s, e, 0].
     self._worker = 0 if worker is None else worker + 1
     self._blocks = blocks
-    self._epochs = {}
+    self._epochs: dict[int, Callable[[np.ndarray], np.ndarray]] = {}
 
   def find_images(self, places: np.ndarray) -> np.ndarray:
     """Returns the images at `places`, int64 arrays of the same shape."""
@@ -70,8 +70,8 @@ class Order:
       images[chosen] = self._draw(epoch)(ranks[chosen])
     return images
 
-  def _draw(self, epoch: int):
-    """Returns callable(ranks) -> images of an epoch."""
+  def _draw(self, epoch: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns what gives the images of an epoch by their ranks."""
     if epoch not in self._epochs:
       while len(self._epochs) > 1:  # A batch may span two.
         del self._epochs[min(self._epochs)]
@@ -88,7 +88,7 @@ class Order:
 class _Windows:
   """An epoch in which some blocks at a time are mixed."""
 
-  def __init__(self, blocks: Blocks, entropy: list[int]) -> None:
+  def __init__(self, blocks: Blocks, entropy: Sequence[int]) -> None:
     sizes = np.asarray(blocks.sizes, np.int64)
     order = np.random.default_rng(entropy).permutation(len(sizes))
     self._entropy = entropy
@@ -97,7 +97,7 @@ class _Windows:
     self._firsts = (np.cumsum(sizes) - sizes)[order]
     cuts = np.arange(0, len(sizes), blocks.window)
     self._edges = np.cumsum([0, *np.add.reduceat(self._sizes, cuts)])
-    self._drawn = {}
+    self._drawn: dict[int, np.ndarray] = {}
 
   def find(self, ranks: np.ndarray) -> np.ndarray:
     """Returns the examples at `ranks`, int64 arrays of the same shape."""
@@ -132,29 +132,31 @@ class Rest:
   t * batch_size to (t + 1) * batch_size.
 
   Attributes:
-    next_place: int, all places from here on are to be read.
-    ranges: list of (first, end), disjoint ranges of places before it.
+    next_place: all places from here on are to be read.
+    ranges: (first, end) of disjoint ranges of places before it.
   """
 
-  def __init__(self, next_place: int = 0, ranges=()) -> None:
+  def __init__(
+    self, next_place: int = 0, ranges: Iterable[tuple[int, int]] = ()
+  ) -> None:
     self.next_place = next_place
     self.ranges = [(int(a), int(b)) for a, b in ranges if a < b]
     sizes = [end - first for first, end in self.ranges]
     self._starts = [0, *itertools.accumulate(sizes)]
 
   def count_read(self) -> int:
-    """Returns how many places (int) are not in the rest."""
+    """Returns how many places are not in the rest."""
     return self.next_place - self._starts[-1]
 
   def find_places(self, first: int, end: int) -> np.ndarray:
-    """Returns the places first..end of the rest, an int64 array."""
+    """Returns the places first..end of the rest, int64."""
     return np.concatenate(
       [np.arange(a, b, dtype=np.int64) for a, b in self.find_ranges(first, end)]
       or [np.zeros(0, np.int64)]
     )
 
   def find_ranges(self, first: int, end: int) -> list[tuple[int, int]]:
-    """Returns the same places as a list of (first, end) of the stream."""
+    """Returns the same places as (first, end) of the stream."""
     found, total = [], self._starts[-1]
     i = bisect.bisect_right(self._starts, first) - 1
     while first < min(end, total):
@@ -170,12 +172,12 @@ class Rest:
       )
     return found
 
-  def after(self, end: int, undone: list[tuple[int, ...]] = ()) -> Rest:
+  def after(self, end: int, undone: Iterable[tuple[int, int]] = ()) -> Rest:
     """Returns the Rest once all before `end` is read except some ranges.
 
     Args:
-      end: int, a place of this rest.
-      undone: list of (first, end) of this rest, disjoint and before `end`.
+      end: a place of this rest.
+      undone: (first, end) of parts of this rest, disjoint and before `end`.
     """
     total = self._starts[-1]
     left = [ours for a, b in sorted(undone) for ours in self.find_ranges(a, b)]
@@ -190,7 +192,7 @@ class Rest:
     and what lies between is read again. The ranges are in order.
 
     Args:
-      most: int, 1 or more.
+      most: 1 or more.
     """
     num_joined = max(0, len(self.ranges) - most)
     gaps = [b[0] - a[1] for a, b in itertools.pairwise(self.ranges)]
@@ -203,9 +205,9 @@ class Rest:
     return Rest(self.next_place, ranges)
 
 
-def _merge(ranges: list[tuple[int, ...]]) -> list[tuple[int, int]]:
+def _merge(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
   """Returns the ranges sorted, with those that touch each other merged."""
-  merged = []
+  merged: list[tuple[int, int]] = []
   for first, end in sorted(ranges):
     if merged and merged[-1][1] == first:
       merged[-1] = (merged[-1][0], end)

@@ -11,17 +11,22 @@ import queue
 import sys
 import tempfile
 import threading
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from distmnist.common import cli
 from distmnist.storage import copies, paths, urls
+
+if TYPE_CHECKING:
+  import requests
 
 _ANSWER_SECS = 8.0  # A mirror's time to answer, name look-up included.
 _STALL_SECS = 10.0  # The longest pause between two bytes of an answer.
 
 
 def find_or_download(
-  name: str, data_dir: str, mirrors: tuple[str, ...], md5s: dict[str, str]
-) -> dict[str, str] | None:
+  name: str, data_dir: str, mirrors: Iterable[str], md5s: Mapping[str, str]
+) -> dict[str, str]:
   """Returns the paths of a data set's files, downloaded if need be.
 
   The files lie in `data_dir`/`name` or in `data_dir` itself, gzipped
@@ -30,14 +35,13 @@ def find_or_download(
   what is downloaded must have the hash of `md5s`.
 
   Args:
-    name: str, of the data set.
-    data_dir: str, a folder that may have to be made.
-    mirrors: sequence of str, addresses that FILE.gz is appended to, tried in
-      order.
-    md5s: dict from FILE (str) to the md5 of FILE.gz (str, hexadecimal).
+    name: of the data set.
+    data_dir: a folder that may have to be made.
+    mirrors: addresses that FILE.gz is appended to, tried in order.
+    md5s: dict from FILE to the md5 of FILE.gz (str, hexadecimal).
 
   Returns:
-    dict from FILE to its path (str).
+    dict from FILE to its path.
 
   Raises:
     cli.RunError: the folder cannot be written, or no mirror has the files.
@@ -68,7 +72,7 @@ def find_or_download(
   )
 
 
-def _find(folder: str, names: dict[str, str]) -> dict[str, str]:
+def _find(folder: str, names: Iterable[str]) -> dict[str, str]:
   """Returns a dict from name to path, of the files that exist."""
   there = set(paths.list_names(folder))
   # If both exist, the gzipped one, which comes last, wins: it has a checksum.
@@ -80,7 +84,7 @@ def _find(folder: str, names: dict[str, str]) -> dict[str, str]:
   }
 
 
-def _fetch(name, data_dir, names):
+def _fetch(name: str, data_dir: str, names: Collection[str]) -> dict[str, str]:
   """Copies the files of a data set here; returns their paths by name.
 
   Raises:
@@ -103,7 +107,7 @@ def _fetch(name, data_dir, names):
   )
 
 
-def _check_writable(name: str, folder: str, missing: list[str]) -> None:
+def _check_writable(name: str, folder: str, missing: Iterable[str]) -> None:
   try:
     os.makedirs(folder, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
@@ -113,7 +117,7 @@ def _check_writable(name: str, folder: str, missing: list[str]) -> None:
 
 
 def _not_written(
-  name: str, folder: str, missing: list[str], error
+  name: str, folder: str, missing: Iterable[str], error: OSError
 ) -> cli.RunError:
   return cli.choose_error(error)(
     f'cannot write the files of {name} to {folder}: {error.strerror or error}: '
@@ -122,14 +126,18 @@ def _not_written(
   )
 
 
-def _names(missing: list[str]) -> str:
+def _names(missing: Iterable[str]) -> str:
   return ', '.join(f'{file}.gz' for file in missing)
 
 
 def _download(
-  name: str, folder: str, mirror: str, missing: list[str], md5s: dict[str, str]
+  name: str,
+  folder: str,
+  mirror: str,
+  missing: list[str],
+  md5s: Mapping[str, str],
 ) -> str | None:
-  """Downloads what is missing; returns why it stopped (str), or None."""
+  """Downloads what is missing; returns why it stopped, or None."""
   # Slow to import, and needed once in a data_dir's life.
   import pooch
   import requests
@@ -149,7 +157,7 @@ def _download(
     timeout=(_ANSWER_SECS, _STALL_SECS),
   )
 
-  def fetch(url: str, path: str, pup) -> None:
+  def fetch(url: str, path: str, pup: Any) -> None:
     http(url, path, pup)
     # Only its owner can read Pooch's temporary file, which is then moved as it
     # is, but others share data_dir.
@@ -162,7 +170,8 @@ def _download(
         known_hash='md5:' + md5s[file],
         fname=file + '.gz',
         path=folder,
-        downloader=fetch,
+        # Its protocol names the parameters otherwise; they come in order.
+        downloader=fetch,  # type: ignore[arg-type]
       )
     except requests.RequestException as error:
       return _reason(error)
@@ -177,7 +186,7 @@ def _download(
 
 
 def _why_silent(url: str) -> str | None:
-  """Returns why the server of `url` gives no answer (str), or None if it does.
+  """Returns why the server of `url` gives no answer, or None if it does.
 
   A thread asks, since the timeouts of requests apply to each address of a host
   separately and not at all to the look-up of its name: a dead network would
@@ -185,7 +194,7 @@ def _why_silent(url: str) -> str | None:
   """
   import requests
 
-  answers = queue.Queue()
+  answers: queue.Queue[str | None] = queue.Queue()
 
   def ask() -> None:
     try:
@@ -201,8 +210,8 @@ def _why_silent(url: str) -> str | None:
     return f'no answer in {_ANSWER_SECS:g} s'
 
 
-def _reason(error) -> str:
-  """Returns the innermost words of a requests exception (str)."""
+def _reason(error: requests.RequestException) -> str:
+  """Returns the innermost words of an error."""
   if error.response is not None:
     return f'HTTP status {error.response.status_code}'
   cause = error.args[0] if error.args else error

@@ -7,6 +7,8 @@ noise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 _SIZE = 28  # Pixels, height and width, of a digit as it is drawn.
@@ -20,7 +22,7 @@ _HALF_DIGIT = (6, 9)  # Pixels, width and height, before it is scaled.
 
 def draw(
   num_images: int,
-  seed: int | list[int],
+  seed: int | Sequence[int],
   size: int = _SIZE,
   channels: int = 1,
   num_classes: int = _DIGITS,
@@ -70,7 +72,10 @@ def _scale(pictures: np.ndarray, size: int) -> np.ndarray:
 
 
 def _draw_chunk(
-  rng, maps: np.ndarray, noise: np.ndarray, labels: np.ndarray
+  rng: np.random.Generator,
+  maps: np.ndarray,
+  noise: np.ndarray,
+  labels: np.ndarray,
 ) -> np.ndarray:
   """Returns images float32 [n, 28, 28] in [0, 255]."""
   n = len(labels)
@@ -119,7 +124,7 @@ def _draw_chunk(
   return np.clip(image, 0, 255, out=image)
 
 
-def _draw_distance_maps(rng) -> np.ndarray:
+def _draw_distance_maps(rng: np.random.Generator) -> np.ndarray:
   """Returns float32 [10 * _HANDS, side, side]: pixels to the nearest stroke."""
   side = 2 * _REACH * _SAMPLES
   at = ((np.arange(side) + 0.5) / _SAMPLES - _REACH).astype(np.float32)
@@ -150,12 +155,12 @@ def _draw_distance_maps(rng) -> np.ndarray:
   return maps
 
 
-def _line(*points) -> np.ndarray:
+def _line(*points: tuple[float, float]) -> np.ndarray:
   return np.array(points, np.float64)
 
 
 def _arc(
-  x: float, y: float, width: float, height: float, start: int, end: int
+  x: float, y: float, width: float, height: float, start: float, end: float
 ) -> np.ndarray:
   """Points of an ellipse, angles in degrees: 0 right, 90 down."""
   turn = np.radians(np.linspace(start, end, 13))

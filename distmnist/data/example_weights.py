@@ -8,7 +8,7 @@ def convert(called: str, values: np.ndarray) -> np.ndarray:
 
   Args:
     called: what an error calls them.
-    values: array of numbers.
+    values: numbers.
 
   Raises:
     ValueError: one is negative, whose loss would be maximised, or not finite.

@@ -6,6 +6,8 @@ is started. pandas is never imported: a DataFrame is what has `columns`, a data
 set what has `cardinality`.
 """
 
+from __future__ import annotations
+
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +29,7 @@ _KINDS = {'b': 'bool', 'i': 'integers', 'u': 'integers', 'f': 'floats'}
 
 
 def make_splits(
-  model: 'keras.Model',
+  model: keras.Model,
   x: Any,
   y: Any = None,
   validation_data: Any = None,
@@ -78,7 +80,8 @@ def make_splits(
   for name in [*splits][1:]:
     _check_alike(f'{name}_data', splits['train'], splits[name])
   if class_weight is not None:
-    if len(splits['train']) > 2:
+    has_weights = len(splits['train']) > 2
+    if has_weights:
       raise ValueError(
         'class_weight and sample_weight: expected one; for both give their '
         'product as sample_weight'
@@ -89,7 +92,7 @@ def make_splits(
 
 
 def take(
-  model: 'keras.Model', called: str, x: Any, y: Any = None, w: Any = None
+  model: keras.Model, called: str, x: Any, y: Any = None, w: Any = None
 ) -> Examples:
   """Returns (x, y) or (x, y, w) as arrays, checked.
 
@@ -163,7 +166,8 @@ def _read(
       ' no y and no sample_weight beside it'
     )
   examples, batch_size = read_dataset(x, called)
-  return *(*examples, None)[:3], batch_size
+  x, y, w = (*examples, None)[:3]
+  return x, y, w, batch_size
 
 
 def _check_alike(called: str, train: Examples, other: Examples) -> None:
@@ -188,7 +192,7 @@ def _describe(array: np.ndarray) -> str:
   return f'{[*array.shape[1:]]} of {kind or array.dtype.name}'
 
 
-def _check_inputs(model: 'keras.Model', x: Nest) -> None:
+def _check_inputs(model: keras.Model, x: Nest) -> None:
   """Raises ValueError if x has other axes than a model that knows its own.
 
   Keras itself adds or drops a last axis of one.
@@ -268,7 +272,7 @@ def weigh_classes(
   return example_weights.check_any('class_weight', weights)
 
 
-def check_labels(model: 'keras.Model', loss: Any, splits: Splits) -> None:
+def check_labels(model: keras.Model, loss: Any, splits: Splits) -> None:
   """Checks the loss of a built model, and that y has what it takes.
 
   y only of losses of Keras whose labels are classes.
@@ -295,7 +299,7 @@ def check_labels(model: 'keras.Model', loss: Any, splits: Splits) -> None:
       'how large a batch is: expected a mean, and a larger learning rate'
     )
   name = getattr(loss, 'name', None) or loss.__name__
-  shape = getattr(model, 'output_shape', None)
+  shape: tuple = getattr(model, 'output_shape', ())
   is_one = isinstance(shape, tuple) and shape and isinstance(shape[-1], int)
   for split, (_, y, *_) in splits.items():
     y = array_folder.flatten(y)[1][0]
@@ -460,7 +464,7 @@ def is_frame(x: Any) -> bool:
   return hasattr(x, 'columns') and hasattr(x, 'items')
 
 
-def _name_columns(model: 'keras.Model', called: str, x: Any) -> Any:
+def _name_columns(model: keras.Model, called: str, x: Any) -> Any:
   """Returns x as the model takes it, a DataFrame as itself or as a dict.
 
   Raises:
@@ -495,12 +499,12 @@ def _name_columns(model: 'keras.Model', called: str, x: Any) -> Any:
   )
 
 
-def _count_outputs(model: 'keras.Model') -> int:
+def _count_outputs(model: keras.Model) -> int:
   """Returns how many outputs a model has, 1 if only its code says that."""
   return len(getattr(model, 'outputs', None) or [0])
 
 
-def _find_inputs(model: 'keras.Model') -> list[str] | None:
+def _find_inputs(model: keras.Model) -> list[str] | None:
   """Returns the names of a model's inputs.
 
   [] if it takes one array, None if only its code says what it takes.

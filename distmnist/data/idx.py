@@ -12,6 +12,7 @@ import gzip
 import math
 import os
 import zlib
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class FileError(cli.RunError):
   """A file that cannot be used; the advice is for the files of a data set.
 
   Attributes:
-    problem: str, what is wrong, without the advice.
+    problem: what is wrong, without the advice.
   """
 
   def __init__(self, problem: str, advice: str) -> None:
@@ -38,7 +39,7 @@ class PassingFileError(FileError, cli.PassingError):
 
 
 def load(
-  files: dict[str, str], split: str, num_classes: int
+  files: Mapping[str, str], split: str, num_classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Reads the images and labels of a split, 'train' or 'test'.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import os
 import struct
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,9 +34,7 @@ class File(NamedTuple):
   images: np.ndarray
 
 
-def read_labels(
-  path: str, num_images: int, num_classes: int
-) -> np.ndarray | None:
+def read_labels(path: str, num_images: int, num_classes: int) -> np.ndarray:
   """Returns the labels of `num_images` images of --images, int32.
 
   Raises:
@@ -49,17 +48,17 @@ def read_labels(
     ) from error
 
 
-def find(words: list[str]) -> list[str] | None:
+def find(words: Iterable[str]) -> list[str]:
   """Returns the paths that `words` name, in their order.
 
   Args:
-    words: list of str, each a file or a pattern such as digits/*.png; the
-      matches of a pattern are sorted.
+    words: each a file or a pattern such as digits/*.png; the matches of a
+      pattern are sorted.
 
   Raises:
     cli.RunError: one of them names no file.
   """
-  paths = []
+  paths: list[str] = []
   for word in map(os.path.expanduser, words):
     if os.path.isdir(word):
       raise cli.RunError(
@@ -76,7 +75,7 @@ def find(words: list[str]) -> list[str] | None:
 class Reader:
   """Reads files of images of one shape."""
 
-  def __init__(self, image_shape: tuple[int, ...]) -> None:
+  def __init__(self, image_shape: Sequence[int]) -> None:
     """
     Args:
       image_shape: (height, width, channels).
@@ -86,7 +85,7 @@ class Reader:
       _PngDecoder(self._shape[-1]) if self._shape[-1] in (1, 3) else None
     )
 
-  def read(self, path: str) -> File | None:
+  def read(self, path: str) -> File:
     """Returns the File at `path`.
 
     Raises:
@@ -116,7 +115,7 @@ class Reader:
         '--export_dir'
       )
 
-  def _read_idx(self, path: str) -> np.ndarray | None:
+  def _read_idx(self, path: str) -> np.ndarray:
     is_flat = self._shape[-1] == 1
     try:
       images = idx.read(path, num_dims=3 if is_flat else 4)
@@ -124,7 +123,7 @@ class Reader:
       raise cli.RunError(f'{error.problem}: {_ADVICE}') from error
     return images[..., np.newaxis] if is_flat else images
 
-  def _read_png(self, path: str) -> np.ndarray | None:
+  def _read_png(self, path: str) -> np.ndarray:
     if self._png is None:
       raise cli.RunError(
         f'{path} is a PNG, but the model takes images of {self._shape[-1]} '
@@ -139,7 +138,7 @@ class Reader:
     return self._png.decode(path, content)[np.newaxis]
 
 
-def _describe(shape: tuple[int, ...]) -> str:
+def _describe(shape: Sequence[int]) -> str:
   height, width, channels = shape
   return f'{height} x {width}' + (f' x {channels}' if channels > 1 else '')
 
@@ -150,7 +149,7 @@ class _PngDecoder:
   def __init__(self, num_channels: int) -> None:
     """
     Args:
-      num_channels: int, 1 for grey, to which colours are converted, or 3.
+      num_channels: 1 for grey, to which colours are converted, or 3.
     """
     graph = tf.Graph()
     with graph.as_default():
@@ -160,7 +159,7 @@ class _PngDecoder:
     config = tf.ConfigProto(device_count={'GPU': 0})
     self._session = tf.Session(graph=graph, config=config)
 
-  def decode(self, path: str, content: bytes) -> np.ndarray | None:
+  def decode(self, path: str, content: bytes) -> np.ndarray:
     """Returns `content`, the bytes of `path`, as uint8 [height, width, n]."""
     try:
       image, alpha = self._session.run(

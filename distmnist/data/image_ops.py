@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -41,8 +42,7 @@ def shift(images: tf.Tensor, max_pixels: int) -> tf.Tensor:
   """Moves each image by whole pixels, drawn from -max_pixels..max_pixels.
 
   Args:
-    images: uint8 tensor [n, height, width, channels].
-    max_pixels: int.
+    images: uint8 [n, height, width, channels].
 
   Returns:
     Tensor like `images`, 0 where a pixel comes from outside the image.
@@ -67,6 +67,6 @@ def shift(images: tf.Tensor, max_pixels: int) -> tf.Tensor:
   return moved
 
 
-def scale(images) -> tf.Tensor:
+def scale(images: tf.Tensor | np.ndarray) -> tf.Tensor:
   """uint8 0..255 -> float32 0..1."""
   return tf.cast(images, tf.float32) * (1 / 255)

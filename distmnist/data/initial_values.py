@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,8 @@ _BLOCK = 4
 
 
 def draw_by_name(
-  getter: Callable[..., Any], name: str, *args, **kwargs
-) -> tf.Tensor | tf.Variable:
+  getter: Callable[..., tf.Variable], name: str, *args: Any, **kwargs: Any
+) -> tf.Variable:
   """A custom getter (tf.variable_scope): `name` is drawn by its name."""
   dtype = tf.as_dtype(kwargs.get('dtype') or tf.float32)
   initializer, shape = kwargs.get('initializer'), kwargs.get('shape')
@@ -52,27 +52,31 @@ def draw_by_name(
   return getter(name, *args, **{**kwargs, 'initializer': initializer})
 
 
-def make_initializer(initializer, name: str) -> Callable[..., Any]:
+def make_initializer(initializer: Any, name: str) -> Callable[..., tf.Tensor]:
   """Returns an initializer for tf.get_variable that draws by (seed, name).
 
   Args:
-    initializer: callable or class, as tf.get_variable takes it. If it draws
+    initializer: what tf.get_variable takes, an object or its class. If it draws
       nothing, it is called as it would be. A seed of its own counts as well.
-    name: str, of the variable.
+    name: of the variable.
   """
   if inspect.isclass(initializer):
     initializer = initializer()
   initializer, is_seeded = _seed_keras(initializer, name)
   own_seed = getattr(initializer, 'seed', None)
   takes_part = 'partition_info' in inspect.signature(initializer).parameters
-  whole = {}
+  whole: dict[tf.Graph, tf.Tensor] = {}
 
-  def call(shape: list[int], dtype: tf.DType, partition_info=None) -> tf.Tensor:
+  def call(
+    shape: Sequence[int], dtype: tf.DType, partition_info: Any = None
+  ) -> tf.Tensor:
     more = {'partition_info': partition_info} if takes_part else {}
     return tf.convert_to_tensor(initializer(shape, dtype=dtype, **more))
 
   def initialize(
-    shape: list[int], dtype: tf.DType = tf.float32, partition_info=None
+    shape: Sequence[int],
+    dtype: tf.DType = tf.float32,
+    partition_info: Any = None,
   ) -> tf.Tensor:
     if partition_info is None:
       return _key_draws(call(shape, dtype), name, own_seed)
@@ -90,13 +94,13 @@ def make_initializer(initializer, name: str) -> Callable[..., Any]:
 
 
 def _make_whole_initializer(
-  initializer: Callable[..., Any], name: str
-) -> Callable[..., Any]:
+  initializer: Callable[[], Any], name: str
+) -> Callable[[], tf.Tensor]:
   """Returns an initializer like one that gives a variable its shape."""
   return lambda: _key_draws(tf.convert_to_tensor(initializer()), name)
 
 
-def _seed_keras(initializer, name: str):
+def _seed_keras(initializer: Any, name: str) -> tuple[Any, bool]:
   """Returns (initializer, whether it is one of Keras's that draws).
 
   Keras draws by stateless ops, from a seed that is an attribute: one that it
@@ -112,7 +116,7 @@ def _seed_keras(initializer, name: str):
 
 
 def _find_draws(value: tf.Tensor) -> list[tf.Operation]:
-  """Returns the ops behind a tensor that draw by op seeds, a list."""
+  """Returns the ops behind a tensor that draw by op seeds."""
   found, seen, todo = [], set(), [value.op]
   while todo:
     op = todo.pop()
@@ -131,9 +135,9 @@ def _key_draws(
   """Returns a first value whose draws depend on (seed, name) alone.
 
   Args:
-    value: tensor.
-    name: str, of its variable.
-    own_seed: int, the initializer's own, or None.
+    value: the first value.
+    name: of its variable.
+    own_seed: the initializer's own, or None.
   """
   first = seeds.derive_first(name)
   if own_seed is not None:
@@ -157,7 +161,7 @@ def _key_draws(
   return value
 
 
-def _draw_again(op: tf.Operation, key: list[int]) -> tf.Tensor | None:
+def _draw_again(op: tf.Operation, key: Sequence[int]) -> tf.Tensor | None:
   """Returns what a stateless op draws in the place of `op`, or None."""
   dtype = op.outputs[0].dtype
   if op.type == 'RandomUniform':
@@ -172,16 +176,18 @@ def _draw_again(op: tf.Operation, key: list[int]) -> tf.Tensor | None:
   return None
 
 
-def _make_attr(number: int):
+def _make_attr(number: int) -> tf.AttrValue:
   return tf.AttrValue(i=number)
 
 
-def make_row_initializer(initializer, name: str) -> Callable[..., Any]:
+def make_row_initializer(
+  initializer: Any, name: str
+) -> Callable[..., tf.Tensor]:
   """Returns an initializer for a table, like `make_initializer`.
 
   Args:
     initializer: as there; UNIFORM, NORMAL and TRUNCATED are drawn by row.
-    name: str, of the variable, [rows, width].
+    name: of the variable, [rows, width].
   """
   if inspect.isclass(initializer):
     initializer = initializer()
@@ -190,7 +196,9 @@ def make_row_initializer(initializer, name: str) -> Callable[..., Any]:
   seed = seeds.derive(seeds.derive_first(name), initializer.seed)
 
   def initialize(
-    shape: list[int], dtype: tf.DType = tf.float32, partition_info=None
+    shape: Sequence[int],
+    dtype: tf.DType = tf.float32,
+    partition_info: Any = None,
   ) -> tf.Tensor:
     first = partition_info.var_offset[0] if partition_info else 0
     drawn = _draw_part(seed, first * shape[1], math.prod(shape))
@@ -204,22 +212,21 @@ def _draw_part(seed: int, first: int, number: int) -> tf.Tensor:
   """Returns numbers of a sequence, float32 [number], between 0 and 1.
 
   Args:
-    seed: int of 63 bits, of the sequence.
-    first: int, the place of the first one in the sequence.
-    number: int.
+    seed: of the sequence.
+    first: the place of the first one in the sequence.
   """
   before = first % _BLOCK
   drawn = tf.raw_ops.StatelessRandomUniformV2(
     shape=[before + number],
     key=tf.constant([seed], tf.uint64),
-    counter=tf.constant(np.uint64([first // _BLOCK, 0])),
+    counter=tf.constant(np.array([first // _BLOCK, 0], np.uint64)),
     alg=1,  # Philox: block i is drawn from counter + i.
   )
   # They are multiples of 2^-23, from 0 on.
   return (drawn[before:] if before else drawn) + 2**-24
 
 
-def distribute(how, drawn: tf.Tensor) -> tf.Tensor:
+def distribute(how: Any, drawn: tf.Tensor) -> tf.Tensor:
   """Returns numbers of a distribution, float32.
 
   Args:

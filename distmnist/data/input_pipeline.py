@@ -11,22 +11,33 @@ even these would cost a small net a tenth of its time, because of its threads.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import seeds, step_rows, streamed
+from distmnist.data.split import Split
+from distmnist.data.streamed import Streamed
+
+
+class _Warmup(Protocol):
+  """A run of the graph in which nothing is read; see exchange/steps."""
+
+  def hold_back(self, row: tf.Tensor) -> tf.Tensor:
+    """Returns `row`, which waits until nothing is warmed up."""
+    ...
 
 
 class Slice(NamedTuple):
   """A part of the batch of a step, as large as --batch_size.
 
   Attributes:
-    batch: split.Split of tensors [n, ...], x and y as `preprocess` returns
-      them; or (x, y).
-    place: int64 scalar tensor, see seeds.set_place; None for a whole batch.
-    gate: tf.Operation that the slice comes from; None for a whole batch.
+    batch: tensors [n, ...], x and y as `preprocess` returns them; a Split, or
+      (x, y).
+    place: int64 [], see seeds.set_place; None for a whole batch.
+    gate: what the slice comes from; None for a whole batch.
   """
 
   batch: Any
@@ -35,19 +46,18 @@ class Slice(NamedTuple):
 
 
 def build_batches(
-  split,
+  split: Split | Streamed,
   preprocess: Callable[..., Any],
   batch_size: int,
   device: str,
-  warmup=None,
-):
+  warmup: _Warmup | None = None,
+) -> Split:
   """Builds the batch of a step; it is fed through step_rows.StepRows.
 
   Args:
     split: split.Split or streamed.Streamed.
     preprocess: callable(x, y, is_training) -> (x, y), of one batch.
-    batch_size: int.
-    device: str, this worker's CPU.
+    device: this worker's CPU.
     warmup: graph_warmup.Warmup, in which nothing is read, or None.
 
   Returns:
@@ -62,20 +72,18 @@ def build_batches(
 
 
 def build_slices(
-  split,
+  split: Split | Streamed,
   preprocess: Callable[..., Any],
   slice_size: int,
   num_slices: int,
   device: str,
-  warmup,
+  warmup: _Warmup | None,
 ) -> list[Slice]:
   """Builds the slices of the batch of a step, which is fed as a whole.
 
   Args:
     split, preprocess, device, warmup: see `build_batches`; `preprocess` is
       given one slice at a time.
-    slice_size: int.
-    num_slices: int.
 
   Returns:
     list of Slice, in the order of the examples.
@@ -99,10 +107,10 @@ def build_slices(
 
 
 def _build_inputs(
-  split, batch_size: int, warmup
-) -> tuple[list[tf.Variable], tf.Tensor]:
+  split: Split | Streamed, batch_size: int, warmup: _Warmup | None
+) -> tuple[list[tf.Tensor], tf.Tensor]:
   """Returns (arrays to choose from, what a step is fed with) as tensors."""
-  is_streamed = isinstance(split, streamed.Streamed)
+  is_streamed = isinstance(split, Streamed)
   resident = [] if is_streamed else _build_resident(split.arrays())
   row = step_rows.build(batch_size).row
   if warmup:
@@ -111,23 +119,28 @@ def _build_inputs(
 
 
 def _choose(
-  split, arrays: list[tf.Variable], row: tf.Tensor, start: int, size: int
-):
+  split: Split | Streamed,
+  arrays: Iterable[tf.Tensor],
+  row: tf.Tensor,
+  start: int,
+  size: int,
+) -> Split:
   """Returns `size` examples of a batch, computed after `row`."""
-  if isinstance(split, streamed.Streamed):  # Its arrays are the batch.
+  if isinstance(split, Streamed):  # Its arrays are the batch.
     with tf.control_dependencies([row.op]):
       return split.pack(array[start : start + size] for array in arrays)
   chosen = row[1 + start : 1 + start + size]
   return split.pack(tf.gather(array, chosen) for array in arrays)
 
 
-def build_chunks(split, preprocess: Callable[..., Any], chunk_size: int):
+def build_chunks(
+  split: Split | Streamed, preprocess: Callable[..., Any], chunk_size: int
+) -> tuple[Split, tf.Operation]:
   """Builds one pass over a split in order, in chunks; the last may be smaller.
 
   Args:
     split: split.Split or streamed.Streamed.
     preprocess: as in `build_batches`.
-    chunk_size: int.
 
   Returns:
     (split.Split of tensors [n, ...], the op that starts the pass); at its end
@@ -135,7 +148,7 @@ def build_chunks(split, preprocess: Callable[..., Any], chunk_size: int):
   """
   leaves = split.spec.arrays()
 
-  def generate():
+  def generate() -> Iterator[tuple]:
     for start in range(0, split.num_examples, chunk_size):
       yield tuple(split.slice(start, start + chunk_size).arrays())
 
@@ -152,7 +165,7 @@ def build_chunks(split, preprocess: Callable[..., Any], chunk_size: int):
     return chunk.preprocess(preprocess, is_training=False), iterator.initializer
 
 
-def _build_resident(arrays) -> list[tf.Variable]:
+def _build_resident(arrays: Iterable[np.ndarray]) -> list[tf.Variable]:
   return [
     tf.get_local_variable(
       f'array_{i}',
@@ -163,14 +176,14 @@ def _build_resident(arrays) -> list[tf.Variable]:
   ]
 
 
-def _build_constant_by_call(array) -> tf.Tensor:
+def _build_constant_by_call(array: np.ndarray) -> tf.Tensor:
   tensor = tf.py_func(lambda: array, [], tf.as_dtype(array.dtype))
   tensor.set_shape(array.shape)
   return tensor
 
 
-def make_dataset_options():
-  """Returns the tf.data.Options of a data set that ends when told to.
+def make_dataset_options() -> tf.data.Options:
+  """Returns the options of a data set that ends when told to.
 
   Nothing here is worth tuning, and closing a session waits for the tuner's
   thread, which sleeps for up to a minute at a time.

@@ -16,15 +16,15 @@ class Total(NamedTuple):
   """A metric in the graph that is not a mean over the examples, such as AUC.
 
   Attributes:
-    states: list of tensors, which are added up over all batches; a problem's
-      `finish` makes the metric from the sums.
-    value: float32 scalar tensor, the metric of this batch alone.
+    states: what is added up over all batches; a problem's `finish` makes the
+      metric from the sums.
+    value: float32 [], the metric of this batch alone.
     is_mean: whether it is a mean after all, so that the values of batches have
       a mean that says something: one of each training step is kept then.
   """
 
-  states: list
-  value: Any
+  states: list[tf.Tensor]
+  value: tf.Tensor
   is_mean: bool = False
 
 
@@ -32,7 +32,7 @@ class Mean(NamedTuple):
   """A mean whose two sums are added up over all batches.
 
   Attributes:
-    total: float32 scalar tensor, or a number.
+    total: float32 [], or a number.
     weight: likewise, what it is divided by.
   """
 
@@ -44,8 +44,8 @@ class Mean(NamedTuple):
     """Returns the Mean of a batch.
 
     Args:
-      values: float32 tensor [n].
-      weights: float32 tensor [n], or None.
+      values: float32 [n].
+      weights: float32 [n], or None.
     """
     if weights is None:
       return cls(
@@ -60,16 +60,18 @@ class Mean(NamedTuple):
     )
 
   def compute(self) -> float:
-    """Returns the mean, a float; 0 if nothing counts, as in Keras."""
+    """Returns the mean; 0 if nothing counts, as in Keras."""
     return self.total / self.weight if self.weight else 0.0
 
 
-def build_mean(values: tf.Tensor, weights=None) -> tf.Tensor:
-  """Returns a metric of one batch, a float32 scalar tensor.
+def build_mean(
+  values: Total | tf.Tensor, weights: tf.Tensor | None = None
+) -> tf.Tensor:
+  """Returns a metric of one batch, float32 [].
 
   Args:
-    values: Total, or float32 tensor [n].
-    weights: float32 tensor [n], or None.
+    values: a Total, or float32 [n].
+    weights: float32 [n], or None.
   """
   if isinstance(values, Total):
     return values.value
@@ -79,14 +81,14 @@ def build_mean(values: tf.Tensor, weights=None) -> tf.Tensor:
 
 
 def check(
-  make_error: Callable[..., Any], name: str, values: Total | tf.Tensor | None
-) -> Total | tf.Tensor | None:
+  make_error: Callable[[str], Exception], name: str, values: Any
+) -> Total | tf.Tensor:
   """Returns a problem's metric, checked: float32 [n], or a Total.
 
   Args:
-    make_error: callable(text) -> the error of the problem.
-    name: str, of the metric.
-    values: Total, or what can be converted to a tensor.
+    make_error: makes the error of the problem from its text.
+    name: of the metric.
+    values: or what can be converted to a tensor.
 
   Raises:
     cli.UsageError: it has another shape, or is not numbers.

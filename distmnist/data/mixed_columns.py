@@ -6,19 +6,24 @@ float32: ids above 16,777,216 would become those of others.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 
 # float32 has each whole number up to this.
 _MAX_EXACT = 1 << 24
 
 
-def check(names, columns, found: np.ndarray) -> None:
+def check(
+  names: Iterable[Any], columns: Iterable[Any], found: np.ndarray
+) -> None:
   """Checks that whole numbers are what they were in one array of columns.
 
   Args:
     names: list of str, of the columns.
-    columns: list of arrays [n, ...], or of numbers.
-    found: array, what NumPy has made of them.
+    columns: arrays [n, ...], or numbers.
+    found: what NumPy has made of them.
 
   Raises:
     ValueError: one of them has a number that float32 does not have.
@@ -37,8 +42,8 @@ def check(names, columns, found: np.ndarray) -> None:
       )
 
 
-def _find_largest(column: float | np.ndarray) -> int:
-  """Returns the largest absolute value (int) of whole numbers; 0 of others."""
+def _find_largest(column: Any) -> int:
+  """Returns the largest absolute value of whole numbers; 0 of others."""
   if isinstance(column, float):  # A row of Spark has millions of them.
     return 0
   if isinstance(column, int):
@@ -49,7 +54,7 @@ def _find_largest(column: float | np.ndarray) -> int:
   return max(int(column.max()), -int(column.min()))
 
 
-def make_array(values: np.ndarray) -> np.ndarray | None:
+def make_array(values: Any) -> np.ndarray:
   """Returns np.asarray(values), with the columns of a DataFrame checked.
 
   Raises:

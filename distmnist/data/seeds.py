@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf
 from distmnist import graph_record
 
 
-def derive(*parts) -> int:
+def derive(*parts: object) -> int:
   """Returns an int of 63 bits that depends on all of `parts`."""
   digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
   return int.from_bytes(digest, 'little') >> 1
@@ -29,8 +29,7 @@ def set_seed(seed: int, worker: int = 0) -> None:
   """Sets what all draws of the default graph depend on.
 
   Args:
-    seed: int.
-    worker: int, the worker, for random ops from outside this module.
+    worker: the worker, for random ops from outside this module.
   """
   tf.set_random_seed(derive('ops', seed, worker) % 2**31)
   graph_record.current().seed = seed
@@ -40,7 +39,7 @@ def set_place(place: tf.Tensor) -> None:
   """Sets what the draws built from now on depend on besides the seed.
 
   Args:
-    place: int64 scalar tensor, different for each batch.
+    place: int64 [], different for each batch.
   """
   graph_record.current().place = place
 
@@ -49,14 +48,14 @@ def make_key(name: str) -> tf.Tensor:
   """Returns the seed of a stateless op of a step, int64 [2].
 
   Args:
-    name: str, different for each op of the graph.
+    name: different for each op of the graph.
   """
   key = tf.constant(derive('step', _find_seed(), name))
   return tf.stack([key, find_place()])
 
 
 def find_place() -> tf.Tensor:
-  """Returns the place of the step's batch, an int64 scalar tensor.
+  """Returns the place of the step's batch, int64 [].
 
   Where no batches are dealt, it is a random number each time.
   """
@@ -66,22 +65,26 @@ def find_place() -> tf.Tensor:
   return tf.random.uniform([], maxval=2**31, dtype=tf.int64)
 
 
-def make_initializer(name: str, draw: Callable[..., Any]) -> Callable[..., Any]:
+def make_initializer(
+  name: str, draw: Callable[[list[int], list[int]], tf.Tensor]
+) -> Callable[..., tf.Tensor]:
   """Returns an initializer for tf.get_variable.
 
   A variable is drawn once as a whole, and each shard takes its part: values
   drawn in parts would depend on the number of parts.
 
   Args:
-    name: str, of the variable.
-    draw: callable(shape, key) -> tensor of that shape, drawn by a stateless op
-      from key, an int64 [2].
+    name: of the variable.
+    draw: draws a tensor of a shape by a stateless op,
+      from a key, int64 [2].
   """
 
-  drawn = {}
+  drawn: dict[tf.Graph, tf.Tensor] = {}
 
   def initialize(
-    shape: list[int], dtype: tf.DType = tf.float32, partition_info=None
+    shape: Sequence[int],
+    dtype: tf.DType = tf.float32,
+    partition_info: Any = None,
   ) -> tf.Tensor:
     key = [derive_first(name), 0]
     if partition_info is None:
@@ -96,9 +99,6 @@ def make_initializer(name: str, draw: Callable[..., Any]) -> Callable[..., Any]:
 
 def derive_first(name: str) -> int:
   """Returns the seed of the initial values of what the model calls `name`.
-
-  Args:
-    name: str.
 
   Returns:
     int of 63 bits.

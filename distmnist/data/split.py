@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +41,7 @@ class Split(NamedTuple):
 
   @property
   def num_examples(self) -> int:
-    """int, n."""
+    """The n of the arrays."""
     return len(self.arrays()[0])
 
   @property
@@ -52,15 +52,15 @@ class Split(NamedTuple):
       for array in self.arrays()
     )
 
-  def arrays(self):
+  def arrays(self) -> list[Any]:
     """Returns the arrays of x, of y and of w as a flat list, in this order."""
     return tf.nest.flatten(tuple(self))
 
-  def pack(self, values) -> Split:
+  def pack(self, values: Iterable[Any]) -> Split:
     """Returns a Split with other values in place of its arrays.
 
     Args:
-      values: list, in the order of `arrays`.
+      values: in the order of `arrays`.
     """
     return Split(*tf.nest.pack_sequence_as(tuple(self), list(values)))
 
@@ -75,7 +75,6 @@ class Split(NamedTuple):
 
     Args:
       function: callable(x, y, is_training) -> (x, y), see problem.py.
-      is_training: bool.
     """
     x, y = function(self.x, self.y, is_training=is_training)
     return self._replace(x=x, y=y)
@@ -89,7 +88,12 @@ class Split(NamedTuple):
         yield np.ascontiguousarray(array)
 
 
-def make(x, y, w=(), numbers: np.ndarray | None = None) -> Split | None:
+def make(
+  x: Any,
+  y: Any,
+  w: Any = (),
+  numbers: Sequence[int] | np.ndarray | None = None,
+) -> Split:
   """Returns the Split of nests of whatever NumPy can turn into an array.
 
   Dicts and tuples are nests, a list is an array. float64 becomes float32, which
@@ -99,8 +103,7 @@ def make(x, y, w=(), numbers: np.ndarray | None = None) -> Split | None:
   Args:
     x, y: the nests.
     w: what can be turned into an array [n] of numbers; () for no weights.
-    numbers: sequence of int, what the examples are called in an error; by
-      default 0, 1, 2, ...
+    numbers: what the examples are called in an error; by default 0, 1, 2, ...
 
   Raises:
     ValueError: something is not an array, the arrays have no examples or
@@ -122,7 +125,7 @@ def make(x, y, w=(), numbers: np.ndarray | None = None) -> Split | None:
   return found
 
 
-def make_weights(values) -> np.ndarray | None:
+def make_weights(values: Any) -> np.ndarray:
   """Returns weights as float32 [n].
 
   Raises:
@@ -137,7 +140,7 @@ def make_weights(values) -> np.ndarray | None:
   return example_weights.convert('the weights', found)
 
 
-def walk(nest, path: str = ''):
+def walk(nest: Any, path: str = '') -> Iterator[tuple[str, Any]]:
   """Yields (path, leaf) in the order of tf.nest.flatten; a/b is b in a."""
   if isinstance(nest, dict):
     parts = [(key, nest[key]) for key in sorted(nest)]
@@ -152,7 +155,7 @@ def walk(nest, path: str = ''):
     yield from walk(part, f'{path}/{key}' if path else str(key))
 
 
-def _convert_lists(nest):
+def _convert_lists(nest: Any) -> Any:
   """Returns the nest with an array in place of each list."""
   if isinstance(nest, _NOT_DENSE):  # A tuple, but of no arrays of examples.
     raise ValueError(
@@ -171,7 +174,9 @@ def _convert_lists(nest):
     raise ValueError(_RAGGED) from error
 
 
-def _make_array(leaf, numbers) -> np.ndarray | None:
+def _make_array(
+  leaf: Any, numbers: Sequence[int] | np.ndarray | None
+) -> np.ndarray:
   array = mixed_columns.make_array(leaf)
   if array.dtype.kind == 'U':
     array = np.char.encode(array, 'utf-8')
@@ -218,9 +223,7 @@ def _has_only_bytes(array: np.ndarray) -> bool:
   return all(isinstance(value, bytes) for value in array.flat)
 
 
-def describe_specs(
-  tensors: Mapping[str, tf.Tensor | tf.TensorSpec],
-) -> str:
+def describe_specs(tensors: Mapping[str, tf.Tensor | tf.TensorSpec]) -> str:
   """Returns 'x float32 [n, 2], lengths int64 [n]' of tensors [n, ...]."""
   return ', '.join(
     f'{name} {tensor.dtype.name} {_describe_shape(tensor.shape)}'

@@ -31,7 +31,7 @@ def build(batch_size: int) -> StepRows:
 
 
 def get_all() -> list[StepRows]:
-  """Returns the StepRows of the default graph, a list."""
+  """Returns the StepRows of the default graph."""
   return list(graph_record.current().step_rows)
 
 

@@ -17,8 +17,9 @@ import collections
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -39,8 +40,9 @@ _READ_THREADS = flags.DEFINE_integer(
   lower_bound=1,
   upper_bound=64,
 )
-_failures = []
-_waits = []  # What is waited for now: one for each thread that waits.
+_failures: list[BaseException] = []
+# What is waited for now: one for each thread that waits.
+_waits: list[str] = []
 
 
 class ReadError(Exception):
@@ -51,12 +53,12 @@ class ReadError(Exception):
   """
 
 
-def is_reader(found) -> bool:
+def is_reader(found: Any) -> bool:
   """Whether an object that `load` returned reads examples."""
   return hasattr(found, 'num_examples') and hasattr(found, 'read')
 
 
-def find_failure():
+def find_failure() -> BaseException | None:
   """Returns what a reader raised, or None.
 
   TensorFlow hides it in an error of its own if it reads in a graph.
@@ -97,14 +99,14 @@ class Streamed:
   """Examples of a reader, used in place of a split.Split.
 
   Attributes:
-    num_examples: int.
-    spec: split.Split of the tf.TensorSpec of one example.
-    blocks: data_order.Blocks, or None: all examples are mixed.
-    class_names: list of str, if the reader knows what its labels stand for.
-    num_threads: int, how many runs are read ahead.
+    num_examples: all that the reader has.
+    spec: the tf.TensorSpec of one example.
+    blocks: None if all examples are mixed.
+    class_names: if the reader knows what its labels stand for.
+    num_threads: how many runs are read ahead.
   """
 
-  def __init__(self, reader) -> None:
+  def __init__(self, reader: Any) -> None:
     """Reads the first example.
 
     Args:
@@ -119,11 +121,11 @@ class Streamed:
     self._file = _find_file(reader)
     # Ours give new arrays each time; a subclass may not.
     self._is_ours = type(reader).__module__.startswith(f'{PACKAGE}.readers.')
-    self.num_examples = reader.num_examples
-    self.class_names = getattr(reader, 'class_names', None)
+    self.num_examples: int = reader.num_examples
+    self.class_names: list[str] | None = getattr(reader, 'class_names', None)
     if self.num_examples < 1:
       raise ValueError('the reader has no examples')
-    self.blocks = None
+    self.blocks: data_order.Blocks | None = None
     sizes = getattr(reader, 'block_sizes', None)
     if sizes is not None:
       self.blocks = data_order.Blocks(sizes, reader.window)
@@ -137,17 +139,16 @@ class Streamed:
           f'the blocks of the reader have {sum(sizes)} examples, but the '
           f'reader has {self.num_examples}'
         )
-    self.spec = None
-    self.spec = self._read(np.zeros(1, np.int64)).spec
+    self.spec = self._read_any(np.zeros(1, np.int64)).spec
     self.num_threads = _READ_THREADS.value
     self._ahead = ReadAhead(self._read_copy, self.num_threads)
 
-  def pack(self, values) -> split_lib.Split:
-    """Returns a split.Split with values in place of its arrays."""
+  def pack(self, values: Iterable[Any]) -> split_lib.Split:
+    """Returns a Split with values in place of its arrays."""
     return self.spec.pack(values)
 
-  def slice(self, start: int, stop: int) -> split_lib.Split | None:
-    """Returns the examples from start to stop - 1, read, as a split.Split.
+  def slice(self, start: int, stop: int) -> split_lib.Split:
+    """Returns the examples from start to stop - 1, read now.
 
     Raises:
       ReadError: the reader fails.
@@ -162,10 +163,10 @@ class Streamed:
     )
 
   def announce(self, rows: np.ndarray) -> None:
-    """Starts to read batches in the background; see read_ahead.ReadAhead."""
+    """Starts to read batches in the background; see ReadAhead."""
     self._ahead.announce(rows)
 
-  def take(self, row: np.ndarray) -> list[np.ndarray] | None:
+  def take(self, row: np.ndarray) -> list[np.ndarray]:
     """Returns the arrays of a batch, [batch_size, ...] each.
 
     Args:
@@ -194,7 +195,7 @@ class Streamed:
           )
       yield found
 
-  def _read_copy(self, indices: np.ndarray) -> list[np.ndarray] | None:
+  def _read_copy(self, indices: np.ndarray) -> list[np.ndarray]:
     """Returns the arrays of some examples, which nobody else will change.
 
     A reader may give the same memory each time, with other values, while
@@ -203,29 +204,35 @@ class Streamed:
     arrays = self._read(indices).arrays()
     return arrays if self._is_ours else [array.copy() for array in arrays]
 
-  def _read(self, indices: np.ndarray) -> split_lib.Split | None:
-    """Returns the split.Split of some examples; checks what was read."""
+  def _read(self, indices: np.ndarray) -> split_lib.Split:
+    """Returns some examples; checks that they are like the first."""
+    found = self._read_any(indices)
+    if found.spec != self.spec:
+      raise ValueError(
+        f'read() gave {_format(found.spec)} where example 0 is '
+        f'{_format(self.spec)}: pad all examples to one shape'
+      )
+    return found
+
+  def _read_any(self, indices: np.ndarray) -> split_lib.Split:
+    """Returns some examples of any shape; checks what was read."""
     found = self._reader.read(indices)
     if not isinstance(found, tuple) or len(found) not in (2, 3):
       raise ValueError(
         f'read() gave {type(found).__name__}: expected (x, y), nests of '
         'arrays, or (x, y, weights)'
       )
-    found = split_lib.make(*found, numbers=indices)
-    if self.spec is not None and found.spec != self.spec:
+    examples = split_lib.make(*found, numbers=indices)
+    if examples.num_examples != len(indices):
       raise ValueError(
-        f'read() gave {_format(found.spec)} where example 0 is '
-        f'{_format(self.spec)}: pad all examples to one shape'
+        f'read() gave {examples.num_examples} examples for {len(indices)} '
+        'numbers'
       )
-    if found.num_examples != len(indices):
-      raise ValueError(
-        f'read() gave {found.num_examples} examples for {len(indices)} numbers'
-      )
-    return found
+    return examples
 
 
-def _find_file(reader) -> str:
-  """Returns the name of the file that a reader's class is in, a str."""
+def _find_file(reader: Any) -> str:
+  """Returns the name of the file that a reader's class is in."""
   module = sys.modules.get(type(reader).__module__)
   file = getattr(module, '__file__', None) or type(reader).__name__
   return os.path.basename(file)
@@ -238,11 +245,10 @@ def _format(spec: split_lib.Split) -> str:
 
 
 def build_batch(examples: Streamed, row: tf.Tensor) -> list[tf.Tensor]:
-  """Returns the arrays (list of tensors [batch_size, ...]) of a batch.
+  """Returns the arrays of a batch, [batch_size, ...] each.
 
   Args:
-    examples: Streamed.
-    row: int64 tensor [1 + batch_size], see step_rows.StepRows.
+    row: int64 [1 + batch_size], see step_rows.StepRows.
   """
   leaves = examples.spec.arrays()
   tensors = tf.py_func(examples.take, [row], [leaf.dtype for leaf in leaves])
@@ -260,15 +266,18 @@ class ReadAhead:
   its examples, see step_rows.StepRows.
   """
 
-  def __init__(self, read, num_threads: int) -> None:
+  def __init__(
+    self, read: Callable[[np.ndarray], list[np.ndarray]], num_threads: int
+  ) -> None:
     """
     Args:
-      read: callable(indices) -> list of arrays [len(indices), ...].
-      num_threads: int, threads in which runs are read.
+      read: returns arrays [len(indices), ...] of some examples.
+      num_threads: threads in which runs are read.
     """
     self._read = read
     self._pool = futures.ThreadPoolExecutor(num_threads, 'read_ahead')
-    self._kept = collections.OrderedDict()  # The first row's bytes: _Run.
+    # By the bytes of the first row.
+    self._kept: collections.OrderedDict[bytes, _Run] = collections.OrderedDict()
     # The current run, those ahead, and one that may come again.
     self._max_kept = num_threads + 2
 
@@ -276,7 +285,7 @@ class ReadAhead:
     """Starts to read batches, unless that has started already.
 
     Args:
-      rows: int64 array [num_batches, 1 + batch_size].
+      rows: int64 [num_batches, 1 + batch_size].
     """
     key = rows[0].tobytes()
     if key in self._kept and len(self._kept[key].places) >= len(rows):
@@ -287,11 +296,11 @@ class ReadAhead:
       self._kept.popitem(last=False)[1].future.cancel()
     self._kept[key] = _Run(places, future)
 
-  def take(self, row: np.ndarray) -> list[np.ndarray] | None:
+  def take(self, row: np.ndarray) -> list[np.ndarray]:
     """Returns the arrays of a batch; reads it now if it was not announced.
 
     Args:
-      row: int64 array [1 + batch_size].
+      row: int64 [1 + batch_size].
     """
     key, size = row.tobytes(), len(row) - 1
     for run in list(self._kept.values()):
@@ -302,4 +311,8 @@ class ReadAhead:
     return self._read(row[1:])
 
 
-_Run = collections.namedtuple('_Run', 'places future')
+class _Run(NamedTuple):
+  """The batches of a run: the number of each by the bytes of its row."""
+
+  places: dict[bytes, int]
+  future: futures.Future[list[np.ndarray]]

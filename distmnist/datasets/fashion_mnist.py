@@ -7,7 +7,12 @@ Xiao, K. Rasul and R. Vollgraf, 2017. Licence: MIT.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from distmnist.data import download, idx
+
+if TYPE_CHECKING:
+  import numpy as np
 
 MIRRORS = (
   'http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/',
@@ -26,13 +31,13 @@ def num_classes() -> int:
   return 10
 
 
-def image_shape():
+def image_shape() -> tuple[int, int, int]:
   """Returns height, width, channels."""
   return 28, 28, 1
 
 
 def prepare(data_dir: str) -> dict[str, str]:
-  """Downloads the files that `data_dir` (str) lacks; returns name to path.
+  """Downloads the files that `data_dir` lacks; returns name to path.
 
   Raises:
     cli.RunError: `data_dir` cannot be written, or no mirror has the files.
@@ -40,11 +45,11 @@ def prepare(data_dir: str) -> dict[str, str]:
   return download.find_or_download('fashion_mnist', data_dir, MIRRORS, MD5S)
 
 
-def load(data_dir: str, split: str):
+def load(data_dir: str, split: str) -> tuple[np.ndarray, np.ndarray]:
   """Loads a split; downloads it if `data_dir` lacks it.
 
   Args:
-    data_dir: str, a folder; see `download.find_or_download`.
+    data_dir: a folder; see `download.find_or_download`.
     split: 'train' or 'test'.
 
   Returns:

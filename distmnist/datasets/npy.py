@@ -47,11 +47,12 @@ def num_classes() -> int:
 
 def image_shape() -> tuple[int, int, int]:
   """Returns height, width, channels, from --npy_image_shape."""
-  return tuple(int(word) for word in _IMAGE_SHAPE.value)
+  height, width, channels = map(int, _IMAGE_SHAPE.value)
+  return height, width, channels
 
 
 def prepare(data_dir: str) -> None:
-  """Checks that `data_dir` (str) has the files; raises cli.RunError."""
+  """Checks that `data_dir` has the files; raises cli.RunError."""
   for split in ('train', 'test'):
     for kind in ('images', 'labels'):
       path = os.path.join(data_dir, f'{split}_{kind}.npy')
@@ -71,11 +72,11 @@ def _is_there(path: str) -> bool:
     ) from error
 
 
-def load(data_dir: str, split: str) -> tuple[np.ndarray, np.ndarray] | None:
+def load(data_dir: str, split: str) -> tuple[np.ndarray, np.ndarray]:
   """Loads a split.
 
   Args:
-    data_dir: str, a folder.
+    data_dir: a folder.
     split: 'train' or 'test'.
 
   Returns:
@@ -111,7 +112,7 @@ def load(data_dir: str, split: str) -> tuple[np.ndarray, np.ndarray] | None:
   return images, labels.astype(np.int32)
 
 
-def _read(path: str) -> np.ndarray | None:
+def _read(path: str) -> np.ndarray:
   try:
     with open(copies.fetch_file(path), 'rb') as file:
       return np.lib.format.read_array(file, allow_pickle=False)

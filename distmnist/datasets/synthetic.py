@@ -20,9 +20,14 @@ All images stay in memory, one byte per pixel and channel.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from absl import flags
 
 from distmnist.data import drawn_digits
+
+if TYPE_CHECKING:
+  import numpy as np
 
 _TRAIN_IMAGES = flags.DEFINE_integer(
   'synthetic_train_images',
@@ -76,12 +81,12 @@ def prepare(data_dir: str) -> None:
   del data_dir
 
 
-def load(data_dir: str, split: str):
+def load(data_dir: str, split: str) -> tuple[np.ndarray, np.ndarray]:
   """Returns (images, labels) of `split`, as drawn_digits.draw does.
 
   Args:
-    data_dir: str, unused.
-    split: str, 'train' or 'test'.
+    data_dir: unused.
+    split: 'train' or 'test'.
   """
   del data_dir
   num_images, seed = {

@@ -50,7 +50,7 @@ class Rows:
   """Rows of a file that `write` has written; several threads may read them.
 
   Attributes:
-    num_rows: int.
+    num_rows: those of all parts.
     part_sizes: int64 [num_parts], how many rows each part has.
   """
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import mixed_columns
 
 
-def names(nest) -> list[str]:
-  """Returns the names (list of str) of the columns in a nest, each once."""
+def names(nest: Any) -> list[str]:
+  """Returns the names of the columns in a nest, each once."""
   return list(dict.fromkeys(_flatten(nest)))
 
 
-def select(nest, columns: dict[str, np.ndarray]):
+def select(nest: Any, columns: Mapping[str, np.ndarray]) -> Any:
   """Returns the nest with arrays in place of the columns' names.
 
   Args:
@@ -48,13 +51,13 @@ def select(nest, columns: dict[str, np.ndarray]):
   return columns[nest]
 
 
-def check(nest, known: list[str], path: str) -> None:
+def check(nest: Any, known: Sequence[str], path: str) -> None:
   """Raises ValueError if a name is not that of one of a table's columns.
 
   Args:
     nest: see `select`.
-    known: list of str, the columns that exist.
-    path: str, the file of the table.
+    known: the columns that exist.
+    path: the file of the table.
   """
   for name in names(nest):
     if name not in known:
@@ -67,5 +70,5 @@ def check(nest, known: list[str], path: str) -> None:
       )
 
 
-def _flatten(nest) -> list[str]:
+def _flatten(nest: Any) -> list[str]:
   return [str(name) for name in tf.nest.flatten(nest)]

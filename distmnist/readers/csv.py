@@ -18,7 +18,7 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,25 +52,25 @@ class Reader:
   span several lines.
 
   Attributes:
-    window: int, how many blocks are mixed.
+    window: how many blocks are mixed.
   """
 
   def __init__(
     self,
-    pattern: Any,
+    pattern: paths.Pattern,
     x: Any,
     y: Any,
     window: int = 64,
     delimiter: str = ',',
-    names: list[str] | None = None,
+    names: Sequence[str] | None = None,
     missing: float | None = None,
     w: str | None = None,
   ) -> None:
     """Checks the files' headers; the lines are read when they are needed.
 
     Args:
-      pattern: str such as 'data/train-*.csv', or a list of them; files whose
-        names end in .gz, .zst or .bz2 are unpacked.
+      pattern: such as 'data/train-*.csv', or several; files whose names end in
+        .gz, .zst or .bz2 are unpacked.
       x, y: the columns; see columns.select.
       window: how many blocks of up to 256 lines are mixed.
       delimiter: the character between two fields.
@@ -96,13 +96,13 @@ class Reader:
     if missing is not None and float(missing).is_integer():
       missing = int(missing)  # -1.0 also fits a column of whole numbers.
     self._missing = '' if missing is None else str(missing)
-    self._given_types = {}
+    self._given_types: dict[str, type] = {}
     self._delimiter, self._has_header = delimiter, names is None
     firsts = {path: _read_first_line(path) for path in self._paths}
     # One without a byte has no header, and no line either.
     filled = [path for path in self._paths if firsts[path]] or self._paths[:1]
     headers = {
-      path: names or read_header(path, firsts[path], delimiter)
+      path: [*names] if names else read_header(path, firsts[path], delimiter)
       for path in filled
     }
     self._header = headers[filled[0]]
@@ -114,7 +114,7 @@ class Reader:
         )
     self.window = window
 
-  def with_types(self, types: dict[str, str]) -> Reader:
+  def with_types(self, types: Mapping[str, str]) -> Reader:
     """Gives types that the first lines do not show, if all prices are whole.
 
     Args:
@@ -142,7 +142,7 @@ class Reader:
 
   @property
   def block_sizes(self) -> np.ndarray:
-    """int64 array, the number of adjacent lines in each block."""
+    """The number of adjacent lines in each block, int64."""
     cut = [
       min(_BLOCK_SIZE, size - start)
       for size in self._rows.part_sizes.tolist()
@@ -150,7 +150,7 @@ class Reader:
     ]
     return np.array(cut, np.int64)
 
-  def read(self, indices: np.ndarray) -> tuple:
+  def read(self, indices: np.ndarray) -> tuple[Any, ...]:
     """Returns (x, y) or (x, y, w) of the examples with these numbers, int64.
 
     Raises:
@@ -320,7 +320,11 @@ class Reader:
       yield number, fields
 
   def _convert(
-    self, path: str, name: str, type_: type, lines: list
+    self,
+    path: str,
+    name: str,
+    type_: type,
+    lines: Sequence[tuple[int, list[str]]],
   ) -> pa.Array:
     pa = arrow_file.load_pyarrow()
     column = self._header.index(name)
@@ -349,9 +353,9 @@ class Reader:
 
 def _tell_type(
   path: str,
-  header: list[str],
+  header: Sequence[str],
   name: str,
-  rows: list,
+  rows: Sequence[Sequence[str]],
   missing: str,
   is_weight: bool,
 ) -> type:

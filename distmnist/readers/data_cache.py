@@ -22,7 +22,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from absl import flags
 
@@ -231,7 +231,7 @@ class _Draft(io.FileIO):
     self._size = self._others = 0
     self._make_room()
 
-  def write(self, data) -> int:
+  def write(self, data: Any) -> int:
     if self._size + len(data) + self._others > self._max_bytes:
       self._make_room(len(data))
     written = self._write_to_disk(data)
@@ -239,7 +239,7 @@ class _Draft(io.FileIO):
     os.utime(self._lock.fileno())
     return written
 
-  def _write_to_disk(self, data) -> int:
+  def _write_to_disk(self, data: Any) -> int:
     """Writes some bytes; on a full disk, the oldest files go one by one.
 
     Raises:

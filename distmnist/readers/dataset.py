@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import input_pipeline
@@ -27,17 +28,18 @@ class Reader:
   """Examples of such a function; see data/streamed.py.
 
   Attributes:
-    num_examples: int.
+    num_examples: how many examples `stream` can make.
   """
 
   def __init__(
-    self, num_examples: int | None, stream: Callable[..., Any]
+    self,
+    num_examples: Any,
+    stream: Callable[[tf.data.Dataset], tf.data.Dataset],
   ) -> None:
     """Builds the graph.
 
     Args:
-      num_examples: int.
-      stream: callable(indices) -> tf.data.Dataset of (x, y) or (x, y, w).
+      stream: makes (x, y) or (x, y, w) of each number.
 
     Raises:
       ValueError: `num_examples` is not an int of at least 1, or `stream`
@@ -68,7 +70,7 @@ class Reader:
       self._next = iterator.get_next()
     self._session = graph_function.make_session(graph)
 
-  def read(self, indices):
+  def read(self, indices: np.ndarray) -> tuple[Any, ...]:
     """Returns what `stream` makes of these numbers, (x, y) or (x, y, w).
 
     Raises:

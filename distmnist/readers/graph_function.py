@@ -12,7 +12,7 @@ from distmnist.cluster import server
 
 
 def make_session(graph: tf.Graph) -> tf.Session:
-  """Returns a tf.Session of `graph` on the CPU: a GPU may be in use.
+  """Returns a session of `graph` on the CPU: a GPU may be in use.
 
   Lookup tables of the graph are filled.
 
@@ -36,21 +36,24 @@ class GraphFunction:
   """
 
   def __init__(
-    self, function: Callable[..., Any], dtype: tf.DType, *shape
+    self,
+    function: Callable[[tf.Tensor], Any],
+    dtype: tf.DType,
+    *shape: int | None,
   ) -> None:
     """Builds the graph.
 
     Args:
-      function: callable(tensor) -> nest of tensors.
+      function: makes a nest of tensors.
       dtype: tf.DType of its argument.
-      *shape: int or None each, the shape of its argument.
+      *shape: of its argument.
     """
     with tf.Graph().as_default() as graph:
       self._fed = tf.placeholder(dtype, shape)
       self._fetched = function(self._fed)
     self._session = make_session(graph)
 
-  def __call__(self, values):
+  def __call__(self, values: Any) -> Any:
     """Returns the nest of arrays that the function makes of an array.
 
     Raises:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import functools
 import os
 import struct
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -28,25 +30,25 @@ class Reader:
   """x: uint8 [n, height, width, channels]; y: int64 [n], the class.
 
   Attributes:
-    num_examples: int.
-    class_names: list of str, in the order of the classes.
+    num_examples: the images of all folders.
+    class_names: in the order of the classes.
   """
 
   def __init__(
     self,
     folder: str,
-    size: int | tuple[float, ...] | None,
+    size: Sequence[int],
     channels: int = 3,
-    classes: list[str] | None = None,
+    classes: Sequence[str] | None = None,
   ) -> None:
     """Lists the files.
 
     Args:
-      folder: str, which has the folders of the classes.
+      folder: has the folders of the classes.
       size: (height, width) that each image is resized to, bilinearly.
-      channels: int, 3 for colours, 1 for grey.
-      classes: list of str, the folders to read, for classes 0, 1, ...; one may
-        be missing. By default all folders there, in the order of their names.
+      channels: 3 for colours, 1 for grey.
+      classes: the folders to read, for classes 0, 1, ...; one may be missing.
+        By default all folders there, in the order of their names.
 
     Raises:
       ValueError: `size` is not one of an image, there is no such folder, it has
@@ -82,7 +84,7 @@ class Reader:
       functools.partial(_decode, size=size, channels=channels), tf.string, None
     )
 
-  def read(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+  def read(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns (x, y) of the examples with these numbers.
 
     Raises:
@@ -120,18 +122,18 @@ class Reader:
       raise ValueError(f'{path} {why}') from error
 
 
-def _check_size(size: int | tuple[float, ...] | None) -> None:
+def _check_size(size: Any) -> None:
   """Raises ValueError unless images of this size can be made."""
   sizes = np.asarray(size)
   if sizes.shape != (2,) or sizes.dtype.kind not in 'iu' or sizes.min() < 1:
     raise ValueError(f'size={size!r}: expected (height, width), from 1 on')
 
 
-def _list(folder: str):
+def _list(folder: str) -> list[os.DirEntry[str]]:
   return sorted(os.scandir(folder), key=lambda entry: entry.name)
 
 
-def _is_seen(entry) -> bool:
+def _is_seen(entry: os.DirEntry[str]) -> bool:
   """Whether a folder or file is not hidden, as Jupyter's and macOS's are."""
   return not entry.name.startswith('.')
 
@@ -153,7 +155,7 @@ def _has_colour_table(file: bytes) -> bool:
   return bool((colours != np.arange(len(colours))[:, np.newaxis]).any())
 
 
-def _decode_one(file, channels):
+def _decode_one(file: tf.Tensor, channels: int) -> tf.Tensor:
   """Returns uint8 [height, width, channels] from a string."""
   decode = functools.partial(tf.io.decode_image, file, expand_animations=False)
   if channels > 1:
@@ -174,12 +176,10 @@ def _decode_one(file, channels):
   )
 
 
-def _decode(
-  files: tf.Tensor, size: tuple[int, ...], channels: int
-) -> tf.Tensor:
+def _decode(files: tf.Tensor, size: Sequence[int], channels: int) -> tf.Tensor:
   """Returns uint8 [n, height, width, channels] from strings [n]."""
 
-  def decode(file):
+  def decode(file: tf.Tensor) -> tf.Tensor:
     resized = tf.image.resize_images(_decode_one(file, channels), size)
     return tf.cast(tf.round(resized), tf.uint8)
 

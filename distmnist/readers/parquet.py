@@ -40,14 +40,14 @@ class Reader:
   """Examples of Parquet files; see data/streamed.py.
 
   Attributes:
-    num_examples: int.
-    block_sizes: int64 array, the sizes of the row groups.
-    window: int, how many blocks are mixed.
+    num_examples: the rows of all files.
+    block_sizes: int64, the sizes of the row groups.
+    window: how many blocks are mixed.
   """
 
   def __init__(
     self,
-    pattern: Any,
+    pattern: paths.Pattern,
     x: Any,
     y: Any,
     window: int = 8,
@@ -56,7 +56,7 @@ class Reader:
     """Finds the row groups; the rows are read when they are needed.
 
     Args:
-      pattern: str such as 'data/train-*.parquet', or a list of them.
+      pattern: such as 'data/train-*.parquet', or several.
       x, y: the columns; see columns.select. A column of lists of one length is
         [n, length], one of text is bytes.
       window: how many row groups are mixed.
@@ -69,7 +69,8 @@ class Reader:
         missing, or two files have different types in a column.
     """
     self._xyw, self._w = (x, y) if w is None else (x, y, w), w
-    self._types = {}  # name: (type, the file that has it).
+    # name: (type, the file that has it).
+    self._types: dict[str, tuple[str, str]] = {}
     self._paths = paths.find(pattern)
     self._known = {
       path: paths.KnownFile(path, os.path.getsize(path)) for path in self._paths
@@ -80,7 +81,7 @@ class Reader:
     self.num_examples = sum(sizes)
     self.window = window
 
-  def read(self, indices: np.ndarray) -> tuple:
+  def read(self, indices: np.ndarray) -> tuple[Any, ...]:
     """Returns (x, y) or (x, y, w) of the examples with these numbers, int64.
 
     Raises:

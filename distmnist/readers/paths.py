@@ -8,7 +8,7 @@ import glob
 import hashlib
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from distmnist.storage import copies, urls
 from distmnist.storage import paths as storage_paths
@@ -16,13 +16,15 @@ from distmnist.storage import paths as storage_paths
 # How much tells one content from another: of a file, and of many files.
 _SAMPLE_BYTES = 1 << 12
 _NUM_SAMPLED = 64
+_Path = str | os.PathLike[str]
+Pattern = _Path | Iterable[_Path]
 
 
-def find(pattern: str) -> list[str] | None:
-  """Returns the paths (list of str) that a pattern names, sorted.
+def find(pattern: Pattern) -> list[str]:
+  """Returns the paths that a pattern names, sorted.
 
   Args:
-    pattern: str or path such as 'data/train-*.tfrecord', or a list of them.
+    pattern: such as 'data/train-*.tfrecord', or several.
       Files of a store, such as 's3://bucket/train-*.tfrecord', are copied here;
       for them, only the last part of the address may be a pattern.
 
@@ -30,9 +32,10 @@ def find(pattern: str) -> list[str] | None:
     ValueError: there is no pattern, one names no file, or a file cannot be
       copied here.
   """
-  found = []
+  found: list[str] = []
   is_one = isinstance(pattern, (str, os.PathLike))
-  for one in map(os.fspath, [pattern] if is_one else pattern):
+  for given in [pattern] if is_one else pattern:
+    one = os.fspath(given)
     if urls.is_remote(one):
       paths = _fetch(one)
     else:
@@ -52,7 +55,7 @@ def find(pattern: str) -> list[str] | None:
   return found
 
 
-def _fetch(pattern):
+def _fetch(pattern: str) -> list[str]:
   folder, name = pattern.rsplit('/', 1)
   try:
     names = storage_paths.list_files(folder)
@@ -67,7 +70,7 @@ def _fetch(pattern):
     raise ValueError(f'{pattern}: {error.strerror}') from error
 
 
-def identify(paths: list[str]) -> bytes:
+def identify(paths: Iterable[str]) -> bytes:
   """Returns bytes that tell these files from others.
 
   By all names and sizes, and by how some of the files begin and end: to open
@@ -82,7 +85,7 @@ def identify(paths: list[str]) -> bytes:
   return b'%08x' % checksum
 
 
-def sample(descriptor: int, size: int) -> bytes | None:
+def sample(descriptor: int, size: int) -> bytes:
   """Returns the first and last bytes of the first `size` of an open file."""
   last = max(0, size - _SAMPLE_BYTES)
   return b''.join(
@@ -105,7 +108,7 @@ def find_version(path: str) -> tuple:
   return os.path.basename(path), found.hexdigest()
 
 
-def describe(paths: list[str]) -> str:
+def describe(paths: Sequence[str]) -> str:
   """Returns a word for these files."""
   more = f' and {len(paths) - 1} more' if len(paths) > 1 else ''
   return f'{paths[0]}{more}'
@@ -161,7 +164,7 @@ def naming(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[int]:
-  """Yields the descriptor (int) of a file, opened to be read."""
+  """Yields the descriptor of a file, opened to be read."""
   file = os.open(path, os.O_RDONLY)
   try:
     with naming(path):

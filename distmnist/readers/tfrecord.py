@@ -24,7 +24,7 @@ import os
 import struct
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -46,18 +46,23 @@ class Reader:
   """Examples of TFRecord files; see data/streamed.py.
 
   Attributes:
-    num_examples: int.
-    block_sizes: int64 array, the number of adjacent records in each block.
-    window: int, how many blocks are mixed.
+    num_examples: the records of all files.
+    block_sizes: int64, the number of adjacent records in each block.
+    window: how many blocks are mixed.
   """
 
-  def __init__(self, pattern: Any, parse: Callable, window: int = 64) -> None:
+  def __init__(
+    self,
+    pattern: paths.Pattern,
+    parse: Callable[[tf.Tensor], tuple],
+    window: int = 64,
+  ) -> None:
     """Finds the places of all records.
 
     Args:
-      pattern: str such as 'data/train-*.tfrecord', or a list of them.
-      parse: callable(records) -> (x, y) or (x, y, w), called once to build a
-        graph: from strings [n] to nests of tensors [n, ...].
+      pattern: such as 'data/train-*.tfrecord', or several.
+      parse: makes (x, y) or (x, y, w), nests of tensors [n, ...], of strings
+        [n]; called once to build a graph.
       window: how many blocks of up to 256 records are mixed.
 
     Raises:
@@ -83,8 +88,9 @@ class Reader:
 
   def _find_files(self) -> list[_File]:
     """Finds the records of each file; unpacks those that are in gzip."""
-    found = {path: _find_plain(path) for path in self._paths}
-    packed = [path for path, file in found.items() if file is None]
+    plain = {path: _find_plain(path) for path in self._paths}
+    found = {path: file for path, file in plain.items() if file}
+    packed = [path for path in plain if path not in found]
     if packed:
       unpacked = _open_unpacked(packed)
       weakref.finalize(self, unpacked.close)
@@ -94,7 +100,7 @@ class Reader:
         found[path] = _File(path, *places, unpacked.fileno())
     return [found[path] for path in self._paths]
 
-  def read(self, indices: np.ndarray) -> tuple[Any, Any]:
+  def read(self, indices: np.ndarray) -> tuple[Any, ...]:
     """Returns (x, y) of the examples with these numbers, int64.
 
     Raises:
@@ -146,7 +152,7 @@ class Reader:
       )
     self._is_checked[indices[new]] = True
 
-  def _locate(self, number: int, what: str = '') -> str:
+  def _locate(self, number: Any, what: str = '') -> str:
     owner = int(np.searchsorted(self._firsts, number, 'right')) - 1
     row = number - self._firsts[owner]
     return f'{self._paths[owner]}{what}: its record {row:,}'
@@ -156,7 +162,7 @@ class _File:
   """The records of a file, by their numbers.
 
   Attributes:
-    offsets: int64 array, the place of each record in bytes.
+    offsets: int64, the place of each record in bytes.
   """
 
   def __init__(
@@ -169,8 +175,7 @@ class _File:
     """
     Args:
       path: the user's file, which may grow.
-      offsets, lengths: int64 arrays, the places of the records; see
-        _find_places.
+      offsets, lengths: int64, the places of the records; see _find_places.
       unpacked: the descriptor of the file that has them, if not `path`.
     """
     self.offsets, self._lengths = offsets, lengths
@@ -223,7 +228,7 @@ def _find_plain(path: str) -> _File | None:
   return _File(path, *places)
 
 
-def _open_unpacked(packed: list[str]) -> BinaryIO:
+def _open_unpacked(packed: Sequence[str]) -> BinaryIO:
   """Opens a file of the cache: what these hold, and after it where each ends.
 
   Raises:
