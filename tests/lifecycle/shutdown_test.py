@@ -20,14 +20,40 @@ PS = '/job:ps/task:0'
 CLUSTER = types.SimpleNamespace(name='worker 0', num_ps=1)
 
 
-@pytest.mark.slow
+@pytest.fixture
+def said(monkeypatch):
+  """The messages in each queue, {(device, name): list}, in this process."""
+  found = collections.defaultdict(list)
+
+  class Queue:
+    def __init__(self, cluster, server, place, name):
+      self._messages = found[place, name]
+
+    def send(self, message, timeout_secs=5.0):
+      self._messages.append(message)
+
+    def take(self):
+      return self._messages.pop(0)
+
+    def size(self):
+      return len(self._messages)
+
+  monkeypatch.setattr(shutdown.message_queue, 'MessageQueue', Queue)
+  return found
+
+
+def make_others():
+  """Returns the shutdown.Others of the chief and of worker 1."""
+  hosts = ('p:1',), ('v:1', 'w:1'), 'worker'
+  return [
+    shutdown.Others(cluster_lib.make_cluster(*hosts, i), None) for i in range(2)
+  ]
+
+
 def test_what_a_worker_has_sent_is_heard_after_it_is_gone(
-  logged, make_cluster, monkeypatch
+  said, logged, monkeypatch
 ):
-  cluster = make_cluster(1, 2)
-  chief, worker = (
-    shutdown.Others(cluster.worker(i), cluster.servers[i]) for i in (0, 1)
-  )
+  chief, worker = make_others()
 
   def find_gone(self, addresses):
     # It has sent and left since the chief looked for messages.
@@ -38,10 +64,6 @@ def test_what_a_worker_has_sent_is_heard_after_it_is_gone(
   [stats] = chief.wait_at_end(60, time.sleep)
   assert (stats.worker, stats.local_steps) == (1, 5)
   assert logged == []
-  for each in (chief, worker):
-    for box in (each._stop_queue, each._end_queue, each._save_queue):
-      if box:
-        box.close()
 
 
 class Box:
@@ -113,29 +135,8 @@ def test_a_worker_at_its_end_is_done_and_does_not_come_back(box):
   assert box.messages == [{'done': 'worker 0', 'ok': True, 'comes_back': False}]
 
 
-def test_what_one_worker_says_the_others_hear(monkeypatch):
-  said = collections.defaultdict(list)
-
-  class Queue:
-    def __init__(self, cluster, server, place, name):
-      self._messages = said[place, name]
-
-    def send(self, message, timeout_secs=5.0):
-      self._messages.append(message)
-
-    def take(self):
-      return self._messages.pop(0)
-
-    def size(self):
-      return len(self._messages)
-
-  monkeypatch.setattr(shutdown.message_queue, 'MessageQueue', Queue)
-  chief, worker = (
-    shutdown.Others(
-      cluster_lib.make_cluster(('p:1',), ('v:1', 'w:1'), 'worker', i), None
-    )
-    for i in range(2)
-  )
+def test_what_one_worker_says_the_others_hear(said):
+  chief, worker = make_others()
   assert not (worker.is_stop_for_all() or chief.is_stop_for_all())
   worker.stop_all()
   assert worker.is_stop_for_all() and chief.is_stop_for_all()
