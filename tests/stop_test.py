@@ -25,6 +25,7 @@ def ps(tmp_path, set_flags):
   return ps
 
 
+@pytest.mark.slow
 def test_of_a_run_in_a_store_nobody_is_asked(store, set_flags):
   paths.write(f'{store.url}/run/train.flags', b'')
   set_flags(f'--logdir={store.url}/run')

@@ -17,8 +17,16 @@ each_config = pytest.mark.parametrize(
 
 
 @each_config
-def test_a_config_is_understood(tasks, tmp_path, path):
+def test_a_config_begins_with_what_it_is_and_is_understood(set_flags, path):
   assert path.read_text().startswith('# ')
+  words = command_line.expand([f'--flagfile={path}'])
+  if command_line.find_value(words, 'problem') is None:
+    set_flags(*words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('path', sorted(FOLDER.glob('imagenet_*.flags')))
+def test_a_config_has_the_flags_of_its_problem(tasks, tmp_path, path):
   task = tasks.run(tmp_path / 'log', f'--flagfile={path}', '--help')
   assert task.code == 0, task.output
 

@@ -15,8 +15,16 @@ import pytest
 
 from distmnist.storage import copies, paths
 
+GIVEN = os.environ.get('DISTMNIST_TEST_STORE')
 
-@pytest.fixture(params=['disk', 'memory', 's3', 'given'])
+
+@pytest.fixture(
+  params=[
+    *('disk', 'memory'),
+    pytest.param('s3', marks=pytest.mark.slow),
+    *(['given'] if GIVEN else []),
+  ]
+)
 def folder(request, tmp_path):
   """The path or the address of a folder that is not there."""
   name = f'{tmp_path.name}_{os.getpid()}'
@@ -26,10 +34,8 @@ def folder(request, tmp_path):
     place = f'memory://{name}'
   elif request.param == 's3':
     place = f'{request.getfixturevalue("store").url}/{name}'
-  elif given := os.environ.get('DISTMNIST_TEST_STORE'):
-    place = f'{given}/{name}'
   else:
-    pytest.skip('DISTMNIST_TEST_STORE names no store to try')
+    place = f'{GIVEN}/{name}'
   yield place
   paths.remove_folder(place)
 

@@ -82,8 +82,13 @@ def small_slices(monkeypatch):
 
 
 @pytest.mark.usefixtures('small_slices')
-@pytest.mark.parametrize('num_ps', [1, 2])
-@pytest.mark.parametrize('keys, dtype', [(KEYS, tf.int64), (WORDS, tf.string)])
+@pytest.mark.parametrize(
+  'num_ps, keys, dtype',
+  [
+    pytest.param(1, WORDS, tf.string, marks=pytest.mark.slow),
+    (2, KEYS, tf.int64),
+  ],
+)
 def test_each_key_has_its_row_on_its_ps(make_cluster, num_ps, keys, dtype):
   cluster, made = make_cluster(num_ps, 1), make((keys, ROWS))
   first_rows.check('user', made)
@@ -109,6 +114,7 @@ def alone(made, optimizer='sgd'):
   return Step(cluster_lib.Cluster(), made, optimizer=optimizer)
 
 
+@pytest.mark.slow
 def test_what_lies_beside_a_row_begins_with_it(tf_session):
   step = alone(make((KEYS, ROWS)), 'ftrl')
   step.begin(tf_session)
@@ -123,6 +129,7 @@ def test_what_lies_beside_a_row_begins_with_it(tf_session):
   np.testing.assert_array_equal(after[KEYS[1]], before[KEYS[1]])
 
 
+@pytest.mark.slow
 def test_a_given_key_needs_no_sightings_and_others_do(tf_session):
   step = alone(make((KEYS, ROWS), min_sightings=3, unseen_steps=2))
   step.begin(tf_session)

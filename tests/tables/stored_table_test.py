@@ -94,6 +94,7 @@ def saved_by_keys(tmp_path_factory):
   return save(folder, tables.build_by_keys, wanted)
 
 
+@pytest.mark.slow
 def test_rows_by_key_are_those_of_the_whole_table(saved_by_keys):
   path, expected = saved_by_keys
   np.testing.assert_array_equal(read(path, tables.build_by_keys), expected)
