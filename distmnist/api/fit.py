@@ -4,6 +4,8 @@ It takes what Keras's own `fit` takes; an argument of that which means nothing
 here is refused, and the error says what to give instead.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import glob
@@ -42,7 +44,7 @@ _INSTEAD = {
 
 
 def fit(
-  model: 'keras.Model',
+  model: keras.Model,
   x: Any,
   y: Any = None,
   *,
@@ -55,8 +57,8 @@ def fit(
   groups: Mapping[str, Mapping[str, Any]] | None = None,
   logdir: str | os.PathLike | None = None,
   on_line: Callable[[str], object] | None = None,
-  **settings,
-) -> tuple['keras.Model', training.Report]:
+  **settings: Any,
+) -> tuple[keras.Model, training.Report]:
   """Trains a Keras model as `model.fit` does, but on a cluster.
 
     model.compile('adam', loss='mse', metrics=['mae'])
@@ -172,7 +174,7 @@ def fit(
   return model, report
 
 
-def _check_objects(settings: Mapping[str, object]) -> None:
+def _check_objects(settings: Mapping[str, Any]) -> None:
   """Raises ValueError for an object of Keras where a flag has a name."""
   for name, example in ('optimizer', 'adam'), ('learning_rate', 0.01):
     value = settings.get(name)
@@ -196,9 +198,7 @@ def _check_has_ps(given: Mapping[str, str]) -> None:
     )
 
 
-def _check_batch(
-  settings: Mapping[str, object], train: 'fit_data.Examples'
-) -> None:
+def _check_batch(settings: Mapping[str, Any], train: fit_data.Examples) -> None:
   """Raises ValueError if a step of one worker takes more than all examples."""
   from distmnist.data import array_folder  # noqa: PLC0415  It needs NumPy.
 
@@ -232,7 +232,7 @@ def _check_direction(best: str) -> None:
     )
 
 
-def _check_is_measured(model: 'keras.Model', best: str) -> None:
+def _check_is_measured(model: keras.Model, best: str) -> None:
   """Raises ValueError if `best` is no metric of a compiled model.
 
   What only the tasks can name, such as a metric's class, they check.
@@ -249,8 +249,10 @@ def _check_is_measured(model: 'keras.Model', best: str) -> None:
     for part in keras.tree.flatten(compiled.get(kind) or []):
       if isinstance(part, keras.metrics.Metric):
         name = part.name
-      elif isinstance(part, str) or inspect.isfunction(part):
-        name = getattr(part, '__name__', part)
+      elif isinstance(part, str):
+        name = part
+      elif inspect.isfunction(part):
+        name = part.__name__
       else:
         return
       is_taken = kind == 'weighted_metrics' and name in names
@@ -271,7 +273,7 @@ def _find_judged(given: Mapping[str, str]) -> str:
   return 'lr_schedule=plateau' * (given.get('lr_schedule') == 'plateau')
 
 
-def _check_layers(model: 'keras.Model') -> None:
+def _check_layers(model: keras.Model) -> None:
   """Raises ValueError if it is no model, or if a layer looks words up."""
   import keras  # noqa: PLC0415  Keeps `import distmnist` cheap.
 
@@ -371,12 +373,12 @@ def _remove_left() -> None:
 
 
 def _train(
-  model: 'keras.Model',
+  model: keras.Model,
   logdir: str,
-  splits: 'fit_data.Splits',
-  settings: dict[str, object],
+  splits: fit_data.Splits,
+  settings: Mapping[str, Any],
   schedule: keras_optimizer.Schedule | None,
-  groups: 'tuple[groups_lib.Group, ...]',
+  groups: tuple[groups_lib.Group, ...],
 ) -> training.Report:
   """Trains the model in place."""
   import keras  # noqa: PLC0415  Keeps `import distmnist` cheap.
@@ -401,24 +403,26 @@ def _train(
     *(model, folder, splits, logdir, settings.get('resume'), schedule),
     keras_groups.find_places(chosen),
   )
-  settings = settings | {'logdir': logdir, 'fitted_dir': folder}
+  settings = {**settings, 'logdir': logdir, 'fitted_dir': folder}
   on_line, reword = settings.pop('on_line'), settings.pop('reword')
   words = process.make_words('fitted', settings)
   with training.start_words(words, on_line, reword, True) as run:
     report = run.result()
-  trained = keras.models.load_model(os.path.join(logdir, 'model.keras'))
+  path = os.path.join(logdir, 'model.keras')
+  # Keras's own signature says object.
+  trained: keras.Model = keras.models.load_model(path)  # type: ignore
   model.set_weights(trained.get_weights())
   return report
 
 
 def _hand_over(
-  model: 'keras.Model',
+  model: keras.Model,
   folder: str,
-  splits: 'fit_data.Splits',
+  splits: fit_data.Splits,
   logdir: str,
   resume: str | None,
   schedule: keras_optimizer.Schedule | None,
-  groups: 'dict[groups_lib.Group, list[int]]',
+  groups: dict[groups_lib.Group, list[int]],
 ) -> None:
   """Writes what the tasks read, once no other run has the log directory.
 

@@ -6,6 +6,8 @@ The tasks are told the variables one by one, and by their places: Keras numbers
 layers as a process makes them, so each process has other paths.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 def parse(
   given: Mapping[str, Mapping[str, Any]] | None,
-) -> 'tuple[groups_lib.Group, ...]':
+) -> tuple[groups_lib.Group, ...]:
   """Returns the groups that a caller of fit gives.
 
   Raises:
@@ -37,8 +39,8 @@ def parse(
 
 
 def choose(
-  groups: 'tuple[groups_lib.Group, ...]', model: 'keras.Model'
-) -> 'list[groups_lib.Group | None]':
+  groups: tuple[groups_lib.Group, ...], model: keras.Model
+) -> list[groups_lib.Group | None]:
   """Returns the group of each trainable variable of a model that is built.
 
   Raises:
@@ -61,10 +63,10 @@ def choose(
 
 
 def find_places(
-  chosen: 'list[groups_lib.Group | None]',
-) -> 'dict[groups_lib.Group, list[int]]':
+  chosen: list[groups_lib.Group | None],
+) -> dict[groups_lib.Group, list[int]]:
   """Returns the places of each group's variables in what `choose` returns."""
-  found = {}
+  found: dict[groups_lib.Group, list[int]] = {}
   for place, group in enumerate(chosen):
     if group:
       found.setdefault(group, []).append(place)

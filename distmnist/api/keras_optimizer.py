@@ -1,6 +1,8 @@
 """The optimizer that a Keras model is compiled with, as flags of train."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ _SAID = (
 
 
 def read(
-  model: 'keras.Model', has_rate: bool = False
+  model: keras.Model, has_rate: bool = False
 ) -> dict[str, str | float | bool]:
   """Returns the flags of the optimizer that a model is compiled with.
 
@@ -73,7 +75,7 @@ def read(
   return settings
 
 
-def read_schedule(model: 'keras.Model') -> Schedule | None:
+def read_schedule(model: keras.Model) -> Schedule | None:
   """Returns the schedule that a model is compiled with, None for a number.
 
   Raises:
@@ -90,19 +92,20 @@ def read_schedule(model: 'keras.Model') -> Schedule | None:
   return rate
 
 
-def check_schedule(model: 'keras.Model', steps: Iterable[int]) -> None:
+def check_schedule(model: keras.Model, steps: Iterable[int]) -> None:
   """Raises ValueError if the compiled schedule has no rate at one of the steps.
 
   Args:
     model: compiled with a schedule.
     steps: which to try.
   """
-  import keras  # noqa: PLC0415  With a Keras model, it is there.
+  import keras  # noqa: PLC0415  With a Keras model, they are there.
+  import numpy as np  # noqa: PLC0415
 
   config = model.optimizer.get_config()['learning_rate']
   schedule = keras.optimizers.schedules.deserialize(config)
   for step in steps:
-    rate = float(keras.ops.convert_to_numpy(schedule(step)))
+    rate = float(np.asarray(keras.ops.convert_to_numpy(schedule(step))))
     if not 0 <= rate < float('inf'):
       raise ValueError(
         f'the schedule {config["class_name"]} gives {rate:g} at step {step}: '
@@ -111,7 +114,7 @@ def check_schedule(model: 'keras.Model', steps: Iterable[int]) -> None:
 
 
 def _check_settings(
-  optimizer: 'keras.optimizers.Optimizer', said: set[str]
+  optimizer: keras.optimizers.Optimizer, said: Collection[str]
 ) -> None:
   """Raises ValueError for one that no flag can set and that is not the default.
 
@@ -127,7 +130,7 @@ def _check_settings(
       'the model is compiled with exclude_from_weight_decay, which no flag can '
       'set: expected none, or optimizer= and weight_decay= here'
     )
-  usual = type(optimizer)().get_config()
+  usual = type(optimizer).from_config({}).get_config()
   for key, value in optimizer.get_config().items():
     if key not in said and value != usual.get(key):
       raise ValueError(

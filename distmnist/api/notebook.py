@@ -6,6 +6,7 @@ import contextlib
 import re
 import sys
 import threading
+from typing import Any
 
 from distmnist.watching import learning_curve, table_text, watched_run
 
@@ -28,12 +29,14 @@ class Cell:
       curve: of the run.
     """
     self._curve = curve
-    self._run = watched_run.WatchedRun(logdir) if logdir else None
-    self._handle = None
+    self._handle: Any = None  # Of what IPython displays.
     self._has_ended = threading.Event()
-    self._thread = None
-    if self._run and _can_show():
-      self._thread = threading.Thread(target=self._follow, daemon=True)
+    self._thread: threading.Thread | None = None
+    if logdir and _can_show():
+      run = watched_run.WatchedRun(logdir)
+      self._thread = threading.Thread(
+        target=self._follow, args=[run], daemon=True
+      )
       self._thread.start()
 
   def take(self, line: str) -> None:
@@ -47,20 +50,20 @@ class Cell:
       self._has_ended.set()
       self._thread.join(_CLOSE_SECS)
 
-  def _follow(self) -> None:
+  def _follow(self, run: watched_run.WatchedRun) -> None:
     is_last = False
     while not is_last:
       is_last = self._has_ended.wait(_SECS)
       # A folder that is away for a moment, or a notebook that is closed.
       with contextlib.suppress(Exception):
         if self._curve.look() or is_last:
-          self._show()
+          self._show(run)
 
-  def _show(self) -> None:
+  def _show(self, run: watched_run.WatchedRun) -> None:
     if len(self._curve.find_points()) < 2:
       return  # One point is not yet a curve.
     display = sys.modules['IPython'].display
-    said = table_text.describe_progress(self._run.look())
+    said = table_text.describe_progress(run.look())
     said = f'epoch {self._curve.epoch}  {said}'
     picture = display.Image(data=self._curve.draw(said), format='png')
     if self._handle is None:

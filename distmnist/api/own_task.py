@@ -1,12 +1,14 @@
 """run_task: runs the user's own script as a task of a cluster."""
 
+from __future__ import annotations
+
 import functools
 import importlib
 import inspect
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import flags
 
@@ -20,7 +22,8 @@ def run_task(train: Callable[..., object]) -> NoReturn:
   Args:
     train: called by a worker, but not by a ps, with its own_loop.WorkerTask.
   """
-  argv, conflict, own_loop = sys.argv, None, None
+  argv, conflict = sys.argv, None
+  own_loop: Any = None
   try:
     own_loop = importlib.import_module(OWN_LOOP)
   except flags.DuplicateFlagError as error:
@@ -40,9 +43,10 @@ def run_task(train: Callable[..., object]) -> NoReturn:
     return not checks or checks.is_read(name, function.__code__.co_filename)
 
   cli.run(main, argv, leave=os._exit, is_shown=is_shown)
+  raise SystemExit  # Only for a type checker: the process has ended.
 
 
-def _find_function(train: Callable) -> Callable:
+def _find_function(train: Callable[..., object]) -> Any:
   """Returns the function (with a __code__) that a callable comes down to."""
   train = inspect.unwrap(train)
   while isinstance(train, functools.partial):

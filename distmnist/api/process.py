@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from distmnist.common import child_program
@@ -24,8 +24,8 @@ class Error(Exception):
   """A program has failed; the text is what the failed task says.
 
   Attributes:
-    exit_code: int.
-    lines: list of str, the last lines printed.
+    exit_code: of the program.
+    lines: the last ones that it has printed.
   """
 
   def __init__(self, message: str, exit_code: int, lines: list[str]) -> None:
@@ -36,7 +36,7 @@ class Error(Exception):
 
 def make_words(
   problem: str | os.PathLike | types.ModuleType | None,
-  settings: Mapping[str, object],
+  settings: Mapping[str, Any],
 ) -> list[str]:
   """Returns the flags that a call's arguments stand for.
 
@@ -63,7 +63,7 @@ def _make_word(name: str, value: object) -> str:
   return f'--{name}={value}'
 
 
-def read_flags(words: list[str]) -> dict[str, str]:
+def read_flags(words: Iterable[str]) -> dict[str, str]:
   """Returns the values of the flags among `words`, also those of flag files.
 
   A flag file that cannot be read has none, which the program will say.
@@ -118,7 +118,7 @@ class Process:
   def __init__(
     self,
     program: str,
-    words: list[str],
+    words: Sequence[str],
     take: Callable[[str], object],
     read: Callable[[int], object],
     folder: contextlib.AbstractContextManager | None = None,
@@ -136,12 +136,12 @@ class Process:
       reword: gives each line as it is taken, or None for none.
     """
     self._take, self._read, self._reword = take, read, reword
-    self._lines = collections.deque(maxlen=_NUM_LINES)
+    self._lines: collections.deque[str] = collections.deque(maxlen=_NUM_LINES)
     self._stop_lock = threading.Lock()
     # Not Thread.join: before Python 3.13, one that a Ctrl-C interrupts takes
     # the thread for ended from then on.
     self._has_ended = threading.Event()
-    self._result = None
+    self._result: object = None
     self._process, self._lifeline = child_program.start(
       program,
       words,
@@ -163,7 +163,7 @@ class Process:
       stack.callback(self._has_ended.set)  # Called last, whatever fails.
       stack.enter_context(folder)
       stack.enter_context(self._process)
-      for line in self._process.stdout:
+      for line in self._process.stdout or ():
         if (line := self._reword(line.rstrip('\n'))) is None:
           continue
         self._lines.append(line)
@@ -201,14 +201,14 @@ class Process:
       raise Error(_find_sentence(lines, code), code, lines)
     return self._result
 
-  def __enter__(self):
+  def __enter__(self) -> Process:
     return self
 
-  def __exit__(self, *error) -> None:
+  def __exit__(self, *_: object) -> None:
     self.stop()
 
 
-def _find_sentence(lines: list[str], code: int) -> str:
+def _find_sentence(lines: Sequence[str], code: int) -> str:
   """Returns the text of the last line that reports an error."""
   for line in reversed(lines):
     _, is_error, text = line.partition(': error: ')

@@ -4,18 +4,22 @@ common/child_program.py starts it. Flags that the program knows go before the
 --, the others after it; so do those of a --flagfile.
 """
 
+from __future__ import annotations
+
 import contextlib
 import importlib
 import sys
+from collections.abc import Iterable
 
 from absl import flags
 
 from distmnist.common import child_program, command_line
 
 
-def sort(words: list[str]) -> list[str]:
+def sort(words: Iterable[str]) -> list[str]:
   """Returns the words in the order in which launch and sweep take them."""
-  ours, others = [], []
+  ours: list[str] = []
+  others: list[str] = []
   # One that cannot be read is left to the program, which says so.
   with contextlib.suppress(command_line.FlagFileError):
     words = command_line.expand(words)

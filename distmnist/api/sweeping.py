@@ -7,6 +7,7 @@ import os
 import tempfile
 import types
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from distmnist.api import process
 from distmnist.sweeps import trials
@@ -21,26 +22,26 @@ class SweepReport(list):
   """The combinations of a sweep, best first, each a dict.
 
   It is like a row of results.csv: the name of its trial, the value of each flag
-  that was tried, its metrics (float), staleness, MB, examples_per_sec, updates,
+  that was tried, its metrics, staleness, MB, examples_per_sec, updates,
   examples, secs, state and cause; with repeats=3 their means over three seeds,
   the deviations of the metrics, such as validation_std, and n. Failed ones come
   last.
 
   Attributes:
-    trials: list of dict, one for each trial, like a row of trials.csv, with its
-      seed; without repeats the combinations.
+    trials: one for each trial, like a row of trials.csv, with its seed; without
+      repeats the combinations.
   """
 
   def __init__(
     self,
-    rows: Iterable[dict[str, object]],
-    trials: Iterable[dict[str, object]] = (),
+    rows: Iterable[dict[str, Any]],
+    trials: Iterable[dict[str, Any]] = (),
   ) -> None:
     super().__init__(rows)
     self.trials = list(trials) or list(self)
 
   @property
-  def best(self) -> dict[str, object]:
+  def best(self) -> dict[str, Any]:
     """The best trial.
 
     Raises:
@@ -62,7 +63,7 @@ def run_sweep(
   problem: str | os.PathLike | types.ModuleType | None = None,
   on_line: Callable[[str], object] | None = None,
   sweep_dir: str | os.PathLike | None = None,
-  **settings,
+  **settings: Any,
 ) -> SweepReport:
   """Trains with many combinations of flags.
 
@@ -158,7 +159,7 @@ def read_report(
 
 def _read_rows(
   path: str, choices: Mapping[str, Iterable | str]
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
   """Returns the rows of a file; none if it does not exist."""
   if not os.path.exists(path):
     return []
@@ -168,7 +169,7 @@ def _read_rows(
 
 def _read_row(
   row: Mapping[str, str], choices: Mapping[str, Iterable | str]
-) -> dict[str, object]:
+) -> dict[str, Any]:
   """Returns a row of results.csv with the values that were tried, as given."""
   found = {}
   for name, text in row.items():

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distmnist.api import notebook, process
@@ -29,14 +29,15 @@ class Report(dict):
   A notebook shows it with a picture of its curve.
 
   Attributes:
-    curve: learning_curve.Curve, which has no points where a run keeps no
-      metrics: with a logdir in a store.
+    curve: has no points where a run keeps no metrics: with a logdir in a store.
     history: {name: a number for each epoch}, as Keras's History.history; see
       `learning_curve.Curve.find_history`.
   """
 
   def __init__(
-    self, fields: dict, curve: learning_curve.Curve | None = None
+    self,
+    fields: Mapping[str, Any],
+    curve: learning_curve.Curve | None = None,
   ) -> None:
     """
     Args:
@@ -55,7 +56,7 @@ class Report(dict):
 
   def __repr__(self) -> str:
     """Returns the few fields that are looked at first; all are in the dict."""
-    shown = {'global_step': self.get('global_step')}
+    shown: dict[str, Any] = {'global_step': self.get('global_step')}
     for split in 'train', 'validation', 'test':
       if found := self.get(f'{split}_metrics'):
         shown[f'{split}_metrics'] = {
@@ -85,7 +86,7 @@ class Report(dict):
 def run(
   problem: str | os.PathLike | types.ModuleType | None = None,
   on_line: Callable[[str], object] | None = None,
-  **settings,
+  **settings: Any,
 ) -> Report:
   """Trains, and returns the report.
 
@@ -115,7 +116,7 @@ def run(
 def start(
   problem: str | os.PathLike | types.ModuleType | None = None,
   on_line: Callable[[str], object] | None = None,
-  **settings,
+  **settings: Any,
 ) -> process.Process:
   """Starts a training in the background; see `run`.
 
@@ -127,7 +128,7 @@ def start(
 
 
 def start_words(
-  words: list[str],
+  words: Sequence[str],
   on_line: Callable[[str], object] | None = None,
   reword: Callable[[str], str | None] = str,
   is_awaited: bool = False,
@@ -164,10 +165,10 @@ def start_words(
     report_path = os.path.join(logdir, 'report.json')
   place = None if urls.is_remote(logdir) else os.path.expanduser(logdir)
   curve = learning_curve.Curve(place)
-  cell = notebook.Cell(place, curve) if on_line is None else None
-  take = on_line or cell.take
-  if cell and is_awaited:
-    take = process.without_error(take)
+  cell, take = None, on_line
+  if take is None:
+    cell = notebook.Cell(place, curve)
+    take = process.without_error(cell.take) if is_awaited else cell.take
 
   def read(code: int) -> Report | None:
     if cell:
@@ -209,10 +210,10 @@ class _TemporaryFolders:
     """Returns a line; None for one that says what is kept here."""
     return None if _KEPT.match(line) and self.logdir in line else line
 
-  def __enter__(self):
+  def __enter__(self) -> _TemporaryFolders:
     return self
 
-  def __exit__(self, *error) -> None:
+  def __exit__(self, *_: object) -> None:
     paths.remove_folder(self.logdir)
     if not self.has_failed:
       self._logs.remove_if_temporary(self.logs_dir)

@@ -16,12 +16,14 @@ A net of rankers/ is
 
   numbers: float32 [n, 13].
   ids: int64 [n, 26] in 0..num_rows - 1, for one table of all categories.
-  width: int, --table_width.
+  width: --table_width.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -113,7 +115,7 @@ def _draw_model(
   )
 
 
-def build(x: dict[str, tf.Tensor], is_training: bool) -> tf.Tensor:
+def build(x: Mapping[str, tf.Tensor], is_training: bool) -> tf.Tensor:
   """Returns the logits, float32 [n]."""
   del is_training
   net = registry.load(RANKERS, _RANKER.value)
@@ -125,7 +127,7 @@ def build(x: dict[str, tf.Tensor], is_training: bool) -> tf.Tensor:
   return net.build(x['numbers'], ids, num_ids, _TABLE_WIDTH.value)
 
 
-def loss(y, outputs):
+def loss(y: Mapping[str, tf.Tensor], outputs: tf.Tensor) -> tf.Tensor:
   """Returns the log loss, float32 [n]."""
   return tf.nn.sigmoid_cross_entropy_with_logits(
     labels=y['clicked'], logits=outputs
@@ -133,7 +135,7 @@ def loss(y, outputs):
 
 
 def metrics(
-  y: dict[str, tf.Tensor], outputs: tf.Tensor
+  y: Mapping[str, tf.Tensor], outputs: tf.Tensor
 ) -> dict[str, metric_total.Total]:
   """Returns auc, and best_auc of the planted model, by bins of probability."""
   found = {'auc': tf.sigmoid(outputs), 'best_auc': y['chance']}
@@ -144,7 +146,7 @@ def metrics(
 
 
 def count_auc(probability: tf.Tensor, clicked: tf.Tensor) -> metric_total.Total:
-  """Returns the metric_total.Total of an AUC, which `finish` computes.
+  """Returns what `finish` computes an AUC from.
 
   Args:
     probability, clicked: float32 [n], the latter of 0 and 1.
@@ -157,14 +159,14 @@ def count_auc(probability: tf.Tensor, clicked: tf.Tensor) -> metric_total.Total:
   return metric_total.Total(counts, _compute_auc(*counts))
 
 
-def finish(means: dict[str, float | list[np.ndarray]]) -> dict[str, float]:
+def finish(means: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the metrics, with the AUCs over all examples."""
   aucs = {
     name: _compute_auc(*(np.asarray(x, float) for x in means[name]))
     for name in ('auc', 'best_auc')
     if name in means
   }
-  return means | aucs
+  return {**means, **aucs}
 
 
 def _compute_auc(

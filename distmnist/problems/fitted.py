@@ -20,12 +20,20 @@ import shutil
 import sys
 import warnings
 import zipfile
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import flags
 
 from distmnist.common import cli, command_line, files
 from distmnist.data import array_folder
+
+if TYPE_CHECKING:
+  import keras
+  import tensorflow.compat.v1 as tf
+
+  from distmnist.nn import groups as groups_lib
 
 # Whatever the caller's backend is, the tasks train by TensorFlow's. The caller
 # himself, who fills the folder, has imported Keras before.
@@ -37,19 +45,29 @@ _FITTED_DIR = flags.DEFINE_string(
 )
 
 
-def load(split: str):
+def load(split: str) -> tuple | None:
   """Returns (x, y) of a split that `fit` was given, else None."""
-  return array_folder.load(_FITTED_DIR.value, split)
+  return array_folder.load(_find_folder(), split)
 
 
-def make_model():
-  """Returns the keras.Model that `fit` was given.
+def _find_folder() -> str:
+  """Returns --fitted_dir; raises cli.UsageError without it."""
+  if not _FITTED_DIR.value:
+    raise cli.UsageError(
+      '--problem=fitted needs --fitted_dir, a folder that distmnist.fit has '
+      'written'
+    )
+  return _FITTED_DIR.value
+
+
+def make_model() -> keras.Model:
+  """Returns the model that `fit` was given.
 
   Raises:
     cli.UsageError: the folder belongs to another user, and only the flags of a
       run name it: a model and the modules that it needs are programs.
   """
-  folder = _FITTED_DIR.value
+  folder = _find_folder()
   given = command_line.expand(sys.argv[1:])
   if command_line.find_value(given, 'fitted_dir') is None and (
     other := find_other_owner(folder)
@@ -63,11 +81,11 @@ def make_model():
   return _load_model(folder)
 
 
-def learning_rate(step, epoch):
+def learning_rate(step: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor | None:
   """Returns the compiled schedule's rate at a step, None without a schedule."""
   del epoch
   try:
-    with open(_rate_path(_FITTED_DIR.value), encoding='utf-8') as file:
+    with open(_rate_path(_find_folder()), encoding='utf-8') as file:
       serialized = json.load(file)
   except FileNotFoundError:
     return None
@@ -76,16 +94,16 @@ def learning_rate(step, epoch):
   return keras.optimizers.schedules.deserialize(serialized)(step)
 
 
-def find_groups(names: list[str]):
-  """Returns the groups.Group of variables that `fit` was given, a tuple.
+def find_groups(names: list[str]) -> tuple[groups_lib.Group, ...]:
+  """Returns the groups of variables that `fit` was given.
 
   Args:
-    names: list of str, what the graphs call the model's trainable variables.
+    names: what the graphs call the model's trainable variables.
   """
   from distmnist.nn import groups as groups_lib  # noqa: PLC0415  As below.
 
   try:
-    with open(_groups_path(_FITTED_DIR.value), encoding='utf-8') as file:
+    with open(_groups_path(_find_folder()), encoding='utf-8') as file:
       told = json.load(file)
   except FileNotFoundError:
     return ()
@@ -105,7 +123,7 @@ def find_other_owner(folder: str) -> tuple[str, int] | None:
   )
 
 
-def _load_model(folder: str):
+def _load_model(folder: str) -> keras.Model:
   import keras  # noqa: PLC0415  Only for a Keras model.
 
   # Keras itself imports none.
@@ -115,7 +133,8 @@ def _load_model(folder: str):
   with warnings.catch_warnings():
     # Its optimizer has no slots yet, and is not used.
     warnings.filterwarnings('ignore', '.*variable loading for optimizer')
-    return keras.models.load_model(model_path(folder))
+    # Keras's own signature says object.
+    return keras.models.load_model(model_path(folder))  # type: ignore
 
 
 def model_path(folder: str) -> str:
@@ -136,11 +155,11 @@ def _groups_path(folder: str) -> str:
 
 def fill(
   folder: str,
-  model,
-  splits: dict[str, tuple[dict | np.ndarray, ...]],
+  model: keras.Model,
+  splits: Mapping[str, tuple],
   is_resumed: bool,
-  rate=None,
-  groups=None,
+  rate: Mapping[str, Any] | None = None,
+  groups: Mapping[groups_lib.Group, Sequence[int]] | None = None,
 ) -> None:
   """Writes the folder; whoever reads it finds all that a call gave, or nothing.
 
@@ -148,10 +167,10 @@ def fill(
   are made, and its checkpoints have the names of that model.
 
   Args:
-    folder: str; what is there is replaced.
+    folder: what is there is replaced.
     model: keras.Model, built.
     splits: {name: (x, y)}, see array_folder.write.
-    is_resumed: bool, whether a training of what is there goes on.
+    is_resumed: whether a training of what is there goes on.
     rate: dict, the schedule of the learning rate as Keras serializes it, or
       None.
     groups: {groups.Group: places of its variables among the trainable ones of
@@ -192,14 +211,16 @@ def fill(
       shutil.rmtree(left, ignore_errors=True)
 
 
-def _describe_group(item) -> tuple[dict[str, float | str | None], list[int]]:
+def _describe_group(
+  item: tuple[groups_lib.Group, Sequence[int]],
+) -> tuple[dict[str, Any], Sequence[int]]:
   group, places = item
   settings = group._asdict()
   del settings['pattern']  # Of the caller's names.
   return settings, places
 
 
-def _load_as_tasks(folder: str):
+def _load_as_tasks(folder: str) -> keras.Model:
   """Returns the model as the tasks have it: the caller's code stays behind."""
   try:
     return _load_model(folder)
@@ -210,7 +231,7 @@ def _load_as_tasks(folder: str):
     raise _refuse(reason) from error
 
 
-def _refuse(reason: str):
+def _refuse(reason: str) -> ValueError:
   return ValueError(
     f'the tasks cannot load this model: {reason[:200]}: expected layers, '
     "losses and functions of Keras's own, or registered in a package that "
@@ -219,8 +240,8 @@ def _refuse(reason: str):
   )
 
 
-def _find_modules(path: str) -> list[str] | None:
-  """Returns the modules (list of str) of what a model file has of others.
+def _find_modules(path: str) -> list[str]:
+  """Returns the modules of what a model file has of others.
 
   Raises:
     ValueError: one of them is the program that runs.
@@ -243,7 +264,7 @@ def _read_config(path: str) -> str:
 
 
 def _check_same(
-  folder: str, model, splits: dict[str, tuple[dict | np.ndarray, ...]]
+  folder: str, model: keras.Model, splits: Mapping[str, tuple]
 ) -> None:
   run = f'{os.path.dirname(folder)} has the training of'
   kept = json.loads(_read_config(model_path(folder)))
@@ -251,24 +272,25 @@ def _check_same(
 
   if _describe(kept) != _describe(keras.saving.serialize_keras_object(model)):
     raise ValueError(f'{run} another model: expected that one, or a new logdir')
-  kept, given = array_folder.load(folder, 'train'), splits['train']
+  examples, given = array_folder.load(folder, 'train') or (), splits['train']
   # One may have weights, and the other none.
-  if len(kept) != len(given) or not all(map(_are_equal, kept, given)):
+  if len(examples) != len(given) or not all(map(_are_equal, examples, given)):
     raise ValueError(
       f'{run} other examples (x, y or weights): expected those, or a new logdir'
     )
 
 
-def _are_equal(kept, given: dict[str, np.ndarray] | np.ndarray) -> bool:
+def _are_equal(kept: Any, given: Any) -> bool:
   """Whether two nests have the same names and arrays."""
-  kept, given = map(array_folder.flatten, (kept, given))
-  return kept[0] == given[0] and all(
+  names, arrays = array_folder.flatten(kept)
+  given_names, given_arrays = array_folder.flatten(given)
+  return names == given_names and all(
     np.array_equal(mine, array_folder.make_array(theirs))
-    for mine, theirs in zip(kept[1], given[1], strict=True)
+    for mine, theirs in zip(arrays, given_arrays, strict=True)
   )
 
 
-def _describe(serialized) -> str:
+def _describe(serialized: Any) -> str:
   """Returns what a model computes, and its loss and metrics, as text.
 
   Names that Keras gives count only by where they occur: the layers of a second
@@ -284,7 +306,7 @@ def _describe(serialized) -> str:
     {key: compiled.get(key) for key in judged},
   ]
   config = json.loads(json.dumps(config, default=str))
-  names = {}
+  names: dict[str, str] = {}
   _collect_names(config, names)
   return json.dumps(_number_names(config, names))
 
@@ -296,7 +318,7 @@ def _is_keras_name(name: str, class_name: str) -> bool:
   return bool(re.fullmatch(rf'(\w+_)?{re.escape(base)}(_\d+)?', name))
 
 
-def _collect_names(config, names: dict[str, str]) -> None:
+def _collect_names(config: Any, names: dict[str, str]) -> None:
   if isinstance(config, dict):
     own = config.get('config')
     name = own.get('name') if isinstance(own, dict) else None
@@ -308,7 +330,7 @@ def _collect_names(config, names: dict[str, str]) -> None:
       _collect_names(part, names)
 
 
-def _number_names(config, names: dict[str, str]):
+def _number_names(config: Any, names: Mapping[str, str]) -> Any:
   if isinstance(config, dict):
     return {
       key: _number_names(part, names)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -14,6 +14,11 @@ from distmnist.common import cli, refusals, registry
 from distmnist.common.names import DATASETS, MODELS
 from distmnist.data import image_ops
 from distmnist.storage import urls
+
+if TYPE_CHECKING:
+  import types
+
+  import numpy as np
 
 best = '+accuracy'
 unit = 'images'
@@ -72,7 +77,7 @@ def prepare() -> None:
   print(f'{_DATASET.value} is in {data_dir_from_flags()}')
 
 
-def load(split: str):
+def load(split: str) -> tuple[np.ndarray, np.ndarray]:
   """Returns (images, labels): uint8 [n, height, width, channels], int32 [n].
 
   The validation split is the first --validation_images of the training images,
@@ -100,8 +105,8 @@ def image_shape() -> tuple[int, int, int]:
   return _load_dataset_module().image_shape()
 
 
-def spec():
-  """Returns the tf.TensorSpec of an image: uint8 0..255; reads no file."""
+def spec() -> tf.TensorSpec:
+  """Returns that of an image: uint8 0..255; reads no file."""
   return tf.TensorSpec(image_shape(), tf.uint8, 'images')
 
 
@@ -144,7 +149,7 @@ def build(x: tf.Tensor, is_training: bool) -> tf.Tensor:
 
 
 def loss(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-  """Returns the cross entropy, the mean over the batch, a float32 scalar.
+  """Returns the cross entropy, the mean over the batch, float32 [].
 
   With --label_smoothing=e (Szegedy et al. 2016, arXiv 1512.00567, section 7)
   the target of a class is e / classes, plus 1 - e if it is the label.
@@ -174,13 +179,13 @@ def flags_of_meaning() -> list[str]:
   return ['model', 'dataset', 'validation_images', *names]
 
 
-def _make_model() -> Callable[..., Any]:
+def _make_model() -> Callable[[tf.Tensor, bool], tf.Tensor]:
   """Returns build(images, is_training) -> logits; see nn/layers.py."""
   model = registry.load(MODELS, _MODEL.value)
   return model.make(_load_dataset_module().num_classes())
 
 
-def _load_training_images():
+def _load_training_images() -> tuple[np.ndarray, np.ndarray]:
   """Returns (images, labels), read once for both splits."""
   settings = tuple((flag.name, str(flag.value)) for flag in _dataset_flags())
   return _read_training_images(_DATASET.value, data_dir_from_flags(), settings)
@@ -188,17 +193,17 @@ def _load_training_images():
 
 @functools.lru_cache(maxsize=1)
 def _read_training_images(
-  dataset: str, data_dir: str, settings: tuple[tuple[str, ...], ...]
-):
+  dataset: str, data_dir: str, settings: tuple[tuple[str, str], ...]
+) -> tuple[np.ndarray, np.ndarray]:
   del settings  # The data set reads them itself.
   return registry.load(DATASETS, dataset).load(data_dir, 'train')
 
 
-def _dataset_flags():
-  """Returns the data set's own flags (list)."""
+def _dataset_flags() -> Sequence[flags.Flag]:
+  """Returns the data set's own flags."""
   modules = flags.FLAGS.flags_by_module_dict()
   return modules.get(_load_dataset_module().__name__, [])
 
 
-def _load_dataset_module():
+def _load_dataset_module() -> types.ModuleType:
   return registry.load(DATASETS, _DATASET.value)

@@ -29,10 +29,14 @@ which has become longer: what is new in it is like its second row.
 This module needs NumPy and pyarrow alone (pip install 'distmnist[data]').
 """
 
+from __future__ import annotations
+
 import json
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -114,7 +118,7 @@ def apply_to_model(export_dir: str, folder: str, new_dir: str) -> None:
     os.rename(new, new_dir)
 
 
-def _save(arrays: dict[str, np.ndarray], path: str) -> None:
+def _save(arrays: Mapping[str, np.ndarray], path: str) -> None:
   """Writes variables as TensorFlow's checkpoints have them."""
   import tensorflow.compat.v1 as tf  # noqa: PLC0415
 
@@ -134,7 +138,7 @@ def _save(arrays: dict[str, np.ndarray], path: str) -> None:
     session.run(save, dict(zip(given, arrays.values(), strict=True)))
 
 
-def read(folder: str) -> dict:
+def read(folder: str) -> dict[str, Any]:
   """Returns what delta.json says; raises OSError or ValueError."""
   path = os.path.join(folder, DELTA_FILE)
   with open(path, encoding='utf-8') as file:
@@ -169,7 +173,7 @@ def _read_columns(path: str) -> dict[str, np.ndarray]:
   return found
 
 
-def _grow(array: np.ndarray, name: str, about: dict) -> np.ndarray:
+def _grow(array: np.ndarray, name: str, about: Mapping[str, Any]) -> np.ndarray:
   """Returns a table with as many rows as it has after a delta."""
   shape, blocks = about['shape'], about.get('blocks')
   if list(array.shape) == shape:
@@ -177,5 +181,6 @@ def _grow(array: np.ndarray, name: str, about: dict) -> np.ndarray:
   if not blocks or list(array.shape[1:]) != shape[1:] or len(array) > shape[0]:
     raise ValueError(f'{name} is {[*array.shape]}, and {shape} there: {_WRONG}')
   old = array.reshape([blocks, -1, *shape[1:]])
-  new = np.repeat(old[:, 1:2], shape[0] // blocks - old.shape[1], axis=1)
+  num_new = shape[0] // blocks - len(array) // blocks
+  new = np.repeat(old[:, 1:2], num_new, axis=1)
   return np.concatenate([old, new], axis=1).reshape(shape)

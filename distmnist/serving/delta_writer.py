@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,9 +44,10 @@ class Base(NamedTuple):
   """The state that a delta begins with.
 
   Attributes:
-    path: str, of a checkpoint, or of the variables of an export.
-    step: int. run: str or None.
-    is_export: bool, whether its variables have the names of the model.
+    path: of a checkpoint, or of the variables of an export.
+    step: the global step.
+    run: of which training it is, as far as is known.
+    is_export: whether its variables have the names of the model.
   """
 
   path: str
@@ -73,7 +74,7 @@ def find_run(path: str) -> str | None:
     ) from error
 
 
-def describe(path: str) -> dict:
+def describe(path: str) -> dict[str, Any]:
   """Returns {run, step, checkpoint} of a checkpoint, for what is exported.
 
   Raises:
@@ -148,7 +149,7 @@ def _find_end(folder: str, logdir: str) -> Base:
   )
 
 
-def _read_dict(path: str) -> dict:
+def _read_dict(path: str) -> dict[str, Any]:
   """Returns the dict of a JSON file; {} if it is not there, or damaged.
 
   Raises:
@@ -180,7 +181,7 @@ def _blaming() -> Iterator[None]:
     ) from error
 
 
-def check(base: Base, path: str, record: dict) -> None:
+def check(base: Base, path: str, record: Mapping[str, Any]) -> None:
   """Checks that a delta may lead from one state of a run to another.
 
   Args:
@@ -211,10 +212,10 @@ def write(
   export_dir: str,
   base: Base,
   path: str,
-  record: dict,
-  named: dict[str, tf.Variable],
+  record: Mapping[str, Any],
+  named: Mapping[str, tf.Variable],
   build_model: Callable[[str], None],
-) -> tuple[dict[str, dict], int]:
+) -> tuple[dict[str, dict[str, Any]], int]:
   """Writes a delta, whole or not at all; the graph is the default one.
 
   Args:
@@ -230,7 +231,7 @@ def write(
     cli.RunError: the earlier state is of another model, one of them cannot be
       read, or the delta cannot be written.
   """
-  about: dict[str, dict] = {}
+  about: dict[str, dict[str, Any]] = {}
   names = {v.op.name: name for name, v in named.items()}
   old_names = {name: name for name in names} if base.is_export else names
   later = restoring.Values(named)
@@ -261,7 +262,9 @@ def write(
 
 
 def _check_fits(
-  base: Base, named: dict[str, tf.Variable], maps: dict[str, key_map.KeyMap]
+  base: Base,
+  named: Mapping[str, tf.Variable],
+  maps: Mapping[str, key_map.KeyMap],
 ) -> None:
   """Checks that the earlier state has each variable as the later one has it.
 
@@ -294,7 +297,7 @@ class _Reader:
   def __init__(
     self,
     read: Callable[..., Any],
-    names: dict[str, str],
+    names: Mapping[str, str],
     blaming: Callable[[], contextlib.AbstractContextManager],
   ) -> None:
     """
@@ -315,8 +318,8 @@ def _write_variables(
   new: _Reader,
   old: _Reader,
   variables: Iterable[tf.Variable],
-  maps: dict[str, key_map.KeyMap],
-) -> dict[str, dict]:
+  maps: Mapping[str, key_map.KeyMap],
+) -> dict[str, dict[str, Any]]:
   """Writes a file for each variable; returns what delta.json says of them."""
   tables = {v.op.name for v in tf.get_collection(sparse_table.TABLES)}
   keys = {m.keys.op.name for m in maps.values()}
@@ -379,7 +382,7 @@ def _write_rows(
         keys_now = new(keys.keys, *part)
         changed |= keys_now != old(keys.keys, *part)
       rows = np.flatnonzero(changed)
-      key = sparse_table.find_id(first + rows, num_rows)
+      key = np.asarray(sparse_table.find_id(first + rows, num_rows))
       if keys:
         key = keys_now[rows]
       file.write(position=first + rows, key=key, values=values[rows])
@@ -434,11 +437,10 @@ class _File:
   """A Parquet file to which rows are added."""
 
   def __init__(
-    self, path: str, dtype: np.dtype, shape: list[int], *columns: str
+    self, path: str, dtype: np.dtype, shape: Sequence[int], *columns: str
   ) -> None:
     """
     Args:
-      path: str.
       dtype, shape: of what a row has in the column `values`.
       *columns: of int64, which come before it.
     """

@@ -12,13 +12,16 @@
 Anything else in a file, such as labels, is ignored.
 """
 
+from __future__ import annotations
+
 import contextlib
 import csv
 import json
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -154,7 +157,7 @@ def _read_csv(path: str, specs: Specs) -> Arrays:
   return arrays
 
 
-def _has_numbers_only(header: list[str]) -> bool:
+def _has_numbers_only(header: Sequence[str]) -> bool:
   try:
     return bool([*map(float, header)])
   except ValueError:
@@ -162,7 +165,7 @@ def _has_numbers_only(header: list[str]) -> bool:
 
 
 def _find_columns(
-  name: str, spec: tf.TensorSpec, header: list[str], num_inputs: int
+  name: str, spec: tf.TensorSpec, header: Sequence[str], num_inputs: int
 ) -> list[int]:
   """Returns the indices of the columns of an input."""
   if spec.shape.rank not in (1, 2):
@@ -193,7 +196,7 @@ _READERS = {
 }
 
 
-def _pick(found: Mapping, name: str, what: str) -> object:
+def _pick(found: Mapping[str, Any], name: str, what: str) -> Any:
   if name not in found:
     raise ValueError(f'no {what} {name!r}, but {", ".join(found) or "none"}')
   return found[name]
@@ -245,8 +248,8 @@ def _as_text(name: str, array: np.ndarray) -> np.ndarray:
 
 def _parse(name: str, texts: np.ndarray, dtype: tf.DType) -> np.ndarray:
   """Returns texts [n, ...], or integers, as numbers."""
-  words = {'true': 1, 'false': 0} if dtype == tf.bool else {}
-  number = int if dtype.is_integer else parse_float
+  words: dict[str, Any] = {'true': 1, 'false': 0} if dtype == tf.bool else {}
+  number: Callable[[Any], float] = int if dtype.is_integer else parse_float
   found = []
   for place, text in np.ndenumerate(texts):
     try:

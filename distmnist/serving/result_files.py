@@ -69,7 +69,8 @@ def write(path: str, parts: Sequence[Part], results: Results) -> None:
   try:
     with files.replacing(path, 'wb' if ending == '.npz' else 'w') as out:
       if ending == '.npz':
-        np.savez(out, **{n: _as_saved(a) for n, a in results.items()})
+        arrays = {n: _as_saved(a) for n, a in results.items()}
+        np.savez(out, **arrays)  # type: ignore[arg-type]  (no allow_pickle)
       elif ending == '.jsonl':
         _write_jsonl(out, places, results)
       else:

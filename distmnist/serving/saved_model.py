@@ -90,7 +90,7 @@ def write(
   saver: tf.train.Saver,
   inputs: Mapping[str, tf.Tensor],
   outputs: Mapping[str, tf.Tensor],
-  record: Mapping | None = None,
+  record: Mapping[str, Any] | None = None,
 ) -> int:
   """Writes the graph and the variables of a session, whole or not at all.
 
@@ -164,7 +164,7 @@ def build(
   saver: tf.train.Saver,
   inputs: Mapping[str, tf.Tensor],
   outputs: Mapping[str, tf.Tensor],
-  record: Mapping | None = None,
+  record: Mapping[str, Any] | None = None,
 ) -> None:
   """Writes a SavedModel to a folder that is not there yet.
 
@@ -250,7 +250,7 @@ class Model:
     self.inputs, self._input_names = self._read_infos(served.inputs)
     self.outputs, self._output_names = self._read_infos(served.outputs)
 
-  def _load(self) -> Mapping[str, object]:
+  def _load(self) -> Mapping[str, Any]:
     """Loads graph and variables; returns {name: SignatureDef}."""
     if not _is_folder(self._export_dir):
       raise self._error(f'was not found: {EXPORT} writes one')
@@ -278,7 +278,7 @@ class Model:
       ) from error
 
   def _read_infos(
-    self, infos: Mapping[str, object]
+    self, infos: Mapping[str, Any]
   ) -> tuple[dict[str, tf.TensorSpec], dict[str, str]]:
     """Returns the specs and the names of tensors, by what they are served as.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from distmnist.sweeps import groups as groups_lib
@@ -16,6 +17,7 @@ _MAX_SAMPLES = 400  # read of each trial
 _NUM_POINTS = 60
 # Points that each trial has to have: the last evaluation alone is no curve.
 _MIN_EVALUATIONS, _MIN_LOSSES = 2, 3
+_Lines = Iterable[Mapping[str, Any]]  # Of watching.metrics_file.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Curve:
   """The mean over the seeds of one combination.
 
   Attributes:
-    group: groups.Group.
+    group: the trials of the combination.
     examples: of each point, examples seen by all workers together.
     means: of each point.
     deviations: of each point, the standard deviation; None of one seed.
@@ -35,7 +37,9 @@ class Curve:
   deviations: list[float | None]
 
 
-def read(ranked: list[groups_lib.Group], by: str) -> tuple[str, list[Curve]]:
+def read(
+  ranked: Iterable[groups_lib.Group], by: str
+) -> tuple[str, list[Curve]]:
   """Returns what the curves show, and those of the best combinations.
 
   They show the validation metric that judges the trials, if these were
@@ -48,7 +52,7 @@ def read(ranked: list[groups_lib.Group], by: str) -> tuple[str, list[Curve]]:
   shown = [group for group in ranked if group.results][:_MAX_CURVES]
   split, _, metric = by.partition('_')
 
-  def read_evaluations(lines) -> dict[int, float]:
+  def read_evaluations(lines: _Lines) -> dict[int, float]:
     return _find_evaluations(lines, split, metric)
 
   for name, read_points, fewest in (
@@ -62,7 +66,9 @@ def read(ranked: list[groups_lib.Group], by: str) -> tuple[str, list[Curve]]:
 
 
 def _make_curve(
-  group: groups_lib.Group, read_points: Callable[..., Any], fewest: int
+  group: groups_lib.Group,
+  read_points: Callable[[_Lines], dict[int, float]],
+  fewest: int,
 ) -> Curve | None:
   """Returns the curve of a group; None if a trial has too few points."""
   curves = []
@@ -78,12 +84,12 @@ def _make_curve(
   grid = [(1 - part) * first + part * last for part in parts]
   rows = [[_interpolate(curve, x) for curve in curves] for x in grid]
   return Curve(
-    *(group, grid, [groups_lib.mean_of(row) for row in rows]),
+    *(group, grid, [statistics.fmean(row) for row in rows]),
     [groups_lib.deviation_of(row) for row in rows],
   )
 
 
-def _interpolate(curve: list[tuple[float, float]], x: float) -> float:
+def _interpolate(curve: Sequence[tuple[float, float]], x: float) -> float:
   """Returns the height of a line through points; beyond its ends it is flat."""
   place = bisect.bisect_left(curve, (x,))
   if place in (0, len(curve)):
@@ -102,7 +108,9 @@ def _count_examples_a_step(trial: trials_lib.Trial) -> float:
   return examples / steps if examples and steps else 1.0
 
 
-def _find_evaluations(lines, split: str, metric: str) -> dict[int, float]:
+def _find_evaluations(
+  lines: _Lines, split: str, metric: str
+) -> dict[int, float]:
   """Returns {global step: value}; after a restart the later value counts."""
   found = {}
   for line in lines:
@@ -113,7 +121,7 @@ def _find_evaluations(lines, split: str, metric: str) -> dict[int, float]:
   return found
 
 
-def _find_losses(lines) -> dict[int, float]:
+def _find_losses(lines: _Lines) -> dict[int, float]:
   """Returns {global step: mean loss of a worker's batches before it}."""
   return {
     line['step']: line['metrics']['loss']

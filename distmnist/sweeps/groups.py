@@ -1,9 +1,12 @@
 """The trials of one combination, one for each seed, and what they come to."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from distmnist.sweeps import trials as trials_lib
 
@@ -13,7 +16,7 @@ class Group:
   """One row of the results.
 
   Attributes:
-    trials: list of trials.Trial, at least one, by number.
+    trials: at least one, by number.
     flags: {flag: value}, what tells it from other groups.
   """
 
@@ -59,7 +62,7 @@ class Group:
     return [t for t in self._find_live() if len(t.results) == depth > 0]
 
   @property
-  def results(self) -> list[dict]:
+  def results(self) -> list[dict[str, Any]]:
     """The last result of each of those."""
     return [trial.result for trial in self.counted]
 
@@ -84,12 +87,12 @@ class Group:
     return deviation_of(self.find_values(key))
 
 
-def mean_of(values: list[float]) -> float | None:
+def mean_of(values: Sequence[float]) -> float | None:
   """Returns the mean; None of no values."""
   return statistics.fmean(values) if values else None
 
 
-def deviation_of(values: list[float]) -> float | None:
+def deviation_of(values: Sequence[float]) -> float | None:
   """Returns the sample's standard deviation; None of less than two values."""
   return statistics.stdev(values) if len(values) > 1 else None
 

@@ -14,6 +14,7 @@ trial is a combination here: it goes on with all of its seeds, by their mean.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 
 from distmnist.common import cli, command_line
 from distmnist.sweeps import ranking
@@ -25,12 +26,12 @@ BUDGETS = ('train_steps', 'epochs')
 
 def compute_rungs(
   num_trials: int, eta: int, name: str, budget: str
-) -> list[list[int | str]] | None:
-  """Returns [[number of trials, flag of train], ...], one pair per rung.
+) -> list[tuple[int, str]]:
+  """Returns (number of trials, flag of train) of each rung.
 
   Args:
-    num_trials: int >= 1.
-    eta: int >= 2.
+    num_trials: >= 1.
+    eta: >= 2.
     name: one of BUDGETS, a flag of train.
     budget: str, the value of that flag for a whole training.
 
@@ -56,59 +57,62 @@ def compute_rungs(
       )
     parts = [round(part) for part in parts]
   return [
-    [num_trials // eta**rung, f'--{name}={part:.10g}']
+    (num_trials // eta**rung, f'--{name}={part:.10g}')
     for rung, part in enumerate(parts)
   ]
 
 
 def make_rungs(
-  eta: int | None, num_trials: int, choices, given: list[str]
-) -> list[list[int | str]] | None:
-  """Returns [[number of trials, flag for them], ...], one pair per rung.
+  eta: int | None,
+  num_trials: int,
+  choices: Collection[str],
+  given: Sequence[str],
+) -> list[tuple[int, str]]:
+  """Returns (number of trials, flag for them) of each rung.
 
   Args:
-    eta: int >= 2, or None for one rung with whole trainings.
+    eta: >= 2; None for one rung with whole trainings.
     num_trials: int.
-    choices: {name: Values or Range} of search_space.
+    choices: the flags that are searched.
     given: list of str, the flags of all trials.
 
   Raises:
     cli.UsageError: it is not clear how long a whole training is.
   """
   if eta is None:
-    return [[num_trials, '']]
-  budgets = {name: command_line.find_value(given, name) for name in BUDGETS}
-  names = [name for name, value in budgets.items() if value is not None]
-  if len(names) != 1 or set(BUDGETS) & set(choices):
+    return [(num_trials, '')]
+  values = {name: command_line.find_value(given, name) for name in BUDGETS}
+  budgets = [(name, text) for name, text in values.items() if text is not None]
+  if len(budgets) != 1 or set(BUDGETS) & set(choices):
     raise cli.UsageError(
       '--halving shares out the length of a training: give either '
       '--train_steps or --epochs after the --, and do not sweep over them'
     )
-  (name,) = names
-  return compute_rungs(num_trials, eta, name, budgets[name])
+  ((name, budget),) = budgets
+  return compute_rungs(num_trials, eta, name, budget)
 
 
 class Schedule:
   """Which trials each rung has, given their results so far.
 
   Attributes:
-    trials: list of trials.Trial, all of the sweep.
-    num_rungs: int; 1 without --halving.
-    repeats: int, trials of each combination, which go on together.
+    trials: all of the sweep.
+    num_rungs: 1 without --halving.
+    repeats: trials of each combination, which go on together.
   """
 
   def __init__(
     self,
     trials: list[trials_lib.Trial],
-    rungs: list[list[int | str]],
+    rungs: Sequence[tuple[int, str]],
     repeats: int = 1,
     is_failed_retried: bool = False,
   ) -> None:
     """
     Args:
-      trials: list of trials.Trial, which grows while they are proposed.
-      rungs: [[number of combinations, flag], ...], from `make_rungs`.
-      repeats: int, number of trials of each.
+      trials: grows while they are proposed.
+      rungs: (number of combinations, flag) of each, from `make_rungs`.
+      repeats: number of trials of each.
       is_failed_retried: whether failed trials are to run again.
     """
     self.trials = trials
@@ -119,12 +123,12 @@ class Schedule:
 
   @property
   def num_trials(self) -> int:
-    """int, how many there are to be in all."""
+    """How many there are to be in all."""
     return self._sizes[0] * self.repeats
 
   @property
   def num_unknown(self) -> int:
-    """int, how many have yet to be proposed."""
+    """How many have yet to be proposed."""
     return self.num_trials - len(self.trials)
 
   def find_members(self, rung: int) -> list[trials_lib.Trial]:

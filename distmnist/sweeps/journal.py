@@ -58,7 +58,7 @@ class Journal:
   The caller holds the sweep's folder; nobody else adds trials.
 
   Attributes:
-    trials: list of trials.Trial: all, or if they are proposed those so far.
+    trials: all, or if they are proposed those so far.
   """
 
   def __init__(self, path: str, spec: spec_lib.Spec, folder: str) -> None:
@@ -77,11 +77,13 @@ class Journal:
     import optuna  # noqa: PLC0415  See check_ready.
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    self._optuna = optuna
+    self._optuna: Any = optuna
     self._path = path
     self._spec = spec
     self._folder = folder
-    self._storage = self._study = None
+    # Optuna's, None until there is a file.
+    self._storage: Any = None
+    self._study: Any = None
     self.trials = trials_lib.make_trials(spec.combinations, folder, spec.seeds)
     if os.path.lexists(path):
       self._load()
@@ -172,7 +174,7 @@ class Journal:
           'command line again, or another folder'
         )
 
-  def _take(self, found) -> None:
+  def _take(self, found: Any) -> None:
     """Takes over an Optuna trial (FrozenTrial), which may have a successor."""
     name = found.user_attrs.get('trial')
     if name is None:  # Its sweep was killed while it was proposed.
@@ -265,7 +267,7 @@ class Journal:
       asked.set_user_attr('trial', trial.name)
     return trial
 
-  def _make_space(self) -> dict:
+  def _make_space(self) -> dict[str, Any]:
     choices = self._spec.choices
     return {n: c.make_distribution(self._optuna) for n, c in choices.items()}
 
@@ -285,7 +287,7 @@ class Journal:
         )
       self._tell(trial)
 
-  def _find(self, trial: trials_lib.Trial):
+  def _find(self, trial: trials_lib.Trial) -> Any:
     """Returns the latest Optuna trial (FrozenTrial) of a trial, or None."""
     number = trial.optuna_number
     if number is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from collections.abc import Iterator, Sequence
+from typing import IO, TYPE_CHECKING
 
 from absl import flags
 
@@ -14,6 +16,9 @@ from distmnist.launching import gpus as gpus_lib
 from distmnist.launching.forking import fork_client
 from distmnist.sweeps import runners
 
+if TYPE_CHECKING:
+  from distmnist.launching import host as host_lib
+
 _SPARK = f'{LAUNCHERS}.spark'
 
 
@@ -22,18 +27,20 @@ class LocalBackend(runners.Backend):
   """Trials on this machine, or launched from it.
 
   Attributes:
-    gpus: list of str, devices that the trials share; None to set nothing.
+    gpus: devices that the trials share; None to set nothing.
     forked_module: dotted name of the module that trials are forked with, or ''.
   """
 
-  gpus: list | None
+  gpus: list[str] | None
   forked_module: str
 
   def check_ready(self) -> None:
     pass
 
   @contextlib.contextmanager
-  def open_host(self, folder, lock, stop_grace_secs):
+  def open_host(
+    self, folder: str, lock: IO, stop_grace_secs: float
+  ) -> Iterator[host_lib.Host]:
     log = os.path.join(folder, 'fork_server.log')
     # It covers only this run.
     open(log, 'wb', opener=files.no_follow).close()
@@ -47,20 +54,20 @@ class LocalBackend(runners.Backend):
     ) as host:
       yield host
 
-  def find_env(self, slot):
+  def find_env(self, slot: int) -> dict[str, str]:
     if self.gpus is None:
       return {}
     mine = share_gpus(self.gpus, self.num_parallel, slot)
     return {'CUDA_VISIBLE_DEVICES': ','.join(mine)}
 
-  def find_data_dir(self, train_flags: list[str]):
+  def find_data_dir(self, train_flags: Sequence[str]) -> list[str]:
     return []  # The trials inherit our environment.
 
 
 def from_flags(
   num_parallel: int, module: str, is_launched: bool
 ) -> LocalBackend:
-  """Returns a LocalBackend.
+  """Returns what the flags say of this machine.
 
   Args:
     num_parallel: int, how many trials run at the same time.
@@ -88,7 +95,7 @@ def from_flags(
   )
 
 
-def share_gpus(gpus, num_parallel, slot):
+def share_gpus(gpus: list[str], num_parallel: int, slot: int) -> list[str]:
   """Returns the `gpus` that belong to a slot, 0 <= slot < num_parallel.
 
   With fewer GPUs than slots, some slots share one.

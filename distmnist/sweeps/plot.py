@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import collections
 import math
+import statistics
 import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from distmnist.common import files
 from distmnist.sweeps import curves as curves_lib
@@ -12,6 +15,10 @@ from distmnist.sweeps import groups as groups_lib
 from distmnist.sweeps import ranking, results, search_space
 from distmnist.sweeps import trials as trials_lib
 from distmnist.sweeps.table import is_number
+
+if TYPE_CHECKING:
+  from matplotlib.axes import Axes
+  from matplotlib.figure import Figure
 
 KINDS = 'png', 'svg', 'pdf'  # For a page, and without loss for a paper.
 _MAX_PLACES = 8  # up to this many values: a category axis; more: a numeric one
@@ -34,7 +41,7 @@ def check_ready() -> None:
   import matplotlib.figure  # noqa: F401, PLC0415
 
 
-def write(groups: list[groups_lib.Group], path: str) -> None:
+def write(groups: Sequence[groups_lib.Group], path: str) -> None:
   """Draws the groups into the files `path` + '.png', '.svg' and '.pdf'.
 
   Raises:
@@ -46,7 +53,10 @@ def write(groups: list[groups_lib.Group], path: str) -> None:
   figure = figure_lib.Figure(facecolor='white', dpi=110, layout='constrained')
   _draw(figure, groups)
   # Many journals refuse fonts of type 3; the same results are the same file.
-  settings = {'pdf.fonttype': 42, 'svg.hashsalt': 'distmnist'}
+  settings: dict[Any, Any] = {
+    'pdf.fonttype': 42,
+    'svg.hashsalt': 'distmnist',
+  }
   with matplotlib.rc_context(settings):
     for kind in KINDS:
       date = {'svg': 'Date', 'pdf': 'CreationDate'}.get(kind)
@@ -54,7 +64,7 @@ def write(groups: list[groups_lib.Group], path: str) -> None:
         figure.savefig(file, format=kind, metadata={date: None} if date else {})
 
 
-def _draw(figure, groups: list[groups_lib.Group]) -> None:
+def _draw(figure: Figure, groups: Sequence[groups_lib.Group]) -> None:
   """Draws a panel per flag, and below, how the best have learnt.
 
   In a panel is each group's metric over the flag's value: the mean and the
@@ -99,8 +109,9 @@ def _draw(figure, groups: list[groups_lib.Group]) -> None:
 
 def _find_extent(group: groups_lib.Group, by: str) -> list[float]:
   """Returns the values of a group, and both ends of its bar."""
-  mean, deviation = group.mean(by), group.deviation(by) or 0.0
-  return [*group.find_values(by), mean - deviation, mean + deviation]
+  values, deviation = group.find_values(by), group.deviation(by) or 0.0
+  mean = statistics.fmean(values)
+  return [*values, mean - deviation, mean + deviation]
 
 
 def _is_lost(group: groups_lib.Group) -> bool:
@@ -115,9 +126,9 @@ def _describe_metric(key: str) -> tuple[str, int]:
 
 
 def _describe(
-  trials: list[trials_lib.Trial],
-  groups: list[groups_lib.Group],
-  lost: list[groups_lib.Group],
+  trials: Sequence[trials_lib.Trial],
+  groups: Sequence[groups_lib.Group],
+  lost: Sequence[groups_lib.Group],
 ) -> str:
   num_shown = sum(len(group.results) for group in groups)
   text = f'{num_shown} of {len(trials)} trials'
@@ -131,18 +142,28 @@ def _describe(
 
 
 def _draw_group(
-  axes, x: int, group: groups_lib.Group, by: str, factor: int, is_best: bool
+  axes: Axes,
+  x: float,
+  group: groups_lib.Group,
+  by: str,
+  factor: int,
+  is_best: bool,
 ) -> None:
   color = _BEST if is_best else _DOT
   alpha = 0.35 if trials_lib.DROPPED in group.states else 0.8
   size, deviation = 8 if is_best else 5, group.deviation(by)
+  values = group.find_values(by)
   if deviation is not None:
-    for value in group.find_values(by):
-      at = {'color': color, 'markerfacecolor': 'white', 'markersize': 3.5}
+    for value in values:
+      at: dict[str, Any] = {
+        'color': color,
+        'markerfacecolor': 'white',
+        'markersize': 3.5,
+      }
       axes.plot(x, factor * value, 'o', alpha=alpha, zorder=3, **at)
     deviation *= factor
   axes.errorbar(
-    *(x, factor * group.mean(by), deviation),
+    *(x, factor * statistics.fmean(values), deviation),
     fmt='o',
     color=color,
     alpha=alpha,
@@ -152,18 +173,21 @@ def _draw_group(
   )
 
 
-def _draw_curves(axes, curves, what) -> None:
+def _draw_curves(
+  axes: Axes, curves: Iterable[curves_lib.Curve], what: str
+) -> None:
   label, factor = _describe_metric(what)
   colors = (_BEST, *_COLORS)
   for curve, color in reversed(list(zip(curves, colors, strict=False))):
     text = search_space.describe(curve.group.flags)
     heights = [factor * mean for mean in curve.means]
     axes.plot(curve.examples, heights, color=color, linewidth=1.4, label=text)
-    if None not in curve.deviations:
-      pairs = list(zip(heights, curve.deviations, strict=True))
+    deviations = [by for by in curve.deviations if by is not None]
+    if len(deviations) == len(heights):
+      pairs = list(zip(heights, deviations, strict=True))
       lows = [height - factor * by for height, by in pairs]
       highs = [height + factor * by for height, by in pairs]
-      band = {'color': color, 'alpha': 0.15, 'linewidth': 0}
+      band: dict[str, Any] = {'color': color, 'alpha': 0.15, 'linewidth': 0}
       axes.fill_between(curve.examples, lows, highs, **band)
   lines, texts = axes.get_legend_handles_labels()
   axes.legend(lines[::-1], texts[::-1], fontsize=7, frameon=False)
@@ -173,16 +197,19 @@ def _draw_curves(axes, curves, what) -> None:
   axes.set_ylabel(label, fontsize=9, color=_INK)
 
 
-def _draw_lost(axes, places: list[int]) -> None:
+def _draw_lost(axes: Axes, places: Iterable[float]) -> None:
   # They lie on the axis, as they have no result to show.
-  at = {'transform': axes.get_xaxis_transform(), 'clip_on': False}
+  at: dict[str, Any] = {
+    'transform': axes.get_xaxis_transform(),
+    'clip_on': False,
+  }
   for x, number in collections.Counter(places).items():
     axes.plot([x], [0], 'x', color=_INK, markersize=6, **at)
     if number > 1:
       axes.text(x, 0.02, f' {number}', fontsize=7, color=_INK, **at)
 
 
-def _set_style(axes, name: str) -> None:
+def _set_style(axes: Axes, name: str) -> None:
   axes.margins(x=0.1)
   axes.set_xlabel(name, fontsize=9, color=_INK)
   axes.set_axisbelow(True)
@@ -191,7 +218,7 @@ def _set_style(axes, name: str) -> None:
   axes.spines[:].set_visible(False)
 
 
-def _set_scale(axes, values: list[str]) -> dict[str, int]:
+def _set_scale(axes: Axes, values: Iterable[str]) -> dict[str, float]:
   """Scales the x axis for `values` (str); returns {value: place}."""
   different = list(dict.fromkeys(values))
   are_numbers = all(map(is_number, different))
@@ -208,11 +235,11 @@ def _set_scale(axes, values: list[str]) -> dict[str, int]:
   if sum(map(len, different)) > _MAX_LETTERS:
     axes.tick_params(axis='x', labelrotation=30)
     for tick in axes.get_xticklabels():
-      tick.set_ha('right')
+      tick.set_horizontalalignment('right')
   return {value: place for place, value in enumerate(different)}
 
 
-def _make_log_ticks(low, high):
+def _make_log_ticks(low: float, high: float) -> list[float]:
   """Returns both ends, and the powers of ten that are close to neither."""
   exponents = range(
     math.ceil(math.log10(2 * low)), math.floor(math.log10(high / 2)) + 1

@@ -7,6 +7,8 @@ import logging
 import os
 import shlex
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from distmnist.common import cli
 from distmnist.common.names import SWEEP
@@ -22,6 +24,9 @@ from distmnist.sweeps import (
 )
 from distmnist.sweeps import trials as trials_lib
 
+if TYPE_CHECKING:
+  from distmnist.sweeps import halving
+
 _log = logging.getLogger(__name__)
 
 CSV, PLOT = 'results.csv', 'results'
@@ -29,7 +34,7 @@ CSV, PLOT = 'results.csv', 'results'
 TRIALS_CSV = 'trials.csv'
 
 
-def print_line(text) -> None:
+def print_line(text: object) -> None:
   """Prints a line of the sweep's own to stderr: stdout has only the table."""
   with terminal.may_close():
     print(f'{SWEEP}: {text}', file=sys.stderr, flush=True)
@@ -38,19 +43,20 @@ def print_line(text) -> None:
 class Progress:
   """Keeps the results of a sweep up to date, and says how trials end."""
 
-  def __init__(self, schedule, folder: str) -> None:
+  def __init__(self, schedule: halving.Schedule, folder: str) -> None:
     """
     Args:
-      schedule: halving.Schedule.
+      schedule: of its trials.
       folder: str, that of the sweep.
     """
     self._schedule = schedule
     self._trials = schedule.trials
     self._folder = folder
-    self._writer = None
+    self._has_tensorboard = True
+    self._writer: tensorboard.Writer | None = None
 
   def say_start(self, num_parallel: int) -> None:
-    """Says what is left to run, `num_parallel` (int) at a time."""
+    """Says what is left to run, `num_parallel` at a time."""
     schedule = self._schedule
     num_left = len(schedule.find_next()) + schedule.num_unknown
     num_trials = schedule.num_trials
@@ -109,10 +115,10 @@ class Progress:
       any(t.results for t in self._trials) and not self._schedule.num_unknown
     )
     try:
-      if self._writer is None and is_known:
+      if self._has_tensorboard and self._writer is None and is_known:
         self._writer = tensorboard.Writer(self._trials, self._folder)
     except ImportError as error:
-      self._writer = False
+      self._has_tensorboard = False
       _log.info(f'nothing for TensorBoard: {error}; pip install tensorboard')
     if self._writer:
       for trial in self._trials:
@@ -170,7 +176,7 @@ class Progress:
       )
 
 
-def check_complete(trials) -> None:
+def check_complete(trials: Sequence[trials_lib.Trial]) -> None:
   """Raises cli.RunError naming the first trial that failed, or was stopped."""
   failed = [t for t in trials if t.state == trials_lib.FAILED]
   stopped = [t for t in trials if t.state == trials_lib.STOPPED]

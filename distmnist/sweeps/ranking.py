@@ -10,6 +10,8 @@ the others are as good, but with one that diverges a combination is lost.
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Iterable, Sequence
 
 from distmnist.sweeps import groups as groups_lib
 from distmnist.sweeps import results
@@ -18,14 +20,14 @@ from distmnist.sweeps import trials as trials_lib
 _LENGTHS = {'epochs', 'train_steps', 'train_secs'}
 
 
-def find_ranking(trials: list[trials_lib.Trial]) -> str:
-  """Returns what trials are compared by, such as 'test_accuracy' (str)."""
+def find_ranking(trials: Iterable[trials_lib.Trial]) -> str:
+  """Returns what trials are compared by, such as 'test_accuracy'."""
   by, _ = _find_metric(trials)
   return by
 
 
-def find_columns(trials: list[trials_lib.Trial]) -> list[str]:
-  """Returns the keys (list of str) that a table has of each result."""
+def find_columns(trials: Sequence[trials_lib.Trial]) -> list[str]:
+  """Returns the keys that a table has of each result."""
   by = find_ranking(trials)
   if by == results.SPEED:
     tests = {key for t in trials for key in t.result if key[:5] == 'test_'}
@@ -35,32 +37,34 @@ def find_columns(trials: list[trials_lib.Trial]) -> list[str]:
   return columns if by in columns else [by]
 
 
-def _find_metric(trials: list[trials_lib.Trial]) -> tuple[str, int]:
+def _find_metric(trials: Iterable[trials_lib.Trial]) -> tuple[str, int]:
   return results.read_metric([t.result for t in trials if t.results])
 
 
-def rank(groups: list[groups_lib.Group]) -> list[groups_lib.Group]:
+def rank(groups: Iterable[groups_lib.Group]) -> list[groups_lib.Group]:
   """Returns the groups, best first, then those without a result."""
+  groups = list(groups)
   by, sign = _find_metric([trial for group in groups for trial in group.trials])
 
   def key(group: groups_lib.Group) -> tuple[int, int, float, int]:
     if trials_lib.DIVERGED in group.states:
       return 3, 0, 0, group.number
-    if not group.results:
+    mean = group.mean(by)
+    if mean is None:
       return 1 + (trials_lib.FAILED in group.states), 0, 0, group.number
-    return 0, -group.depth, -sign * group.mean(by), group.number
+    return 0, -group.depth, -sign * mean, group.number
 
   return sorted(groups, key=key)
 
 
 def choose(
-  trials: list[trials_lib.Trial], rung: int, number: int
+  trials: Sequence[trials_lib.Trial], rung: int, number: int
 ) -> list[trials_lib.Trial]:
   """Returns the trials of the best `number` combinations of a rung.
 
   Args:
-    trials: list of trials.Trial.
-    rung: int; those that have not finished it are not chosen, nor is a
+    trials: of the sweep.
+    rung: those that have not finished it are not chosen, nor is a
       combination of which a seed has diverged in it.
     number: int, of combinations.
   """
@@ -71,13 +75,13 @@ def choose(
     done = [trial for trial in group.trials if len(trial.results) > rung]
     rest = [trial for trial in group.trials if len(trial.results) <= rung]
     if done and all(trial.state != trials_lib.DIVERGED for trial in rest):
-      mean = groups_lib.mean_of([trial.results[rung][by] for trial in done])
+      mean = statistics.fmean(trial.results[rung][by] for trial in done)
       found.append((-sign * mean, done))
   found.sort(key=lambda pair: pair[0])
   return [trial for _, done in found[:number] for trial in done]
 
 
-def find_rival(ranked: list[groups_lib.Group]) -> groups_lib.Group | None:
+def find_rival(ranked: Sequence[groups_lib.Group]) -> groups_lib.Group | None:
   """Returns the second best, if the seeds do not tell it from the best.
 
   They do where the means differ by at least twice the standard error of their
@@ -95,17 +99,16 @@ def find_rival(ranked: list[groups_lib.Group]) -> groups_lib.Group | None:
   if second is None:
     return None
   by = find_ranking([trial for group in ranked for trial in group.trials])
-  values = best.find_values(by), second.find_values(by)
+  values = [best.find_values(by), second.find_values(by)]
   if best.depth != second.depth or min(map(len, values)) < 2:
     return None
   if trials_lib.DIVERGED in [*best.states, *second.states]:
     return None
+  mine, other = map(statistics.fmean, values)
   if _find_seeds(best, by) == _find_seeds(second, by):
     values = [[a - b for a, b in zip(*values, strict=True)]]
-  error = math.hypot(
-    *(groups_lib.deviation_of(x) / math.sqrt(len(x)) for x in values)
-  )
-  difference = abs(best.mean(by) - second.mean(by))
+  error = math.hypot(*(statistics.stdev(x) / math.sqrt(len(x)) for x in values))
+  difference = abs(mine - other)
   return second if difference < 2 * error or not difference else None
 
 
@@ -115,7 +118,7 @@ def _find_seeds(group: groups_lib.Group, by: str) -> list[int | None]:
 
 
 def find_unequal_examples(
-  ranked: list[groups_lib.Group],
+  ranked: Sequence[groups_lib.Group],
 ) -> tuple[float, float] | None:
   """Returns the fewest and the most examples that combinations have seen.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from distmnist.common import cli
 from distmnist.common.names import SPLITS
@@ -24,7 +26,7 @@ _NO_SPEED = (
 )
 
 
-def is_number(value: float | None) -> bool:
+def is_number(value: object) -> bool:
   """Whether a value of any type is a number that a float can hold."""
   return (
     isinstance(value, (int, float))
@@ -33,7 +35,7 @@ def is_number(value: float | None) -> bool:
   )
 
 
-def is_result(value) -> bool:
+def is_result(value: Any) -> bool:
   """Whether a value of any type is one that `take` may have returned."""
   if not isinstance(value, dict):
     return False
@@ -60,11 +62,11 @@ def describe(key: str) -> str:
   return key if key in _REPORTED else key.replace('_', ' ', 1)
 
 
-def read_metric(results) -> tuple[str, int] | None:
+def read_metric(results: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
   """Returns the (key, sign) by which the results of trials are compared.
 
   Args:
-    results: list of dict.
+    results: see `take`.
 
   Returns:
     str, 'examples_per_sec' under that --judge, else the metric's name after
@@ -92,14 +94,14 @@ def read_metric(results) -> tuple[str, int] | None:
   )
 
 
-def choose_value(result: dict) -> tuple[str, float]:
+def choose_value(result: Mapping[str, Any]) -> tuple[str, float]:
   """Returns what one result is judged by, and its value: higher is better."""
   key, sign = read_metric([result])
   name = describe(key)
   return name if sign > 0 else f'-{name}', sign * result[key]
 
 
-def take(report: dict, judge: str = METRIC) -> dict:
+def take(report: Mapping[str, Any], judge: str = METRIC) -> dict[str, Any]:
   """Returns a trial's result, taken from a report.
 
   Args:

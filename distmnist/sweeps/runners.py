@@ -17,10 +17,15 @@ import math
 import os
 import signal
 import time
+from collections.abc import Iterable, Sequence
+from typing import IO, TYPE_CHECKING
 
 from distmnist.common import cli, files
 from distmnist.common.names import ATTEMPT, SWEEP
 from distmnist.launching.screen import task_logs
+
+if TYPE_CHECKING:
+  from distmnist.launching import host as host_lib
 
 # A command that its host has lost is started again so often.
 MAX_RESTARTS = 3
@@ -38,20 +43,20 @@ class Command:
   """What a runner is asked to run.
 
   Attributes:
-    name: str, what it is called here.
-    argv: list of str, ('python', '-m', module, flags...).
-    log: str, a path; what the command prints is appended there.
-    env: dict, its environment in addition to the machine's.
-    limit_secs: float, how long it may take each time it runs; after that it is
-      told to leave.
-    logs_dir: str, a folder: the command waits in a queue until something is
-      written to a log there, and its time starts then; '' if it starts at once.
+    name: what it is called here.
+    argv: ('python', '-m', module, flags...).
+    log: a path; what the command prints is appended there.
+    env: its environment in addition to the machine's.
+    limit_secs: how long it may take each time it runs; after that it is told to
+      leave.
+    logs_dir: a folder: the command waits in a queue until something is written
+      to a log there, and its time starts then; '' if it starts at once.
   """
 
   name: str
-  argv: list
+  argv: Sequence[str]
   log: str
-  env: dict = dataclasses.field(default_factory=dict)
+  env: dict[str, str] = dataclasses.field(default_factory=dict)
   limit_secs: float = math.inf
   logs_dir: str = ''
 
@@ -61,14 +66,14 @@ class _Running:
   """A command that was started.
 
   Attributes:
-    command: Command.
-    queue: _Queue in which it waits, or None.
-    deadline: float, when it is told to leave; once it was told, when it is
-      killed.
-    is_told: bool, whether it was told to leave.
-    is_late: bool, whether that was because it took too long.
-    is_lost: bool, whether its host has lost it.
-    num_restarts: int.
+    command: what runs.
+    queue: in which it waits, or None.
+    deadline: when it is told to leave; once it was told, when it is killed; by
+      time.monotonic().
+    is_told: whether it was told to leave.
+    is_late: whether that was because it took too long.
+    is_lost: whether its host has lost it.
+    num_restarts: how often it was started again.
   """
 
   command: Command
@@ -87,23 +92,23 @@ class Runner:
   told to save, and started again once it has ended.
 
   Attributes:
-    signals: list of int, those that this process received while the host is
-      open. They end nothing, but they interrupt `wait`.
+    signals: those that this process received while the host is open. They end
+      nothing, but they interrupt `wait`.
   """
 
-  def __init__(self, host, grace_secs: float) -> None:
+  def __init__(self, host: host_lib.Host, grace_secs: float) -> None:
     """
     Args:
-      host: launching.host.Host, opened and closed by the caller.
+      host: opened and closed by the caller.
       grace_secs: float, from telling a command to leave to killing it.
     """
-    self.signals = host.signals
+    self.signals: list[int] = host.signals
     self._host = host
     self._grace_secs = grace_secs
-    self._running = {}  # name -> _Running
+    self._running: dict[str, _Running] = {}
     self._is_stopping = False
 
-  def start(self, command: Command) -> int | None:
+  def start(self, command: Command) -> int:
     """Begins a Command; returns the size of its log so far, in bytes.
 
     Raises:
@@ -117,7 +122,7 @@ class Runner:
     self._running[command.name] = running
     return size
 
-  def wait(self) -> list[tuple[str, int]] | None:
+  def wait(self) -> list[tuple[str, int]]:
     """Returns [(name, exit code), ...] of some commands that have ended.
 
     The list is empty if a signal came first or nothing runs.
@@ -142,7 +147,8 @@ class Runner:
       [(name, exit code), ...] of all of them; -n for signal n.
     """
     self._is_stopping = True
-    ended, num_signals = [], len(self.signals)
+    ended: list[tuple[str, int]] = []
+    num_signals = len(self.signals)
     if self._host.is_ready:
       grace_secs = self._grace_secs if grace_secs is None else grace_secs
       self._tell(self._running, grace_secs)
@@ -169,7 +175,7 @@ class Runner:
     self, deadline: float, num_signals: float = math.inf
   ) -> list[tuple[str, int]]:
     """Returns the commands that end before `deadline` or further signals."""
-    ended = []
+    ended: list[tuple[str, int]] = []
     while self._running and len(self.signals) <= num_signals:
       secs = deadline - time.monotonic()
       if secs <= 0:
@@ -177,7 +183,7 @@ class Runner:
       ended += self._turn(secs)
     return ended
 
-  def _turn(self, secs: float = math.inf) -> list[tuple[str, int]] | None:
+  def _turn(self, secs: float = math.inf) -> list[tuple[str, int]]:
     """Waits up to `secs`; returns [(name, code), ...] of some ended commands.
 
     Removes them from `_running`, and ends commands that take too long.
@@ -206,11 +212,11 @@ class Runner:
       if running and not running.queue and not running.is_told:
         running.deadline = time.monotonic() + running.command.limit_secs
 
-  def _look_at_queues(self):
+  def _look_at_queues(self) -> list[_Running]:
     """Starts the time of what has left its queue; returns what waits."""
     waiting = [one for one in self._running.values() if one.queue]
     for running in waiting:
-      if running.queue.is_left():
+      if running.queue and running.queue.is_left():
         running.queue = None
         running.deadline = time.monotonic() + running.command.limit_secs
     return [one for one in waiting if one.queue]
@@ -228,9 +234,7 @@ class Runner:
         running.is_late = True
         self._tell([name], self._grace_secs)
 
-  def _tell(
-    self, names: dict[str, _Running] | list[str], grace_secs: float
-  ) -> None:
+  def _tell(self, names: Iterable[str], grace_secs: float) -> None:
     """Tells commands to save and leave; a second time would mean at once."""
     untold = [name for name in names if not self._running[name].is_told]
     self._host.signal(untold, signal.SIGTERM)
@@ -277,17 +281,17 @@ class Runner:
 class _Queue:
   """Where a command waits until something is written to a log in a folder."""
 
-  def __init__(self, folder) -> None:
+  def __init__(self, folder: str) -> None:
     self._pattern = os.path.join(glob.escape(folder), '*_[0-9]*.log')
     self._job_log = os.path.join(folder, 'slurm.log')
     self._before = self._look()  # An earlier run may have written there.
 
-  def is_left(self):
+  def is_left(self) -> bool:
     return not self._look() <= self._before
 
-  def _look(self):
-    """Returns a set with an entry for each log that is not empty."""
-    found = set()
+  def _look(self) -> set[tuple[str, int, int]]:
+    """Returns (path, inode, bytes) of each log that is not empty."""
+    found: set[tuple[str, int, int]] = set()
     for path in (*glob.glob(self._pattern), self._job_log):
       with contextlib.suppress(OSError):
         at = os.stat(path)
@@ -310,21 +314,23 @@ class Backend(abc.ABC):
   """Where the trials run.
 
   Attributes:
-    num_parallel: int, how many run at the same time.
-    num_cores: int, how many each of them has for itself, or None if the sweep
-      does not divide them.
+    num_parallel: how many run at the same time.
+    num_cores: how many each of them has for itself; None if the sweep does not
+      divide them.
   """
 
   num_parallel: int
   num_cores: int | None
 
   @abc.abstractmethod
-  def open_host(self, folder, lock, stop_grace_secs) -> None:
-    """Returns a context: a launching.host.Host for commands.
+  def open_host(
+    self, folder: str, lock: IO, stop_grace_secs: float
+  ) -> contextlib.AbstractContextManager[host_lib.Host]:
+    """Returns a context: a host for commands.
 
     Args:
       folder: str, that of the sweep, for the host's own logs.
-      lock: file, locked; it stays so as long as any command runs.
+      lock: locked; it stays so as long as any command runs.
       stop_grace_secs: float, train's.
 
     Raises (on entering):
@@ -337,9 +343,9 @@ class Backend(abc.ABC):
     """Raises cli.RunError if the host cannot be opened."""
 
   @abc.abstractmethod
-  def find_env(self, slot) -> None:
-    """Returns the environment (dict) of slot 0 <= slot < num_parallel."""
+  def find_env(self, slot: int) -> dict[str, str]:
+    """Returns the environment of slot 0 <= slot < num_parallel."""
 
   @abc.abstractmethod
-  def find_data_dir(self, train_flags) -> None:
-    """Returns the flags that `train_flags` (list of str) lack to find data."""
+  def find_data_dir(self, train_flags: Sequence[str]) -> list[str]:
+    """Returns the flags that `train_flags` lack to find data."""

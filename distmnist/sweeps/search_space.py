@@ -18,6 +18,9 @@ import itertools
 import math
 import random
 import re
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from distmnist.common import cli
 
@@ -34,15 +37,15 @@ class Values:
   def __init__(self, values: list[str]) -> None:
     self.values = self.ends = values
 
-  def draw(self, source) -> str:
-    """Returns one of the values, drawn from `source`, a random.Random."""
+  def draw(self, source: random.Random) -> str:
+    """Returns one of the values, drawn from `source`."""
     return source.choice(self.values)
 
-  def holds(self, value: str) -> bool:
+  def holds(self, value: object) -> bool:
     """Whether a value of any type is one of these."""
     return value in self.values
 
-  def make_distribution(self, optuna):
+  def make_distribution(self, optuna: types.ModuleType) -> Any:
     """Returns the choice as a distribution of the module `optuna`."""
     return optuna.distributions.CategoricalDistribution(self.values)
 
@@ -58,8 +61,6 @@ class Values:
 class Range:
   """A range of numbers to draw from."""
 
-  values = None
-
   def __init__(
     self, low: float, high: float, is_log: bool, is_whole: bool
   ) -> None:
@@ -69,7 +70,7 @@ class Range:
     self._is_whole = is_whole
     self.ends = [str(low), str(high)]
 
-  def draw(self, source) -> str:
+  def draw(self, source: random.Random) -> str:
     """Returns a number drawn from `source`, as `format` writes it."""
     low, high = self._low, self._high
     if self._is_whole:
@@ -90,7 +91,7 @@ class Range:
     """Returns the number that a value (str) stands for."""
     return int(value) if self._is_whole else float(value)
 
-  def holds(self, value: str) -> bool:
+  def holds(self, value: object) -> bool:
     """Whether a value of any type is a number of the range, as a str."""
     try:
       return isinstance(value, str) and (
@@ -99,15 +100,18 @@ class Range:
     except ValueError:
       return False
 
-  def make_distribution(self, optuna):
+  def make_distribution(self, optuna: types.ModuleType) -> Any:
     """Returns the range as a distribution of the module `optuna`."""
     kinds = optuna.distributions
     kind = kinds.IntDistribution if self._is_whole else kinds.FloatDistribution
     return kind(self._low, self._high, log=self._is_log)
 
 
-def parse(words: list[str]) -> dict[str, Range | Values] | None:
-  """Returns {name: Values or Range} of `words`, list of str.
+Choice = Values | Range
+
+
+def parse(words: Iterable[str]) -> dict[str, Choice]:
+  """Returns what each flag may be, by its name.
 
   Raises:
     cli.UsageError: a word is malformed.
@@ -117,7 +121,7 @@ def parse(words: list[str]) -> dict[str, Range | Values] | None:
       'nothing to try: give at least one flag of train with its values, such '
       'as learning_rate=0.1,0.01'
     )
-  found = {}
+  found: dict[str, Choice] = {}
   for word in words:
     name, equals, text = word.partition('=')
     if not (equals and name.isidentifier() and text):
@@ -131,7 +135,7 @@ def parse(words: list[str]) -> dict[str, Range | Values] | None:
   return found
 
 
-def _parse_values(word: str, text: str) -> Range | Values | None:
+def _parse_values(word: str, text: str) -> Choice:
   match = _RANGE.fullmatch(text)
   # 1e999 is infinite.
   if match and all(math.isfinite(float(end)) for end in match.groups()[1:]):
@@ -144,7 +148,7 @@ def _parse_values(word: str, text: str) -> Range | Values | None:
   return _make_list(word, text)
 
 
-def _make_list(word: str, text: str) -> Values | None:
+def _make_list(word: str, text: str) -> Values:
   has_commas = ';' in text
   values = text.removesuffix(';').split(';' if has_commas else ',')
   if len(set(values)) < len(values):
@@ -154,7 +158,7 @@ def _make_list(word: str, text: str) -> Values | None:
   return Values(values)
 
 
-def _make_range(word: str, match) -> Range | None:
+def _make_range(word: str, match: re.Match[str]) -> Range:
   kind, *ends = match.groups()
   is_whole = all(re.fullmatch(r'[-+]?\d+', end) for end in ends)
   low, high = (int(end) if is_whole else float(end) for end in ends)
@@ -170,7 +174,10 @@ def _make_range(word: str, match) -> Range | None:
 
 
 def make_combinations(
-  choices: dict[str, Values], is_zip: bool, num_random, seed
+  choices: Mapping[str, Choice],
+  is_zip: bool,
+  num_random: int | None,
+  seed: int | None,
 ) -> list[dict[str, str]]:
   """Returns combinations: all, or zipped, or `num_random` sampled with `seed`.
 
@@ -184,29 +191,30 @@ def make_combinations(
   return make_random(choices, num_random, seed)
 
 
-def make_product(choices: dict[str, Values]) -> list[dict[str, str]]:
-  """Combines all values of {name: Values}, varying the last name fastest."""
-  _check_no_range(choices)
-  return _combine(choices, itertools.product(*_lists(choices)))
+def make_product(choices: Mapping[str, Choice]) -> list[dict[str, str]]:
+  """Combines all values, varying the last name fastest."""
+  values = _list_values(choices)
+  return _combine(choices, itertools.product(*values.values()))
 
 
-def make_zip(choices: dict[str, Range | Values]) -> list[dict[str, str]] | None:
+def make_zip(choices: Mapping[str, Choice]) -> list[dict[str, str]]:
   """Combines the first value of each name, then the second, and so on."""
-  _check_no_range(choices)
-  lengths = {name: len(choice.values) for name, choice in choices.items()}
+  values = _list_values(choices)
+  lengths = {name: len(listed) for name, listed in values.items()}
   if len(set(lengths.values())) > 1:
     counts = ', '.join(f'{name} has {n}' for name, n in lengths.items())
     raise cli.UsageError(
       f'--zip needs the same number of values for each: {counts}'
     )
-  return _combine(choices, zip(*_lists(choices), strict=True))
+  return _combine(choices, zip(*values.values(), strict=True))
 
 
 def make_random(
-  choices: dict[str, Range | Values], number: int, seed: int
+  choices: Mapping[str, Choice], number: int, seed: int | None
 ) -> list[dict[str, str]]:
   """Returns `number` (int) distinct combinations, sampled with `seed` (int)."""
-  source, found = random.Random(seed), []
+  source = random.Random(seed)
+  found: list[dict[str, str]] = []
   for _ in range(_TRIES * number):
     drawn = {name: choice.draw(source) for name, choice in choices.items()}
     if drawn not in found:
@@ -219,7 +227,7 @@ def make_random(
   )
 
 
-def make_ends(choices: dict[str, Range | Values]) -> list[dict[str, str]]:
+def make_ends(choices: Mapping[str, Choice]) -> list[dict[str, str]]:
   """Returns combinations that cover each value, and each end of a range."""
   number = max(len(choice.ends) for choice in choices.values())
   return [
@@ -228,28 +236,30 @@ def make_ends(choices: dict[str, Range | Values]) -> list[dict[str, str]]:
   ]
 
 
-def _check_no_range(choices: dict[str, Values]) -> None:
+def _list_values(choices: Mapping[str, Choice]) -> dict[str, list[str]]:
+  """Returns {name: values}; raises cli.UsageError if one is a range."""
+  found = {}
   for name, choice in choices.items():
-    if choice.values is None:
+    if isinstance(choice, Range):
       raise cli.UsageError(
         f'{name} is a range to sample from: give the number of samples, such '
         'as --random=20, or list its values'
       )
+    found[name] = choice.values
+  return found
 
 
-def _lists(choices: dict[str, Values]) -> list[list[str]]:
-  return [choice.values for choice in choices.values()]
-
-
-def _combine(choices: dict[str, Values], rows) -> list[dict[str, str]]:
+def _combine(
+  choices: Mapping[str, Choice], rows: Iterable[Iterable[str]]
+) -> list[dict[str, str]]:
   return [dict(zip(choices, row, strict=True)) for row in rows]
 
 
-def to_flags(combination: dict[str, str]) -> list[str]:
+def to_flags(combination: Mapping[str, str]) -> list[str]:
   """Returns the flags of a combination, a list of str."""
   return [f'--{name}={value}' for name, value in combination.items()]
 
 
-def describe(combination: dict[str, str]) -> str:
+def describe(combination: Mapping[str, str]) -> str:
   """Returns 'learning_rate=0.1 batch_size=32', as a user would write it."""
   return ' '.join(f'{name}={value}' for name, value in combination.items())

@@ -1,5 +1,7 @@
 """What a sweep is asked to try: the flags that tell it from other sweeps."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import hashlib
@@ -45,7 +47,7 @@ class Spec:
   repeats: int = 1
 
   @functools.cached_property
-  def choices(self) -> dict[str, search_space.Values | search_space.Range]:
+  def choices(self) -> dict[str, search_space.Choice]:
     """What each flag may be; raises cli.UsageError if a word is malformed."""
     return search_space.parse(self.words)
 
@@ -71,7 +73,9 @@ class Spec:
   @property
   def num_combinations(self) -> int:
     """How many the whole sweep has."""
-    return self.random if self.is_proposed else len(self.combinations)
+    if self.is_proposed and self.random:
+      return self.random  # The flags of sweep see to it.
+    return len(self.combinations)
 
   @property
   def num_trials(self) -> int:
@@ -97,7 +101,7 @@ class Spec:
     return list(range(self.first_seed, self.first_seed + self.repeats))
 
   @functools.cached_property
-  def rungs(self) -> list[list]:
+  def rungs(self) -> list[tuple[int, str]]:
     """See halving.make_rungs; without --halving there is one."""
     return halving.make_rungs(
       self.halving, self.num_combinations, self.choices, self.flags
@@ -116,7 +120,7 @@ class Spec:
   def problem_sha256(self) -> str | None:
     """Of the problem's file; None if there is none to be sent to the tasks."""
     source = problem_file.read(self.problem)
-    return source and hashlib.sha256(source).hexdigest()
+    return hashlib.sha256(source).hexdigest() if source is not None else None
 
   @property
   def stop_grace_secs(self) -> float:

@@ -10,24 +10,29 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING
 
 from distmnist.common import cli, console, files, stop_grace
+
+if TYPE_CHECKING:
+  from distmnist.sweeps import spec as spec_lib
 
 
 class SweepFolder:
   """Where a sweep keeps its trials and results.
 
   Attributes:
-    path: str, absolute.
-    trials: str, the folder that holds one folder per trial.
+    path: absolute.
+    trials: the folder that holds one folder per trial.
   """
 
-  def __init__(self, given, spec) -> None:
+  def __init__(self, given: str | None, spec: spec_lib.Spec) -> None:
     """
     Args:
-      given: str, the value of --sweep_dir; None for a temporary folder that
-        is named after the spec, the problem's file and where we are.
-      spec: spec.Spec.
+      given: the value of --sweep_dir; None for a temporary folder that is named
+        after the spec, the problem's file and where we are.
+      spec: of the sweep.
     """
     self._grace_secs = spec.stop_grace_secs
     self._is_default = not given
@@ -35,11 +40,11 @@ class SweepFolder:
     self.trials = self.join('trials')
 
   def join(self, name: str) -> str:
-    """Returns the path (str) of `name` in the folder."""
+    """Returns the path of `name` in the folder."""
     return os.path.join(self.path, name)
 
   @contextlib.contextmanager
-  def opened(self):
+  def opened(self) -> Iterator[IO[str]]:
     """Holds the folder for this sweep alone; yields the lock of its trials.
 
     Raises:
@@ -82,7 +87,7 @@ class SweepFolder:
         ) from error
     os.makedirs(self.trials, exist_ok=True)
 
-  def _wait_for_trials(self, lock) -> None:
+  def _wait_for_trials(self, lock: IO[str]) -> None:
     """Locks `lock`, which the trials of a killed sweep may still hold.
 
     They have a few seconds to save and exit.
@@ -101,7 +106,7 @@ class SweepFolder:
       time.sleep(0.05)
 
 
-def _find(spec) -> str:
+def _find(spec: spec_lib.Spec) -> str:
   # The same words stand for other trials where a path in them is another's.
   words = [dataclasses.asdict(spec), spec.problem_sha256, os.getcwd()]
   digest = hashlib.sha256(json.dumps(words).encode()).hexdigest()
@@ -110,11 +115,11 @@ def _find(spec) -> str:
   )
 
 
-def _open_lock(path):
+def _open_lock(path: str) -> IO[str]:
   return open(path, 'a+', opener=files.no_follow)
 
 
-def _lock(file):
+def _lock(file: IO[str]) -> bool:
   try:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 
 from distmnist.common import files
 from distmnist.sweeps import groups as groups_lib
@@ -14,7 +15,7 @@ _DEVIATION = '_std'  # after the name of the column of the mean
 _MAY_BE_LEFT_OUT = 'staleness', 'MB', results.SPEED, 'examples', 'cause'
 
 
-def make_rows(groups: list[groups_lib.Group]) -> list[list[str]]:
+def make_rows(groups: Sequence[groups_lib.Group]) -> list[list[str]]:
   """Returns [header, one row per group, best first].
 
   Numbers are the means of the `n` trials of a group that have a result; `n` and
@@ -41,10 +42,14 @@ def make_rows(groups: list[groups_lib.Group]) -> list[list[str]]:
   return [header, *([cell for _, cell in row] for row in rows)]
 
 
-def _make_columns(group: groups_lib.Group, judged: list[str]) -> dict[str, str]:
+def _make_columns(
+  group: groups_lib.Group, judged: Sequence[str]
+) -> dict[str, str]:
   """Returns {name: cell} of the columns that follow those of the metric."""
-  traffic = [group.mean(key) for key in ('bytes_pulled', 'bytes_pushed')]
-  megabytes = None if None in traffic else sum(traffic) / 1e6
+  pulled, pushed = group.mean('bytes_pulled'), group.mean('bytes_pushed')
+  megabytes = None
+  if pulled is not None and pushed is not None:
+    megabytes = (pulled + pushed) / 1e6
   speed = {results.SPEED: _format(group.mean(results.SPEED), '.0f')}
   return {
     'loss': _format_loss(group.mean('final_loss')),
@@ -75,13 +80,13 @@ def _format_loss(loss: float | None) -> str:
   return _format(loss, '.4f' if loss is None or loss < 1e4 else '.3e')
 
 
-def format_lines(groups: list[groups_lib.Group]) -> list[str]:
+def format_lines(groups: Sequence[groups_lib.Group]) -> list[str]:
   """Returns the lines of the table, numbers right-aligned.
 
   A deviation is in the column of its mean: '0.9584 ± 0.0012'.
   """
   header, *rows = make_rows(groups)
-  shown = []
+  shown: list[list[str]] = []
   for name, *cells in zip(header, *rows, strict=True):
     is_empty = all(cell in ('', '0', '0.00') for cell in cells)
     if is_empty and name in _MAY_BE_LEFT_OUT:
@@ -102,7 +107,7 @@ def _shorten(cause: str) -> str:
   return f'{cause[:_MAX_CAUSE]}...' if len(cause) > _MAX_CAUSE else cause
 
 
-def _align(column: list[str]) -> list[str]:
+def _align(column: Sequence[str]) -> list[str]:
   width = max(map(len, column))
   numbers = [cell.partition(' ±')[0] for cell in column[1:] if cell != '-']
   if all(map(is_number, numbers)):
@@ -110,7 +115,7 @@ def _align(column: list[str]) -> list[str]:
   return [cell.ljust(width) for cell in column]
 
 
-def write_csv(groups: list[groups_lib.Group], path: str) -> None:
+def write_csv(groups: Sequence[groups_lib.Group], path: str) -> None:
   """Writes the rows to the file `path`, whole or not at all."""
   with files.replacing(path) as file:
     csv.writer(file, lineterminator='\n').writerows(make_rows(groups))

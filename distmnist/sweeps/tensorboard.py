@@ -8,8 +8,11 @@ scalars, and how it ended.
 from __future__ import annotations
 
 import glob
+import importlib
 import os
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from distmnist.common import files
 from distmnist.sweeps import ranking
@@ -32,26 +35,22 @@ class Writer:
   TensorBoard's own functions for it import TensorFlow; this uses its messages.
   """
 
-  def __init__(self, trials: list[trials_lib.Trial], folder: str) -> None:
+  def __init__(self, trials: Sequence[trials_lib.Trial], folder: str) -> None:
     """Writes the experiment.
 
     Args:
-      trials: list of trials.Trial, all of the sweep; some have results.
+      trials: all of the sweep; some have results.
       folder: str, that of the sweep.
 
     Raises:
       ImportError: TensorBoard is not installed.
     """
     # If it is missing, that shows here and not in `write`.
-    from tensorboard.plugins.hparams import (  # noqa: PLC0415
-      api_pb2,
-      metadata,
-      plugin_data_pb2,
-    )
-
-    self._api = api_pb2
-    self._metadata = metadata
-    self._make = plugin_data_pb2.HParamsPluginData
+    hparams = 'tensorboard.plugins.hparams'
+    self._api = importlib.import_module(f'{hparams}.api_pb2')
+    self._metadata = importlib.import_module(f'{hparams}.metadata')
+    data = importlib.import_module(f'{hparams}.plugin_data_pb2')
+    self._make = data.HParamsPluginData
     self._parsers = {
       name: find_parser([trial.combination[name] for trial in trials])
       for name in trials[0].combination
@@ -64,13 +63,14 @@ class Writer:
       values = dict.fromkeys(parse(t.combination[name]) for t in trials)
       experiment.hparam_infos.append(self._describe(name, list(values)))
     for tag in self._metrics:
-      experiment.metric_infos.add(name=api_pb2.MetricName(tag=tag))
+      experiment.metric_infos.add(name=self._api.MetricName(tag=tag))
     self._write(
       folder,
-      {metadata.EXPERIMENT_TAG: self._make(experiment=experiment)},
+      {self._metadata.EXPERIMENT_TAG: self._make(experiment=experiment)},
     )
 
-  def _describe(self, name: str, values):
+  def _describe(self, name: str, values: Sequence[Any]) -> Any:
+    """Returns the HParamInfo of a flag that had these values."""
     kind, _ = _KINDS[type(values[0])]
     info = self._api.HParamInfo(name=name, type=kind)
     if isinstance(values[0], float) and len(values) > _MAX_BOXES:
@@ -114,8 +114,8 @@ class Writer:
   def _write(
     self,
     folder: str,
-    infos,
-    scalars: dict[str, float] | None = None,
+    infos: Mapping[str, Any],
+    scalars: Mapping[str, float] | None = None,
     step: int = 0,
   ) -> None:
     """Writes an event file, whole or not at all.
@@ -126,9 +126,9 @@ class Writer:
       scalars: {tag: number}.
       step: int, that of the scalars.
     """
-    from tensorboard.compat.proto import event_pb2  # noqa: PLC0415
     from tensorboard.summary.writer import record_writer  # noqa: PLC0415
 
+    event_pb2 = importlib.import_module('tensorboard.compat.proto.event_pb2')
     now = time.time()
     events = [event_pb2.Event(wall_time=now, file_version='brain.Event:2')]
     for tag, info in infos.items():
@@ -162,8 +162,9 @@ def _find_events(folder: str) -> list[str]:
   return glob.glob(pattern)
 
 
-def find_parser(texts: list[str]):
+def find_parser(texts: Iterable[str]) -> Callable[[str], bool | float | str]:
   """Returns the function that turns `texts` into values, all of one type."""
+  texts = list(texts)
   if all(text in ('true', 'false') for text in texts):
     return lambda text: text == 'true'
   try:

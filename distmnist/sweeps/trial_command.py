@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import io
 import logging
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -20,6 +21,9 @@ from distmnist.launching import cluster_flags, jobs, problem_file
 from distmnist.launching.ssh import ssh_hosts
 from distmnist.sweeps import runners, search_space
 from distmnist.sweeps import spec as spec_lib
+
+if TYPE_CHECKING:
+  from distmnist.sweeps import trials as trials_lib
 
 # Flags of launch that the sweep itself sets or handles.
 _OURS = ('num_ps', 'num_workers', 'module', 'logs_dir', 'dry_run', 'gpus')
@@ -32,21 +36,21 @@ class TrialCommand:
   """Makes the command of each trial.
 
   Attributes:
-    spec: spec.Spec.
-    backend: runners.Backend, where the trials run.
-    launch_flags: list of str, those of `distmnist.launch`, which starts each
-      trial; None if a trial is a process that needs no launcher.
+    spec: of the sweep.
+    backend: where the trials run.
+    launch_flags: those of `distmnist.launch`, which starts each trial; None if
+      a trial is a process that needs no launcher.
   """
 
   spec: spec_lib.Spec
   backend: runners.Backend
-  launch_flags: list | None
+  launch_flags: list[str] | None
 
   @property
   def is_launched(self) -> bool:
     return self.launch_flags is not None
 
-  def find_logs_dir(self, trial) -> str:
+  def find_logs_dir(self, trial: trials_lib.Trial) -> str:
     """Returns the folder (str) whose logs tell when a trial leaves its queue.
 
     '' if it waits in none.
@@ -55,8 +59,8 @@ class TrialCommand:
     return _logs_dir(trial) if has_queue else ''
 
   @functools.cached_property
-  def env(self):
-    """dict, what each trial needs beyond its machine's environment."""
+  def env(self) -> dict[str, str]:
+    """What each trial needs beyond its machine's environment."""
     return dict(problem_file.make_env(self.spec.problem))
 
   @property
@@ -65,7 +69,11 @@ class TrialCommand:
     return [*filter(cluster_flags.is_secret, self.launch_flags or [])]
 
   def make(
-    self, trial, rung: int, secrets_file: str | None = None, slot: int = 0
+    self,
+    trial: trials_lib.Trial,
+    rung: int,
+    secrets_file: str | None = None,
+    slot: int = 0,
   ) -> list[str]:
     """Returns the command of a trial, a list of str.
 
@@ -91,7 +99,7 @@ class TrialCommand:
       command += jobs.make_thread_flags(threads)
     return [*command, *self.make_train_flags(trial, rung), '--resume=auto']
 
-  def make_train_flags(self, trial, rung: int) -> list[str]:
+  def make_train_flags(self, trial: trials_lib.Trial, rung: int) -> list[str]:
     """Returns the flags (list of str) that decide whether train can work."""
     spec = self.spec
     given = [*spec.flags, *search_space.to_flags(trial.flags)]
@@ -107,7 +115,8 @@ class TrialCommand:
   ) -> list[str]:
     # An evaluator takes a place on a host, too.
     num_ports = slot * (self.spec.num_ps + self.spec.num_workers + 1)
-    words = [_move_ports(word, num_ports) for word in self.launch_flags]
+    given = self.launch_flags or []
+    words = [_move_ports(word, num_ports) for word in given]
     # A command line can be read by all users.
     if not (secrets_file and self.secrets):
       return [cluster_flags.hide_secret(word) for word in words]
@@ -115,7 +124,7 @@ class TrialCommand:
     return [f'--flagfile={secrets_file}', *public]
 
 
-def _logs_dir(trial) -> str:
+def _logs_dir(trial: trials_lib.Trial) -> str:
   return f'{trial.folder}/logs'
 
 
@@ -141,7 +150,7 @@ def launch_from_flags(spec: spec_lib.Spec) -> list[str] | None:
   ):
     return None
   names = {module: name for name, module in registry.find(LAUNCHERS).items()}
-  words = []
+  words: list[str] = []
   for module in (cluster_flags.__name__, *names):
     # Without --launcher=spark its flags belong to --runner=spark.
     if names.get(module) == 'spark' and launcher != 'spark':
@@ -200,7 +209,7 @@ def check_launcher(command: TrialCommand, sweep_dir: str | None) -> None:
   """Checks that trials could be launched, if they are; starts nothing.
 
   Args:
-    command: trial_command.TrialCommand.
+    command: of the trials.
     sweep_dir: str, the value of --sweep_dir, or None.
 
   Raises:

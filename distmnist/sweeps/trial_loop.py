@@ -8,11 +8,18 @@ import math
 import os
 import signal
 import time
+from collections.abc import Sequence
+from typing import IO, TYPE_CHECKING
 
 from distmnist.common import cli, files, signals, stop_grace
 from distmnist.common.names import CHECK, TRAIN
 from distmnist.sweeps import runners, search_space, tensorboard, trial_command
 from distmnist.sweeps import trials as trials_lib
+
+if TYPE_CHECKING:
+  from distmnist.sweeps import halving, sweep_folder
+  from distmnist.sweeps import journal as journal_lib
+  from distmnist.sweeps import progress as progress_lib
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +31,13 @@ class TrialLoop:
   """Runs the trials, rung by rung; without --halving there is one rung."""
 
   def __init__(
-    self, command, journal, schedule, folder, progress, timeout_secs=None
+    self,
+    command: trial_command.TrialCommand,
+    journal: journal_lib.Journal,
+    schedule: halving.Schedule,
+    folder: sweep_folder.SweepFolder,
+    progress: progress_lib.Progress,
+    timeout_secs: float | None = None,
   ) -> None:
     """
     Args:
@@ -46,7 +59,7 @@ class TrialLoop:
     self._grace_secs = stop_grace.for_worker(command.spec.stop_grace_secs)
     self._grace_secs += _LAUNCH_MARGIN_SECS if command.is_launched else 0
 
-  def run(self, lock):
+  def run(self, lock: IO) -> int | None:
     """Runs the trials that are left.
 
     Args:
@@ -80,7 +93,7 @@ class TrialLoop:
       return error.signum  # before the first trial
     return runner.signals[0] if runner.signals else None
 
-  def _run_all(self, runner) -> None:
+  def _run_all(self, runner: runners.Runner) -> None:
     if self._command.spec.module == TRAIN:
       check_combinations(
         runner, self._command, self._make_examples(), self._folder.path
@@ -96,12 +109,12 @@ class TrialLoop:
         self._drop_worst(rung)
     self._progress.write_hparams()
 
-  def _make_examples(self):
+  def _make_examples(self) -> list[trials_lib.Trial]:
     """Returns the trials whose flags are checked before any trial runs."""
     examples = self._command.spec.find_examples()
     return trials_lib.make_trials(examples, self._folder.trials)
 
-  def _drop_worst(self, rung) -> None:
+  def _drop_worst(self, rung: int) -> None:
     num_members = len(self._schedule.find_members(rung))
     num_best = len(self._schedule.find_members(rung + 1))
     for trial in self._schedule.choose_dropped(rung):
@@ -109,8 +122,9 @@ class TrialLoop:
       self._journal.save(trial)
     _log.info(f'rung {rung + 1}: {num_best} of {num_members} go on')
 
-  def _run_rung(self, runner, rung) -> None:
-    waiting, running = self._schedule.find_missing(rung), {}
+  def _run_rung(self, runner: runners.Runner, rung: int) -> None:
+    waiting = self._schedule.find_missing(rung)
+    running: dict[str, tuple[trials_lib.Trial, int, int, float]] = {}
     slots = list(range(self._backend.num_parallel))
     unknown = self._schedule.num_unknown
     while (waiting or running or unknown) and not runner.signals:
@@ -140,7 +154,13 @@ class TrialLoop:
         trial.end(code, secs, size, self._command.spec.judge)
       self._journal.save(trial)
 
-  def _start(self, runner, trial, rung, slot):
+  def _start(
+    self,
+    runner: runners.Runner,
+    trial: trials_lib.Trial,
+    rung: int,
+    slot: int,
+  ) -> int:
     """Starts a trial; returns the size of its log so far, in bytes."""
     argv = self._command.make(trial, rung, self._secrets_path, slot)
     env = self._command.env | self._backend.find_env(slot)
@@ -163,7 +183,7 @@ class TrialLoop:
 def check_combinations(
   runner: runners.Runner,
   command: trial_command.TrialCommand,
-  trials: list[trials_lib.Trial],
+  trials: Sequence[trials_lib.Trial],
   folder: str,
 ) -> None:
   """Has train check each trial's flags, all of them in one process.

@@ -12,7 +12,7 @@ import dataclasses
 import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from distmnist.common import cli, files
@@ -36,7 +36,7 @@ _STOPPED_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM, cli.NOT_SAVED)
 
 # The outcome of a trial, and which values are valid: others may write to a
 # sweep's folder if its owner lets them.
-_OUTCOME = {
+_OUTCOME: dict[str, Callable[[Any], bool]] = {
   'state': lambda value: value in _STATES,
   'secs': lambda value: results_lib.is_number(value) and value >= 0,
   'cause': lambda value: isinstance(value, str) and '\n' not in value,
@@ -54,28 +54,27 @@ class Trial:
   """One training with one combination, and its results.
 
   Attributes:
-    number: int, from 1.
-    name: str, the number with leading zeros: its folder.
-    combination: {flag: value}, str.
-    folder: str, where its files are.
+    number: from 1.
+    name: the number with leading zeros: its folder.
+    combination: {flag: value}.
+    folder: where its files are.
     state: one of the states above.
-    secs: float, the time that all of its runs took.
-    cause: str, why it failed or diverged.
-    results: list of dict, one for each rung that it has finished; see
-      results.py.
-    optuna_number: int, that of its latest Optuna trial; None until it runs.
-    repeat: int, how many trials of the same combination have lower numbers.
-    seed: int, what tells it from those; None if its combination has no other.
+    secs: the time that all of its runs took.
+    cause: why it failed or diverged.
+    results: one for each rung that it has finished; see results.take.
+    optuna_number: that of its latest Optuna trial; None until it runs.
+    repeat: how many trials of the same combination have lower numbers.
+    seed: what tells it from those; None if its combination has no other.
   """
 
   number: int
   name: str
-  combination: dict
+  combination: dict[str, str]
   folder: str
   state: str = WAITING
   secs: float = 0.0
   cause: str = ''
-  results: list = dataclasses.field(default_factory=list)
+  results: list[dict[str, Any]] = dataclasses.field(default_factory=list)
   optuna_number: int | None = None
   repeat: int = 0
   seed: int | None = None
@@ -95,7 +94,7 @@ class Trial:
     return os.path.join(self.folder, 'log')
 
   @property
-  def result(self):
+  def result(self) -> dict[str, Any]:
     """The last of the results, {} if it has none."""
     return self.results[-1] if self.results else {}
 
@@ -184,11 +183,11 @@ class Trial:
 
 
 def make_trials(
-  combinations: list[dict[str, str]],
+  combinations: Iterable[dict[str, str]],
   folder: str,
   seeds: Sequence[int | None] = (None,),
 ) -> list[Trial]:
-  """Returns Trials, one for each seed of each combination."""
+  """Returns one for each seed of each combination."""
   each = [combination for combination in combinations for _ in seeds]
   return [
     make_trial(number, len(each), combination, folder, seeds)

@@ -77,7 +77,7 @@ def test_a_first_rung_without_a_step_is_refused():
 def test_it_has_to_be_clear_how_long_a_training_is(choices, given):
   with pytest.raises(cli.UsageError, match='give either --train_steps or'):
     halving.make_rungs(2, 4, choices, given)
-  assert halving.make_rungs(None, 4, choices, given) == [[4, '']]
+  assert halving.make_rungs(None, 4, choices, given) == [(4, '')]
 
 
 def make_trials():

@@ -35,7 +35,7 @@ def test_its_trials_follow_from_what_was_asked():
   assert (found.num_trials, len(found.rungs)) == (4, 3)
   zipped = make_spec(words=['a=1,2', 'b=3,4'], zip=True)
   assert zipped.combinations[0] == {'a': '1', 'b': '3'}
-  assert zipped.rungs == [[2, '']]
+  assert zipped.rungs == [(2, '')]
 
 
 def test_what_will_be_proposed_is_known_by_its_ends_alone():
