@@ -285,7 +285,7 @@ class Owner:
 
   def keep(
     self,
-    on_loss: Callable[[Exception], None],
+    on_loss: Callable[[cli.LostError], None],
     on_removed: Callable[[], None],
   ) -> None:
     """Touches the file from now on, in another thread.

@@ -25,7 +25,7 @@ from distmnist.data.streamed import Streamed
 class _Warmup(Protocol):
   """A run of the graph in which nothing is read; see exchange/steps."""
 
-  def hold_back(self, row: tf.Tensor) -> tf.Tensor:
+  def hold_back(self, row: tf.Tensor, /) -> tf.Tensor:
     """Returns `row`, which waits until nothing is warmed up."""
     ...
 

@@ -143,8 +143,7 @@ class _LiveEvaluator(evaluation.Evaluator):
     self, graph: tf.Graph, config: tf.ConfigProto | None
   ) -> tf.Session:
     del config
-    target = self._task.server.target
-    return tf.Session(target, graph, self._task.session_config)
+    return tf.Session(self._task.target, graph, self._task.session_config)
 
   def compute_live(self) -> dict[str, float]:
     """Returns {name: float}, the metrics over all examples."""

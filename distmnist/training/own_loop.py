@@ -74,7 +74,6 @@ from distmnist.training.problems import classic_variables
 from distmnist.training.telemetry import task_metrics, worker_summaries
 
 if TYPE_CHECKING:
-  from distmnist.training.hooks import telemetry_hook
   from distmnist.transport import model_state
 
 
@@ -416,8 +415,8 @@ class WorkerTask:
 
   def _make_telemetry(
     self, built: step.Step, last_step: int, folder: run_folder.RunFolder
-  ) -> tuple[own_step_hook.OwnStepHook, telemetry_hook.TelemetryHook]:
-    """Returns (own_step_hook.OwnStepHook, telemetry_hook.TelemetryHook).
+  ) -> tuple[own_step_hook.OwnStepHook, worker_loop.TelemetryHook]:
+    """Returns (own_step_hook.OwnStepHook, worker_loop.TelemetryHook).
 
     Both are of `train`, but for what a step is known by: here it is the loss,
     the outputs of build_loss() that are single numbers, and what the script's
@@ -447,7 +446,7 @@ class WorkerTask:
       batches.unit,
       self._task.metrics,
     )
-    return last, worker_loop.make_telemetry(
+    return last, worker_loop.TelemetryHook(
       self._task, folder, stats, self._progress
     )
 

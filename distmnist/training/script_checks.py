@@ -87,18 +87,13 @@ def find_unread(script: str) -> list[str]:
 
 
 def is_read(name: str, script: str) -> bool:
-  """Whether run_task or the script reads a flag; see `is_named`."""
-  return is_adopted(name) or is_named(name, script)
-
-
-def is_named(name: str, script: str) -> bool:
-  """Whether a script, or a module of its folder, has a flag's name in it.
+  """Whether run_task reads a flag, or a script or a module beside it does.
 
   Args:
-    name: of a flag.
+    name: of the flag.
     script: the path of its file; modules that it imports later are not seen.
   """
-  return _is_in(name, _read_sources(script))
+  return is_adopted(name) or _is_in(name, _read_sources(script))
 
 
 def _is_in(name: str, sources: Iterable[bytes]) -> bool:

@@ -30,10 +30,9 @@ from distmnist.training.hooks import (
   save_hook,
   startup_hook,
   stop_hook,
-  telemetry_hook,
   tracer,
 )
-from distmnist.training.telemetry import task_metrics, worker_summaries
+from distmnist.training.telemetry import worker_metrics, worker_summaries
 from distmnist.transport import nonfinite
 from distmnist.transport import strategy as strategy_lib
 
@@ -209,7 +208,12 @@ class WorkerLoop:
     )
     self.hooks = order_hooks(
       liveness=state.make_liveness(),
-      startup=startup_hook.make(choice, self._graph, task, others),
+      startup=startup_hook.StartupHook(
+        *(choice.start_step, step.global_step, task.stop, task.stalls),
+        others.is_stop_for_all,
+      )
+      if choice.start_step
+      else None,
       steps=steps,
       rule=state.hooks,
       stop=stop,
@@ -246,16 +250,13 @@ class WorkerLoop:
     if strategy.needs_warmup and strategy.has_local_steps:
       return None
     dealing = self._graph.table.dealing
-    global_periods, local_periods = [], []
+    periods, summary_period = (), worker_summaries.period_from_flags()
     if cluster.is_chief:
       of_chief = chief_lib.find_period(self._choice.plan)
       periods = save_hook.period_from_flags(), of_chief
-      global_periods = [period for period in periods if period]
-    if self._folder.summary_dir:
-      local_periods = [worker_summaries.period_from_flags()]
     marks = run_length.Marks(
-      global_periods,
-      local_periods,
+      tuple(period for period in periods if period),
+      (summary_period,) if self._folder.summary_dir else (),
       max(1, math.ceil(cluster.num_workers / dealing.batches_per_update)),
       has_traces=bool(self._choice.traced_steps),
     )
@@ -294,7 +295,7 @@ class WorkerLoop:
     steps: fused_steps.Steps,
     constants: dict[str, int],
     source: batch_source.BatchSource,
-  ) -> telemetry_hook.TelemetryHook:
+  ) -> TelemetryHook:
     task, choice, folder = self._task, self._choice, self._folder
     step = self._graph.step
     self._progress = progress.Progress(
@@ -310,7 +311,7 @@ class WorkerLoop:
       traced = tracer.Tracer(
         choice.traced_steps, steps, folder.summary_dir, task
       )
-    return make_telemetry(task, folder, self._stats, self._progress, traced)
+    return TelemetryHook(task, folder, self._stats, self._progress, traced)
 
   def tell_chief(self) -> None:
     """Sends the chief this worker's stats, once the session is closed."""
@@ -330,29 +331,76 @@ class WorkerLoop:
       self._chief.report(self._stats, self._end.workers, self._progress, start)
 
 
-def make_telemetry(
-  task: task_lib.Task,
-  folder: run_folder.RunFolder,
-  stats: report.WorkerStats,
-  progress: progress.Progress,
-  traced: tracer.Tracer | None = None,
-) -> telemetry_hook.TelemetryHook:
-  """Returns the TelemetryHook of a worker, whose samples it fills.
+class TelemetryHook(tf.train.SessionRunHook):
+  """Counts a step before it is shown, and has a sample of it written.
 
-  Args:
-    task: already serving.
-    stats: filled in by `progress`.
+  The first step has one, so that of each life that made one something is known,
+  and each printed line: what a killed worker has shown is in its metrics.
   """
-  task_metrics.follow_worker(task, stats, progress)
 
-  def check_folder() -> None:
-    if folder.path and not task.cluster.is_chief:
-      consistency.check_logdir(task.watchdog, folder.path)
+  def __init__(
+    self,
+    task: task_lib.Task,
+    folder: run_folder.RunFolder,
+    stats: report.WorkerStats,
+    progress: progress.Progress,
+    traced: tracer.Tracer | None = None,
+  ) -> None:
+    """
+    Args:
+      task: already serving; its samples report the steps from now on.
+      stats: filled in by `progress`.
+    """
+    self._task, self._folder = task, folder
+    self._stats, self._progress, self._tracer = stats, progress, traced
+    self._nonfinite = nonfinite.Counter(stats)
+    self._is_checked = self._has_run = False
+    task.metrics.collect_by(
+      worker_metrics.WorkerMetrics(
+        stats, progress, task.stalls, task.stalls.warn_secs
+      ).collect
+    )
 
-  return telemetry_hook.TelemetryHook(
-    *(stats, progress, nonfinite.Counter(stats), task.metrics, traced),
-    check_folder,
-  )
+  def begin(self) -> None:
+    self._progress.begin()
+    self._nonfinite.build()
+
+  def after_create_session(
+    self, session: tf.Session, coord: tf.train.Coordinator
+  ) -> None:
+    self._progress.begin_session()
+    if not self._is_checked:  # The chief has signed its log directory.
+      self._is_checked = True
+      if self._folder.path and not self._task.cluster.is_chief:
+        consistency.check_logdir(self._task.watchdog, self._folder.path)
+
+  def before_run(
+    self, run_context: tf.train.SessionRunContext
+  ) -> tf.train.SessionRunArgs | None:
+    return self._tracer.choose_args() if self._tracer else None
+
+  def after_run(
+    self,
+    run_context: tf.train.SessionRunContext,
+    run_values: tf.train.SessionRunValues,
+  ) -> None:
+    is_shown = self._progress.count_run(run_context.session)
+    self._nonfinite.look_if_due(run_context.session)
+    if not self._has_run and self._progress.final_step is not None:
+      self._has_run = True
+      self._task.metrics.sample()
+    elif is_shown:
+      self._task.metrics.sample_if_due()
+    if self._tracer:
+      self._tracer.write(run_values)
+
+  def end(self, session: tf.Session) -> None:
+    self._progress.end()
+    self._nonfinite.look(session)
+    self._stats.has_ended = True
+    self._task.metrics.sample()
+    if self._tracer:
+      self._tracer.end()
 
 
 def log_stop(progress: progress.Progress) -> None:

@@ -256,7 +256,7 @@ def _fold(
   earlier = describe_sizes(table, global_step, dealing.images_per_step)
   is_untouched = not (batches_per_step or table[leased_row(table), 0])
   is_older = is_untouched and base_step < global_step
-  if not batch_size or base_step > global_step or is_older:
+  if base_step > global_step or is_older:
     done = global_step * batches_per_update * dealing.batch_size
     if dealing.has_own_streams:
       done //= dealing.num_workers
@@ -270,8 +270,7 @@ def _fold(
     # Also of those who are not in this life: they may come back.
     known = np.flatnonzero(kept[:, :2].any(1)) + 1
     num_streams = max([num_streams, *known.tolist()])
-    if kept[:, 1].any():  # A table of an earlier version does not say.
-      was_there = kept[:, 1] > 0
+    was_there = kept[:, 1] > 0
   rests = []
   for worker in range(num_streams):
     rest = read_rest(table, worker)

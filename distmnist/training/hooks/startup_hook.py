@@ -20,10 +20,7 @@ from distmnist.common import cli
 
 if TYPE_CHECKING:
   from distmnist.cluster import cluster as cluster_lib
-  from distmnist.lifecycle import shutdown
   from distmnist.lifecycle import stalls as stalls_lib
-  from distmnist.lifecycle import task as task_lib
-  from distmnist.training import flag_checks, worker_graph
 
 
 _log = logging.getLogger(__name__)
@@ -56,30 +53,6 @@ def find_start(cluster: cluster_lib.Cluster, last_step: int) -> int:
       f'{last_step}: expected at most {(last_step - 1) // last_worker}'
     )
   return delay * cluster.task_index
-
-
-def make(
-  choice: flag_checks.Choice,
-  graph: worker_graph.WorkerGraph,
-  task: task_lib.Task,
-  others: shutdown.Others,
-) -> list[StartupHook]:
-  """Returns [the StartupHook] of a worker that starts later, else [].
-
-  Args:
-    task: already serving.
-  """
-  if not choice.start_step:
-    return []
-  return [
-    StartupHook(
-      choice.start_step,
-      graph.step.global_step,
-      task.stop,
-      task.stalls,
-      others.is_stop_for_all,
-    )
-  ]
 
 
 class StartupHook(tf.train.SessionRunHook):

@@ -45,20 +45,17 @@ def explained() -> Iterator[None]:
       kind = cli.PassingError if is_passing else cli.RunError
       raise kind(str(found)) from failure
     place = module and locate(op, os.path.realpath(module.__file__))
-    if not place and not _is_check(op):
-      raise
-    place = place or 'in build()'
+    if not place:
+      # One of our own ops has a message that says what is wrong.
+      if op is None or op.name.split('/')[-1] != embeddings.CHECK:
+        raise
+      place = 'in build()'
     # A file that an op reads. What else an op may lack would recur.
     is_sick = isinstance(error, tf.errors.UnknownError)
     kind = cli.choose_error(error) if is_sick else cli.RunError
     raise kind(
       f'--problem={named}: {place}: {errors.explain(error)}'
     ) from error
-
-
-def _is_check(op: tf.Operation | None) -> bool:
-  """Whether an op is one of ours, whose message says what is wrong."""
-  return op is not None and op.name.split('/')[-1] == embeddings.CHECK
 
 
 def locate(op: tf.Operation | None, path: str) -> str | None:

@@ -186,16 +186,10 @@ _LEAVES_NOTHING = Refusal(
 )
 
 
-def find_conflict(
-  strategy: strategy_lib.Strategy, table: str = 'a sparse table'
-) -> str:
-  """Returns which flag conflicts with tables and what to do, or ''.
-
-  Args:
-    table: what they are called.
-  """
+def find_conflict(strategy: strategy_lib.Strategy) -> str:
+  """Returns which flag conflicts with tables and what to do, or ''."""
   rows = *_REFUSALS, _OF_OPTIMIZER
-  return refusals.find(rows, strategy=strategy, table=table)
+  return refusals.find(rows, strategy=strategy, table='a sparse table')
 
 
 def find_rules() -> list[str]:

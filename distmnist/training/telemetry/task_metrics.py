@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -18,12 +18,11 @@ from distmnist.common import layout, owner
 from distmnist.exchange.rounds import round_waits
 from distmnist.logdir import logdirs
 from distmnist.storage import urls
-from distmnist.training.telemetry import summaries, worker_metrics
+from distmnist.training.telemetry import summaries
 from distmnist.watching import metrics_file, stop_file
 
 if TYPE_CHECKING:
   from distmnist.lifecycle import task as task_lib
-  from distmnist.logdir import report
 
 
 _log = logging.getLogger(__name__)
@@ -36,6 +35,8 @@ _LOG_SECS = flags.DEFINE_float(
   lower_bound=0,
 )
 _STORE_SECS = 5.0
+# Of a task that has nothing else to report yet.
+_STATES = {'ps': 'serving', 'worker': 'starting', 'evaluator': 'evaluating'}
 # Fields of a ps's sample that become curves.
 _CURVES = (
   'sent_bytes_per_sec',
@@ -66,7 +67,8 @@ def kept(task: task_lib.Task) -> Iterator[None]:
     logdir = logdir if cluster.job_name == 'worker' else None
   stopped = None
   with contextlib.ExitStack() as stack:
-    sinks, collect = [], _COLLECT[cluster.job_name]
+    sinks, state = [], _STATES[cluster.job_name]
+    collect = functools.partial(dict, state=state)
     if logdir and not is_in_store:
       stop = functools.partial(_stop, task, logdir)
       stack.enter_context(stop_file.Watch(logdir, stop))
@@ -74,7 +76,10 @@ def kept(task: task_lib.Task) -> Iterator[None]:
       if cluster.job_name == 'ps':
         waiting = round_waits.WaitingWorkers(cluster, task.server)
         stack.enter_context(contextlib.closing(waiting))
-        collect = _Serving(waiting).collect
+
+        def collect() -> dict[str, Any]:
+          return {'state': state, 'waiting': waiting.find()}
+
     # An evaluator serves nobody, and has no watchdog.
     is_alone = cluster.job_name == 'evaluator'
     life = secrets.token_hex(8) if is_alone else task.watchdog.life
@@ -107,42 +112,6 @@ def _stop(task: task_lib.Task, logdir: str, who: str, is_taken: bool) -> bool:
   _log.info(f'{who} asks this run to stop')
   task.stop.request(signal.SIGINT, exit_code=0)
   return True
-
-
-_COLLECT: dict[str, Callable[[], dict[str, Any]]] = {
-  'ps': lambda: {'state': 'serving'},
-  'worker': lambda: {'state': 'starting'},
-  'evaluator': lambda: {'state': 'evaluating'},
-}
-
-
-class _Serving:
-  def __init__(self, waiting: round_waits.WaitingWorkers) -> None:
-    self._waiting = waiting
-
-  def collect(self) -> dict[str, Any]:
-    return {'state': 'serving', 'waiting': self._waiting.find()}
-
-
-def follow_worker(
-  task: task_lib.Task,
-  stats: report.WorkerStats,
-  progress: worker_metrics.Progress,
-) -> None:
-  """Makes the samples of this process report its steps.
-
-  Args:
-    task: task.Task of a worker.
-    stats: the sums of this worker.
-  """
-  task.metrics.collect_by(
-    worker_metrics.WorkerMetrics(
-      stats,
-      progress,
-      task.stalls,
-      task.stalls.warn_secs,
-    ).collect
-  )
 
 
 class Curves:
