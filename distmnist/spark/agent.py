@@ -67,11 +67,6 @@ ORPHAN_SECS = 20.0
 _READ_BYTES = 1 << 18
 
 
-def is_alive(pid: int) -> bool:
-  """Whether the process exists, and not just as a zombie."""
-  return process_tag.read_start(pid) is not None
-
-
 class Agent:
   """Runs one task as the driver says, and reports what the task does."""
 
@@ -217,7 +212,7 @@ class Agent:
     what = self._describe_executor()
     self._link.send(
       lost=f'Spark has ended its Python process on {what}'
-      if pid and is_alive(pid)
+      if pid and process_tag.read_start(pid) is not None  # Not a zombie.
       else f'its executor, {what}, has died'
     )
 

@@ -129,11 +129,13 @@ def test_the_real_program_trains_as_jobs(here):
   assert read_report(here.folder / 'run')['global_step'] >= 40
 
 
-def test_dry_run_prints_what_would_be_submitted(here):
-  flags = {'template': 'q {name} {command}', 'ps_template': 'q -P cpu {script}'}
-  done = here.run('--dry_run', '--', **flags)
-  assert done.returncode == 0, done.stderr
-  assert done.stdout == (
+def test_dry_run_prints_what_would_be_submitted(launch_here, tmp_path):
+  code, out, err = launch_here(
+    *('--launcher=command', f'--logs_dir={tmp_path}/logs', '--dry_run'),
+    *('--template=q {name} {command}', '--ps_template=q -P cpu {script}', '--'),
+  )
+  assert code == 0, err
+  assert out == (
     'q -P cpu ps_0.sh\n'
     'q worker_0 COMMAND-worker_0\n'
     'q worker_1 COMMAND-worker_1\n'
@@ -155,12 +157,12 @@ def test_a_command_that_is_not_here_is_known(template, missing):
   assert command.find_missing(template) == missing
 
 
-def test_without_its_command_no_task_is_begun(here):
-  done = here.run('--', template='nosuchsub {script}')
-  assert done.returncode == 1
-  assert done.stderr == (
-    'distmnist.launch: error: no nosuchsub on this machine, which '
-    '--template=nosuchsub {script} runs: start this where jobs are submitted, '
-    'or give its path\n'
+def test_without_its_command_no_task_is_begun(launch_here, tmp_path):
+  code, out, err = launch_here(
+    *('--launcher=command', f'--logs_dir={tmp_path}/logs'),
+    *('--template=nosuchsub {script}', '--'),
   )
-  assert not here.logs.exists()
+  assert (code, out) == (1, '')
+  (line,) = err.splitlines()
+  assert '--template=nosuchsub' in line
+  assert not (tmp_path / 'logs').exists()

@@ -3,6 +3,7 @@
 The tasks are support/fake_train.py; one test runs the real one.
 """
 
+import functools
 import os
 import re
 import signal
@@ -436,9 +437,8 @@ def test_the_ps_have_an_allocation_of_their_own(tmp_path):
     (['--max_restarts=1', '--noslurm_requeue'], '#SBATCH --no-requeue'),
   ],
 )
-def test_a_job_is_requeued_if_it_may_be(launch_here, tmp_path, flags, line):
-  where = '--launcher=slurm', '--module=fake_train', f'--logs_dir={tmp_path}'
-  code, out, _ = launch_here(*where, '--dry_run', *flags, '--')
+def test_a_job_is_requeued_if_it_may_be(launch, flags, line):
+  code, out, _ = launch('--dry_run', *flags, '--')
   assert code == 0
   assert line in out.splitlines()
 
@@ -459,23 +459,28 @@ def test_the_kill_wait_is_that_of_the_cluster(
   assert slurm.read_kill_wait() == expected
 
 
-def test_dry_run_prints_the_script_and_nothing_else_happens(tmp_path):
-  here = Here(tmp_path)
-  done = here.run('--dry_run', '--', '--x=a b')
-  assert done.returncode == 0, done.stderr
-  assert done.stdout.startswith('#!/bin/bash\n')
-  assert "-m fake_train '--x=a b'" in done.stdout
+@pytest.fixture
+def launch(launch_here, tmp_path):
+  return functools.partial(
+    launch_here,
+    *('--launcher=slurm', '--module=fake_train', f'--logs_dir={tmp_path}/logs'),
+  )
+
+
+def test_dry_run_prints_the_script_and_nothing_else_happens(launch, tmp_path):
+  code, out, err = launch('--dry_run', '--', '--x=a b')
+  assert code == 0, err
+  assert out.startswith('#!/bin/bash\n')
+  assert "-m fake_train '--x=a b'" in out
   assert os.listdir(tmp_path) == []
 
 
-def test_a_machine_without_slurm_is_told_what_to_do(tmp_path):
-  done = Here(tmp_path, path=tmp_path).run('--')
-  assert done.returncode == 1
-  assert done.stderr == (
-    'distmnist.launch: error: no sbatch on this machine: start this on a login'
-    ' node of the cluster, or install the Slurm client (Debian, Ubuntu: apt-get'
-    ' install slurm-client)\n'
-  )
+def test_a_machine_without_slurm_is_told_so(launch, tmp_path, monkeypatch):
+  monkeypatch.setenv('PATH', str(tmp_path))
+  code, out, err = launch('--')
+  assert (code, out) == (1, '')
+  (line,) = err.splitlines()
+  assert 'sbatch' in line
   assert os.listdir(tmp_path) == []
 
 

@@ -3,12 +3,12 @@
 The tasks are support/fake_train.py; one test runs the real one.
 """
 
+import functools
 import os
 import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 
@@ -47,7 +47,6 @@ while [[ $1 == -?* && $1 != -- ]]; do
   [[ $1 != -[oF] ]] || shift
   shift
 done
-echo "$2" >>"$FOLDER/logins"
 bash -c "$3" <&0 &
 wait $!
 """
@@ -119,9 +118,8 @@ class Here(background.Here):
 
   @property
   def env(self):
-    env = {**os.environ, 'PYTHONPATH': str(REPO)}
-    env |= {'FOLDER': str(self.folder)}
-    return env | {'PATH': f'{self.folder}/bin:{os.environ["PATH"]}'}
+    path = f'{self.folder}/bin:{os.environ["PATH"]}'
+    return {**os.environ, 'PYTHONPATH': str(REPO), 'PATH': path}
 
   def run(self, *words, **flags):
     done = super().run(*words, **flags)
@@ -396,8 +394,7 @@ def test_a_host_that_turns_many_away_gets_them_one_after_the_other(
 def test_a_call_from_python_sends_its_problem_along_and_has_the_report(
   real, monkeypatch
 ):
-  for name in ('PYTHONPATH', 'FOLDER'):
-    monkeypatch.setenv(name, real.env[name])
+  monkeypatch.setenv('PYTHONPATH', real.env['PYTHONPATH'])
   monkeypatch.chdir(real.folder)
   shutil.copy(REPO / 'examples' / 'regression.py', 'mine.py')
   # Another file of this name is there.
@@ -433,30 +430,32 @@ def test_a_call_from_python_sends_its_problem_along_and_has_the_report(
     )
 
 
-def test_a_machine_without_ssh_is_told_what_to_install(tmp_path):
-  done = subprocess.run(
-    Here(tmp_path).command('--'),
-    env={'PYTHONPATH': str(REPO), 'PATH': str(tmp_path)},
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 1
-  assert done.stderr == (
-    'distmnist.launch: error: no ssh on this machine: install the OpenSSH'
-    ' client (Debian, Ubuntu: apt-get install openssh-client)\n'
+@pytest.fixture
+def launch(launch_here, tmp_path):
+  """Returns launch(words) over ssh, with files in `tmp_path` alone."""
+  return functools.partial(
+    launch_here,
+    *('--launcher=ssh', '--module=fake_train', f'--logs_dir={tmp_path}/logs'),
+    *(f'--ssh_dir={tmp_path}/a dir', '--ssh_python=../my python'),
   )
 
 
-@pytest.mark.slow
-def test_dry_run_prints_a_command_a_task(tmp_path):
-  here = Here(tmp_path)
-  done = here.run(
+def test_a_machine_without_ssh_is_told_so(launch, tmp_path, monkeypatch):
+  monkeypatch.setenv('PATH', str(tmp_path))
+  code, out, err = launch(f'--hosts={HOSTS}', '--')
+  assert (code, out) == (1, '')
+  (line,) = err.splitlines()
+  assert 'ssh' in line
+  assert os.listdir(tmp_path) == []
+
+
+def test_dry_run_prints_a_command_a_task(launch, tmp_path):
+  code, out, err = launch(
+    *('--hosts=127.0.0.1,me@127.0.0.2:2300', '--ssh_options=-p 22'),
     *('--dry_run', '--', '--resume=it\'s $a "b"'),
-    hosts='127.0.0.1,me@127.0.0.2:2300',
-    ssh_options='-p 22',
   )
-  assert done.returncode == 0, done.stderr
-  lines = [shlex.split(line) for line in done.stdout.splitlines()]
+  assert code == 0, err
+  lines = [shlex.split(line) for line in out.splitlines()]
   assert [line[:4] for line in lines] == [
     ['ssh', '-p', '22', '127.0.0.1'],
     ['ssh', '-p', '22', 'me@127.0.0.2'],
@@ -464,7 +463,7 @@ def test_dry_run_prints_a_command_a_task(tmp_path):
   ]
   assert [shlex.split(line[4]) for line in lines] == [
     [
-      *('cd', f'{here.folder}/a dir', '&&', '../my python'),
+      *('cd', f'{tmp_path}/a dir', '&&', '../my python'),
       *('-m', 'fake_train', f'--job_name={job}', f'--task_index={index}'),
       '--ps_hosts=127.0.0.1:2222',
       '--worker_hosts=127.0.0.2:2300,127.0.0.1:2223',
@@ -472,8 +471,7 @@ def test_dry_run_prints_a_command_a_task(tmp_path):
     ]
     for job, index in (('ps', 0), ('worker', 0), ('worker', 1))
   ]
-  assert not (here.folder / 'logins').exists()
-  assert not (here.folder / 'logs').exists()
+  assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ def test_a_peer_without_the_secret_is_sent_away(room, secret):
   [
     {'hello': 'worker 7'},
     {'hello': ['worker 0']},
-    {'attempt': 0},
     {'attempt': 2},
     {'attempt': True},
     {'address': 'a:1\nfake line'},
@@ -45,6 +44,7 @@ def test_a_peer_that_proves_nothing_has_little_time(room, monkeypatch):
   assert room.host._peers == {}
 
 
+@pytest.mark.slow
 def test_a_peer_that_has_proved_it_has_to_say_who_it_is(room, monkeypatch):
   room.start_all()
   monkeypatch.setattr(agent_server, 'HELLO_SECS', 0.5)

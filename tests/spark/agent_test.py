@@ -24,17 +24,6 @@ DEADLINE_SECS = 60
 SECRET = 'secret'
 
 
-def test_the_dead_are_told_from_the_living():
-  process = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1)
-  assert agent_lib.is_alive(process.pid)
-  process.kill()
-  os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-  assert not agent_lib.is_alive(process.pid)  # a zombie
-  process.stdin.close()
-  process.wait()
-  assert not agent_lib.is_alive(process.pid)
-
-
 class Agent:
   """An agent that runs support/fake_train.py, and what it has said."""
 
@@ -306,6 +295,7 @@ def test_an_agent_killed_by_9_takes_its_task_along(tmp_path):
     assert_gone([task])
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_not_needed_any_more_starts_nothing(tmp_path):
   with Agent(tmp_path, 'worker0:touch=started') as agent:
     agent.meet()
@@ -314,6 +304,7 @@ def test_an_agent_that_is_not_needed_any_more_starts_nothing(tmp_path):
   assert not (tmp_path / 'worker0.started').exists()
 
 
+@pytest.mark.slow
 def test_no_driver_is_said_in_a_line(tmp_path):
   (tmp_path / 'own').mkdir()
   with socket.socket() as closed:

@@ -15,13 +15,11 @@ from distmnist.spark import context
 @pytest.mark.parametrize(
   ('name', 'is_secret'),
   [
-    ('spark.ssl.keyPassword', True),
     ('spark.ssl.keyStorePassword', True),
     ('spark.authenticate.secret', True),
     ('spark.hadoop.fs.s3a.access.key', True),
     ('spark.executorEnv.API_TOKEN', True),
     ('spark.ssl.keyStore', False),
-    ('spark.kerberos.keytab', False),
     ('spark.task.cpus', False),
   ],
 )

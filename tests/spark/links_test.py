@@ -21,6 +21,7 @@ def brief(monkeypatch):
   monkeypatch.setattr(links, 'CONNECT_SECS', 0.3)
 
 
+@pytest.mark.slow
 def test_an_agent_waits_for_its_first_order_as_long_as_it_takes(brief, ends):
   driver, agent = ends
   time.sleep(2 * links.CONNECT_SECS)  # The others come meanwhile.
@@ -158,7 +159,8 @@ def echo(peer):
     meet_with_another_secret,
     echo,
     lambda peer: peer.shutdown(socket.SHUT_WR),
-    lambda peer: None,  # It says nothing.
+    # It says nothing.
+    pytest.param(lambda peer: None, marks=pytest.mark.slow),
   ],
 )
 def test_who_does_not_know_the_secret_is_not_the_driver(talk, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from distmnist import sweep
 from distmnist.common import cli
-from distmnist.spark import context, executors, spark_job
+from distmnist.spark import context, executors, spark_job, trial_host
 from tests.support.fake_spark import FakeSparkContext
 
 CLUSTER = 'local-cluster[2,1,1024]'
@@ -139,6 +139,7 @@ def test_executors_that_come_with_the_work_are_not_waited_for(open_host):
 
 
 def test_a_job_has_all_that_its_agent_needs(open_host, monkeypatch):
+  monkeypatch.setattr(trial_host, '_TICK_SECS', 0.01)
   jobs = []
 
   def make_job(sc, rdd, on_end):

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import threading
+import time
 from multiprocessing import connection
 
 import psutil
@@ -57,7 +58,7 @@ class FakeJob:
 class Agent:
   """Says for an executor what the test wants."""
 
-  def __init__(self, spec, turn, executor='host-1 (pid 7)'):
+  def __init__(self, room, spec, executor='host-1 (pid 7)'):
     found = []
 
     def meet():
@@ -65,10 +66,20 @@ class Agent:
 
     threading.Thread(target=meet).start()
     while not found:
-      turn()
-    self.link = found[0]
-    self.link.send(hello=spec['name'], executor=executor)
-    turn()
+      room.turn()
+    self._room, self.link = room, found[0]
+    self.port = self.link.link._socket.getsockname()[1]
+    self.send(hello=spec['name'], executor=executor)
+    room.turn()
+
+  def send(self, **message):
+    self._room.unheard.append(self.port)
+    self.link.send(**message)
+
+  def close(self):
+    if self.link.is_open:
+      self._room.unheard.append(self.port)
+    self.link.close()
 
   def read(self):
     """Returns what was said to it since."""
@@ -84,6 +95,21 @@ class Room:
 
   def __init__(self, folder, host, caplog):
     self.agents = []
+    # What agents have sent and the server has not heard, by the agent's port.
+    self.unheard, self._ports, self._ended = [], {}, set()
+    hear = host._server._hear
+
+    def note(link, message):
+      if link not in self._ports:
+        self._ports[link] = link._socket.getpeername()[1]
+      hear(link, message)
+      port = self._ports[link]
+      if message is None:  # Nothing more is heard of what was sent.
+        self._ended.add(port)
+      elif port in self.unheard:
+        self.unheard.remove(port)
+
+    host._server._hear = note
     self._caplog = caplog
     self.folder = folder
     self.host = host
@@ -108,7 +134,7 @@ class Room:
     return self.meet(self.job(name).spec)
 
   def meet(self, spec, **hello):
-    self.agents.append(Agent(spec, self.turn, **hello))
+    self.agents.append(Agent(self, spec, **hello))
     return self.agents[-1]
 
   def turn(self):
@@ -118,7 +144,10 @@ class Room:
       if not self.runner._running:
         break
       # What agents have sent comes by threads of the server's.
-      connection.wait([self.host._server._wake], 0.1)
+      deadline = time.monotonic() + 60
+      while {*self.unheard} - self._ended:
+        assert time.monotonic() < deadline, self.unheard
+        connection.wait([self.host._server._wake], 0.01)
       self.host._server.wake()
       ended += self.runner._turn()
     return ended
@@ -155,11 +184,11 @@ def test_lines_code_and_report_come_back(room):
     assert (lock.name, lock.read()) == (str(room.folder / 'lock'), word)
   agent = room.join('01')
   assert agent.read() == [{'go': True}]
-  agent.link.send(lines=['one', 'two'])
-  agent.link.send(end=0, report={'test_accuracy': 0.5})
+  agent.send(lines=['one', 'two'])
+  agent.send(end=0, report={'test_accuracy': 0.5})
   assert room.turn() == []
   assert agent.read() == [{'leave': True}]
-  agent.link.close()
+  agent.close()
   assert room.turn() == []  # Spark still has its task.
   room.job('01').end()
   assert room.runner.wait() == [('01', 0)]
@@ -172,8 +201,8 @@ def test_a_failure_and_a_death_have_their_codes_and_start_nothing(room):
   for name, code in (('01', 1), ('02', -9)):
     room.start(name)
     agent = room.join(name)
-    agent.link.send(end=code)
-    agent.link.close()
+    agent.send(end=code)
+    agent.close()
     room.job(name).end()
     assert room.turn() == [(name, code)]
   assert room.said == []
@@ -185,16 +214,16 @@ def test_a_lost_executor_concerns_its_own_trial(room):
   agents = {name: room.join(name) for name in ('01', '02')}
   first, other = room.job('01'), agents['02']
   agents['01'].read(), other.read()
-  agents['01'].link.send(lost='its executor, host-1 (pid 7), has died')
+  agents['01'].send(lost='its executor, host-1 (pid 7), has died')
   room.turn()
   assert agents['01'].read() == [{'stop': signal.SIGTERM}]
   first.end(ValueError('lost'))
   room.turn()
   # It still saves: no other may train in its folder.
   assert room.job('01') is first and room.said == []
-  agents['01'].link.send(end=None)
+  agents['01'].send(end=None)
   room.turn()
-  agents['01'].link.close()
+  agents['01'].close()
   room.turn()
   assert room.said == [
     'trial 01: its executor, host-1 (pid 7), has died: restart 1 of 3, from its'
@@ -211,7 +240,7 @@ def test_a_lost_executor_concerns_its_own_trial(room):
 
 def test_a_connection_that_ends_waits_for_the_word_of_spark(room):
   room.start('01')
-  room.join('01').link.close()
+  room.join('01').close()
   assert room.turn() == []
   assert room.said == []
   room.job('01').end(ValueError('exit code -9'))
@@ -248,8 +277,8 @@ def test_a_trial_that_takes_too_long_is_told_to_leave(room, code, ended, log):
     room.turn()
     messages += agent.read()
   assert messages == [{'go': True}, {'stop': signal.SIGTERM}]
-  agent.link.send(end=code)
-  agent.link.close()
+  agent.send(end=code)
+  agent.close()
   room.job('01').end()
   assert room.turn() == [('01', ended)]
   assert room.log('01') == log
@@ -284,7 +313,7 @@ def test_a_spark_that_has_stopped_ends_the_sweep(room, monkeypatch):
 def test_a_folder_that_is_not_shared_ends_the_sweep(room):
   room.start('01')
   agent = room.join('01')
-  agent.link.send(refused='host-1 does not share /x: No such file')
+  agent.send(refused='host-1 does not share /x: No such file')
   with pytest.raises(cli.RunError, match='not share /x: .* --sweep_dir has to'):
     room.runner.wait()
   assert agent.read() == [{'go': True}, {'leave': True}]
@@ -296,7 +325,7 @@ def test_a_start_is_for_one_agent(room):
   first, second = room.join('01'), room.join('01')
   assert first.read() == [{'go': True}]
   assert second.read() == [] and not second.link.is_open
-  first.link.close()
+  first.close()
   room.turn()
   room.job('01').end()
   room.turn()
@@ -328,15 +357,15 @@ def test_a_signal_interrupts_the_wait_and_the_stop_is_told_once(room):
   assert room.runner.wait() == []
   assert room.runner.signals == [signal.SIGINT]
   waiting = room.job('02')
-  agent.link.send(lost='Spark has ended its Python process on host-1')
-  agent.link.send(end=None)
-  agent.link.send()
+  agent.send(lost='Spark has ended its Python process on host-1')
+  agent.send(end=None)
+  agent.send()
   room.job('01').end()
   turn = room.runner._turn
 
   def leave_when_told(secs):
     if {'leave': True} in agent.read():
-      agent.link.close()
+      agent.close()
     return turn(secs)
 
   room.runner._turn = leave_when_told
@@ -359,13 +388,13 @@ def test_a_host_that_closes_early_has_its_trials_save(room, monkeypatch):
   room.start('02')
   agent, waiting = room.join('01'), room.job('02')
   agent.read()
-  agent.link.send(end=None)
+  agent.send(end=None)
   room.job('01').end()
   poll = room.host.poll
 
   def leave_when_told(secs):
     if {'stop': signal.SIGTERM} in agent.read():
-      agent.link.close()
+      agent.close()
     return poll(secs)
 
   monkeypatch.setattr(room.host, 'poll', leave_when_told)
@@ -552,6 +581,6 @@ def test_after_kill_9_the_next_sweep_waits_until_the_trials_are_gone(
 def test_what_a_trial_has_said_stays_though_its_agent_then_hangs(room):
   room.start('01')
   agent = room.join('01')
-  agent.link.send(end=0)
+  agent.send(end=0)
   assert room.turn() == []  # Spark still has its task.
   assert room.runner.stop(0.1) == [('01', 0)]
