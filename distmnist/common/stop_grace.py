@@ -26,8 +26,11 @@ PS_SECS = 1.0
 class _Job(Protocol):
   """What is asked of a launching.jobs.Job."""
 
-  given: tuple[str, ...]
-  module: str
+  @property
+  def given(self) -> tuple[str, ...]: ...
+
+  @property
+  def module(self) -> str: ...
 
   def flag(self, name: str) -> str | None: ...
 

@@ -98,7 +98,7 @@ def check(words: Sequence[str]) -> flags.FlagValues:
       f'{rest[0]!r} after the -- is not a flag: flags start with --', 'train'
     )
   for name, room in names.ROOMS_OF_FLAGS.items():
-    registry.check_is_one(room, values[name].value)
+    registry.check_is_one(room, values[name].value or '')
   return values
 
 

@@ -6,7 +6,12 @@ from distmnist import spark
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+  from distmnist.spark.feed import Feed
+  from distmnist.spark.prediction import predict
+  from distmnist.spark.training import Options, TaskError, run
 
 # Imported on demand: an executor needs other modules than the driver.
 _HOMES = {
