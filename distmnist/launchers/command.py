@@ -99,12 +99,10 @@ def launch(job: jobs.Job) -> int:
       logs_dir,
       'as jobs',
       show_logs=job.show_logs,
-      options=run_tasks.Options(
-        # A job that is submitted again may get another host.
-        limits=restart_policy.Limits(job.max_restarts, restart_together=True),
-        stop_grace_secs=grace_secs,
-        record=job.record,
-      ),
+      # A job that is submitted again may get another host.
+      limits=restart_policy.Limits(job.max_restarts, restart_together=True),
+      stop_grace_secs=grace_secs,
+      record=job.record,
     )
   finally:
     # A job that starts from now on finds that the run is over.

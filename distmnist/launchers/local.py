@@ -92,13 +92,11 @@ def launch(job: jobs.Job) -> int:
     host,
     logs_dir,
     'on this machine',
-    data_task,
-    job.show_logs,
-    options=run_tasks.Options(
-      limits=restart_policy.from_job(job),
-      stop_grace_secs=grace_secs,
-      record=job.record,
-    ),
+    data_task=data_task,
+    show_logs=job.show_logs,
+    limits=restart_policy.from_job(job),
+    stop_grace_secs=grace_secs,
+    record=job.record,
   )
 
 

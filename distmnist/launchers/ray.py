@@ -106,11 +106,9 @@ def launch(job: jobs.Job) -> int:
       logs_dir,
       'on Ray',
       show_logs=job.show_logs,
-      options=run_tasks.Options(
-        limits=restart_policy.Limits(job.max_restarts, restart_together=True),
-        stop_grace_secs=grace_secs,
-        record=job.record,
-      ),
+      limits=restart_policy.Limits(job.max_restarts, restart_together=True),
+      stop_grace_secs=grace_secs,
+      record=job.record,
     )
 
 

@@ -117,11 +117,9 @@ def launch(job: jobs.Job) -> int:
     logs_dir,
     f'on {num_hosts} host{"s" if num_hosts > 1 else ""}',
     show_logs=job.show_logs,
-    options=run_tasks.Options(
-      limits=restart_policy.from_job(job),
-      stop_grace_secs=grace_secs,
-      record=job.record,
-    ),
+    limits=restart_policy.from_job(job),
+    stop_grace_secs=grace_secs,
+    record=job.record,
   )
 
 

@@ -52,6 +52,15 @@ def get_pipe(end: IO[bytes] | None) -> IO[bytes]:
   return end
 
 
+def end(process: subprocess.Popen[bytes], secs: float) -> int:
+  """Waits for a child to end, and kills it after `secs`; returns its code."""
+  try:
+    return process.wait(secs)
+  except subprocess.TimeoutExpired:
+    process.kill()
+    return process.wait()
+
+
 class Task:
   """A task that an agent runs for a launcher which is elsewhere.
 

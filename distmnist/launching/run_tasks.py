@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Iterable
 
@@ -23,33 +22,17 @@ _EVALUATE_SECS = 60.0
 _MAX_PIDS = 16
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-  """How tasks are run.
-
-  Attributes:
-    limits: when a task restarts.
-    stop_grace_secs: after which a task that was told to stop forces its own
-      exit.
-    record: run_record.RunRecord of the launch, or None.
-  """
-
-  limits: restart_policy.Limits = restart_policy.NO_LIMITS
-  stop_grace_secs: float = stop_grace.DEFAULT_SECS
-  record: run_record.RunRecord | None = None
-
-
-DEFAULTS = Options()
-
-
 def run(
   tasks: list[jobs.Task],
   host: host_lib.Host,
   logs_dir: str,
   where: str,
+  *,
   data_task: jobs.Task | None = None,
   show_logs: str = 'chief',
-  options: Options = DEFAULTS,
+  limits: restart_policy.Limits = restart_policy.NO_LIMITS,
+  stop_grace_secs: float = stop_grace.DEFAULT_SECS,
+  record: run_record.RunRecord | None = None,
 ) -> int:
   """Runs `tasks` on a host to their end.
 
@@ -64,6 +47,10 @@ def run(
     data_task: runs to its end before the others start, in no namespace. Its log
       stays only if it fails.
     show_logs: whose lines go to the screen: 'chief' or 'all'.
+    limits: when a task restarts.
+    stop_grace_secs: after which a task that was told to stop forces its own
+      exit.
+    record: that of the launch.
 
   Returns:
     0 if all tasks ended with 0, or if worker 0 did and, with restarts,
@@ -73,26 +60,26 @@ def run(
     if it or this launcher got signal n, 75 if worker 0 then could not save.
   """
   task_logs.rotate(logs_dir, tasks)
-  screen = screens.make(logs_dir, tasks, show_logs, options.record)
+  screen = screens.make(logs_dir, tasks, show_logs, record)
   _log.info(f'{describe(tasks)} {where}, logs in {logs_dir}')
-  if options.record:
-    options.record.begin(tasks, logs_dir)
+  if record:
+    record.begin(tasks, logs_dir)
   pids = PidLines([host.name, *(task.name for task in tasks)])
   group = task_group.TaskGroup(
     host,
     logs_dir,
-    limits=options.limits,
+    limits=limits,
     on_tick=screen.update,
     on_start=pids.note,
-    stop_grace_secs=options.stop_grace_secs,
-    record=options.record,
+    stop_grace_secs=stop_grace_secs,
+    record=record,
   )
   late, killed = [], []
   with group:
     left = _get_data(group, data_task) if data_task else []
     if not left and not group.failure:
       pids.note(host.name, host.pid, 1)
-      left = late = run_to_end(group, tasks, options.limits)
+      left = late = run_to_end(group, tasks, limits)
     signum = group.signals[0] if group.signals else None
     if left:
       killed = group.stop(signals_lib.choose_passed_on(signum))
@@ -107,11 +94,11 @@ def run(
   if group.failure:
     return endings.report_failure(group, logs_dir)
   if signum:
-    is_asked = options.record and options.record.is_asked_to_stop
+    is_asked = record and record.is_asked_to_stop
     return endings.report_signal(
       group, signum, logs_dir, STOP if is_asked else None
     )
-  say_late(late, options.limits, logs_dir)
+  say_late(late, limits, logs_dir)
   if not late:
     task_logs.remove_if_temporary(logs_dir)
   return 0

@@ -108,19 +108,6 @@ class Feed:
         raise cli.RunError(f'{name}: {spark_job.explain(error)}') from error
     return layout
 
-  def make_rdd(
-    self,
-    sc: pyspark.SparkContext,
-    num_ps: int,
-    num_workers: int,
-    layout: layouts.Layout,
-  ) -> pyspark.RDD:
-    """Returns the RDD with one partition per task, holding its examples."""
-    pairs, test_pairs = (
-      get_pairs(data, self.x, self.y) for data in (self.data, self.test_data)
-    )
-    return make_rdd(sc, pairs, test_pairs, num_ps, num_workers, layout)
-
   def bring(
     self,
     sc: pyspark.SparkContext,
@@ -140,7 +127,10 @@ class Feed:
     """
     is_images = program.is_of_images
     layout = self.make_layout(is_images)
-    rdd = self.make_rdd(sc, num_ps, num_workers, layout)
+    pairs, test_pairs = (
+      get_pairs(data, self.x, self.y) for data in (self.data, self.test_data)
+    )
+    rdd = make_rdd(sc, pairs, test_pairs, num_ps, num_workers, layout)
     if not program.main:
       program.flags.extend(self.make_flags(program.flags, is_images))
     flag = 'data_dir' if is_images else 'fed_dir'

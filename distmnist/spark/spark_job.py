@@ -92,10 +92,6 @@ class Job:
     with contextlib.suppress(Exception):  # The context may be stopped.
       self._sc.cancelJobGroup(self._group)
 
-  def find_lost_executor(self) -> str | None:
-    """Returns what Spark says about a lost executor; None if nothing."""
-    return find_lost_executor(self.error)
-
   def explain(self) -> str:
     """Returns why it failed, in one line."""
     why = explain(self.error)

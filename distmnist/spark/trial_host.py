@@ -245,7 +245,8 @@ class TrialHost(agent_host.AgentHost):
       code = cli.LOST
       reason = 'Spark has ended its task'
       if start.job.error:
-        reason = start.job.find_lost_executor() or start.job.explain()
+        lost = spark_job.find_lost_executor(start.job.error)
+        reason = lost or start.job.explain()
       if 'ModuleNotFoundError' in reason:
         raise cli.RunError(f'Spark cannot run a trial: {reason}')
       self._lose(name, reason)

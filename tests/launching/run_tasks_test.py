@@ -63,7 +63,7 @@ def test_the_data_has_the_network_that_the_others_have_not(tmp_path):
     '  host = fork_client.make_host(\n'
     '    "fake_train", folder, os.environ, namespace=namespace\n'
     '  )\n'
-    '  run_tasks.run(cluster, host, folder, "here", task)\n'
+    '  run_tasks.run(cluster, host, folder, "here", data_task=task)\n'
   )
   for folder in 'ab':
     (tmp_path / folder).mkdir()

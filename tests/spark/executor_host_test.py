@@ -144,10 +144,10 @@ def test_an_executor_that_is_lost_early_fails_a_task(room):
   room.start_all()
   room.join('ps 0').close()
   room.next_event()
-  room.jobs[0]._lost = 'executor 3 was lost'
-  room.jobs[0].has_ended = True
+  said = 'ExecutorLostFailure (executor 3 exited) Reason: code 137'
+  room.jobs[0].error, room.jobs[0].has_ended = Exception(said), True
   assert room.next_event() == ('worker 0', cli.LOST)
-  assert room.host.reasons['worker 0'] == 'executor 3 was lost'
+  assert room.host.reasons['worker 0'].startswith('executor 3 was lost')
 
 
 def test_a_task_that_spark_starts_once_more_is_lost(room):

@@ -83,9 +83,6 @@ class FakeJob:
   def end(self):
     pass
 
-  def find_lost_executor(self):
-    return None
-
   def explain(self):
     return str(self.error)
 
@@ -110,7 +107,7 @@ def test_each_executor_learns_its_cluster_and_where_the_driver_is(
   if is_fed:
     more = {'feed': feed.Feed([], [], image_shape=(8, 8, 3), num_classes=7)}
     monkeypatch.setattr(feed.Feed, 'make_layout', lambda *_: {'leaves': []})
-    monkeypatch.setattr(feed.Feed, 'make_rdd', lambda feed, sc, *shape: sc)
+    monkeypatch.setattr(feed, 'make_rdd', lambda sc, *shape: sc)
   with pytest.raises(cli.RunError, match='given up the job: no room'):
     training.run(
       sc,

@@ -48,9 +48,6 @@ class FakeJob:
     self.error, self.has_ended = error, True
     self._on_end()
 
-  def find_lost_executor(self):
-    return spark_job.find_lost_executor(self.error)
-
   def explain(self):
     return str(self.error)
 

@@ -18,12 +18,10 @@ DEADLINE_SECS = 120
 class FakeJob:
   """In place of a spark_job.Job; ends when the test says so."""
 
-  def __init__(self, error=None, lost=None, is_cancelled=False):
-    self.error = error
-    self.has_ended = bool(error)
-    self.is_cancelled = is_cancelled
+  def __init__(self):
+    self.error = None
+    self.has_ended = self.is_cancelled = False
     self.is_started = self.is_gone = self.is_ours = False
-    self._lost = lost
 
   def start(self):
     self.is_started = True
@@ -33,9 +31,6 @@ class FakeJob:
 
   def end(self):
     self.is_gone = True
-
-  def find_lost_executor(self):
-    return self._lost
 
   def explain(self):
     return str(self.error)

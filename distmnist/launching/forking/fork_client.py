@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from distmnist.common import cli, files, signals, stop_grace
 from distmnist.common.names import FORK_SERVER
+from distmnist.launching import child_process, network_namespace
 from distmnist.launching import host as host_lib
-from distmnist.launching import network_namespace
 from distmnist.launching.forking import fork_server, message_socket
 from distmnist.launching.supervisor import failures
 from distmnist.storage import process_tag
@@ -277,11 +277,7 @@ class ServerProcess:
 
   def wait_for_end(self, timeout_secs: float) -> int:
     """Waits for it to exit, and kills it if it does not; returns its code."""
-    try:
-      code = self.process.wait(timeout_secs)
-    except subprocess.TimeoutExpired:
-      self.process.kill()
-      code = self.process.wait()
+    code = child_process.end(self.process, timeout_secs)
     # A user may have removed the folder, or made it read-only: how the run has
     # ended counts, not whether an empty log stays.
     with contextlib.suppress(OSError):

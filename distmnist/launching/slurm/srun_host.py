@@ -463,11 +463,7 @@ class _Step:
     """Kills the tasks that are left and waits for the end of srun."""
     if self.left:
       self.kill()
-    try:
-      self.process.wait(_KILL_SECS)
-    except subprocess.TimeoutExpired:
-      self.process.kill()
-      self.process.wait()
+    child_process.end(self.process, _KILL_SECS)
     self.close()
 
 

@@ -357,14 +357,9 @@ class _Task:
 
   def end(self, secs: float) -> None:
     """Waits for the end of ssh, at most `secs` seconds; then kills it."""
-    if not self._has_ssh:
-      return
-    try:
-      self._process.wait(secs)
-    except subprocess.TimeoutExpired:
-      self._process.kill()
-      self._process.wait()
-    self._stderr.close()
+    if self._has_ssh:
+      child_process.end(self._process, secs)
+      self._stderr.close()
 
   @property
   def is_turned_away(self) -> bool:
