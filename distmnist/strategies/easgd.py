@@ -26,16 +26,17 @@ others at each exchange, and so for one that died, until it is back.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange import center_adder
-from distmnist.exchange.copies import nesterov_copies
+from distmnist.exchange.copies import nesterov_copies, periodic_exchange
+from distmnist.exchange.rounds import sync_round
 from distmnist.nn import optimizers
-from distmnist.transport import strategy
+from distmnist.transport import nonfinite, strategy, variable_lists
 
 if TYPE_CHECKING:
   from distmnist.cluster.cluster import Cluster
@@ -108,6 +109,7 @@ class Easgd(strategy.Strategy):
     if momentum:
       self.needs_sgd = '--easgd_momentum'
     self._copies = nesterov_copies.NesterovCopies(cluster, momentum)
+    self._round: sync_round.Round | None = None
 
   def scope(self) -> contextlib.AbstractContextManager[None]:
     return self._copies.scope()
@@ -122,22 +124,51 @@ class Easgd(strategy.Strategy):
     with tf.name_scope('easgd'):
       optimizer = make_optimizer(is_local=True)
       gradients, positions, step = copies.begin_step(optimizer, loss)
-      self._adder = center_adder.make(
-        self._is_sync, self.cluster, copies, global_step, self.mark_done
-      )
+      if self._is_sync:
+        self._round = sync_round.make_round(
+          self.cluster, self.cluster.num_workers, global_step, copies
+        )
+        self._round.build_update(self._add_sums)
+      known_step = copies.make_counter(global_step.read_value(), 'known_step')
 
-      def pull_apart() -> tuple[list[tf.Tensor], tf.Operation]:
+      def exchange() -> tuple[tf.Tensor, tf.Tensor]:
+        read_step = strategy.read_after(global_step, [])
         pairs = zip(positions, copies.read_center(), strict=True)
         # Both ends use the same d, even if it is rounded on the wire.
         changes = copies.round_as_sent([alpha * (x - y) for x, y in pairs])
-        return changes, copies.add([-d for d in changes])
+        moved = copies.add([-d for d in changes])
+        parts, shards = zip(*copies.to_shards(changes), strict=True)
+        if self._round:
+          pushed = []
+          for part, shard in zip(parts, shards, strict=True):
+            # On the shard's ps, where the change has arrived.
+            with tf.control_dependencies([moved]), tf.device(shard.device):
+              pushed.append((tf.identity(part), shard))
+          return self._round.push_and_wait(pushed, mark_done=self.mark_done)
+        added = variable_lists.add_all(shards, parts)
+        return strategy.count_update(
+          global_step, [moved, added], read_step, self.mark_done
+        )
 
-      update = self._adder.build_update(self.pull_period, step, pull_apart)
+      update = periodic_exchange.build_update(
+        copies, self.pull_period, step, exchange, known_step
+      )
       # d comes first: both it and g are taken at the old x.
       with tf.control_dependencies([update.train_op, update.staleness]):
         moved = copies.end_step(optimizer, gradients)
       with tf.control_dependencies([moved]):
         return update._replace(train_op=tf.identity(update.train_op))
 
+  def _add_sums(self, means: Sequence[tf.Tensor]) -> tf.Operation:
+    """Returns the op x~ += sum_i d^i; the means of d^i are like the shards."""
+    n, updates = self.cluster.num_workers, []
+    for mean, shard in zip(means, self._copies.shards, strict=True):
+      with tf.device(shard.device):
+        change = nonfinite.check_mean(n * mean, self.cluster.task_index)
+        updates.append(shard.assign_add(change, read_value=False))
+    return tf.group(*updates)
+
   def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
-    return self._adder.hooks(stop)
+    if self._round is None:
+      return []
+    return [self._round.hook(stop, self._copies.pull())]

@@ -31,6 +31,7 @@ wait by shard: exchange/rounds/shard_barrier.py, docs/life.md.
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
@@ -40,7 +41,8 @@ from distmnist.common import cli
 from distmnist.exchange.center import center
 from distmnist.exchange.copies import shard_copies
 from distmnist.exchange.rounds import shard_barrier, sync_replicas
-from distmnist.nn import worker_rates
+from distmnist.nn import optimizers
+from distmnist.tables import tables_apart
 from distmnist.transport import gradients as gradients_lib
 from distmnist.transport import sharding, strategy
 
@@ -60,6 +62,13 @@ _SYNC_BARRIER = flags.DEFINE_enum(
   'same; shard takes at most one gradient per worker in each update.',
 )
 
+_WORKER_LEARNING_RATES = flags.DEFINE_list(
+  'worker_learning_rates',
+  [],
+  'sync_sgd: one learning rate per worker, such as 0.1,0.0001. Only with '
+  '--optimizer=sgd; --learning_rate is then only their common unit.',
+)
+
 
 def make(cluster: Cluster) -> SyncSgd:
   """Returns the rule; raises cli.UsageError if flags do not fit."""
@@ -71,9 +80,54 @@ def make(cluster: Cluster) -> SyncSgd:
       f' not {num_replicas} of {cluster.num_workers} workers: give a smaller '
       '--replicas_to_aggregate, or take --sync_barrier=step'
     )
-  factor = worker_rates.factor_from_flags(cluster, num_replicas)
+  factor = _factor_from_flags(cluster, num_replicas)
   part_bytes = sharding.max_bytes_from_flags(shard_copies.PART_BYTES)
   return SyncSgd(cluster, num_replicas, factor, barrier, part_bytes)
+
+
+def _factor_from_flags(cluster: Cluster, num_replicas: int) -> float | None:
+  """Returns the factor for this worker's gradients, a float or None.
+
+  Args:
+    num_replicas: the number of gradients per update.
+
+  Raises:
+    cli.UsageError: the rates do not fit the cluster or the optimizer.
+  """
+  words = _WORKER_LEARNING_RATES.value
+  if not words:
+    return None
+  given, n = f'--worker_learning_rates={",".join(words)}', cluster.num_workers
+  try:
+    rates = [float(word) for word in words]
+  except ValueError:
+    rates = []
+  if len(rates) != n or not all(0 <= rate < math.inf for rate in rates):
+    raise cli.UsageError(
+      f'{given}: expected {n} learning rates of 0 or more, one a worker'
+    )
+  optimizer, base = optimizers.base_rate_from_flags()
+  if optimizer != 'sgd' or not base:
+    raise cli.UsageError(
+      f'{given} needs plain sgd and a --learning_rate above 0, not {optimizer} '
+      f'at {base:g}: else no step is in proportion to the gradient'
+    )
+  if num_replicas != n:
+    raise cli.UsageError(
+      f'{given} needs one gradient a worker in each update: leave '
+      '--replicas_to_aggregate alone'
+    )
+  if tables_apart.is_wanted():
+    raise cli.UsageError(
+      f'{given} does not go with --table_strategy, by which the gradients of '
+      'tables are applied at --learning_rate: leave one of them out'
+    )
+  if optimizers.are_tables_different():
+    raise cli.UsageError(
+      f'{given} does not go with --table_optimizer or --table_learning_rate: '
+      'leave one of them out'
+    )
+  return rates[cluster.task_index] / base * n
 
 
 class SyncSgd(strategy.Strategy):

@@ -33,7 +33,7 @@ FLAGS = flags.FLAGS
 _ADOPTED = (
   *('cluster.', 'common.', 'exchange.pull_ahead', 'lifecycle.'),
   *('logdir.logdirs', 'logdir.restart', 'logdir.saving', 'nn.optimizers'),
-  *('nn.schedules', 'nn.worker_rates', 'strategies.', 'tables.'),
+  *('nn.schedules', 'strategies.', 'tables.'),
   *('training.averages', 'training.final_report', 'training.flag_checks'),
   *('training.hooks.end_hook', 'training.hooks.save_hook'),
   *(

@@ -117,35 +117,66 @@ def test_random_steps_with_rates_agree_with_the_oracle(make_stepper, set_flags):
       np.testing.assert_allclose(found.center, w, rtol=1e-4, atol=1e-5)
 
 
+def make_member():
+  return cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
+
+
+def test_the_factor_is_that_of_the_worker(set_flags, monkeypatch):
+  _, factor, *_ = rule.read_made_with(monkeypatch, sync_sgd, 'SyncSgd')
+  assert factor is None
+  set_flags('--worker_learning_rates=0.5,0.25', '--learning_rate=0.1')
+  _, factor, *_ = rule.read_made_with(monkeypatch, sync_sgd, 'SyncSgd')
+  assert factor == pytest.approx(10)  # 2 lr / base.
+
+
+@pytest.mark.parametrize(
+  'rates, word',
+  [
+    # One for each worker, each a number of 0 or more.
+    *((rates, '') for rates in ('0.1', '0.1,x', '0.1,-0.2', '0.1,nan')),
+    # They scale the gradient, so that a step has to be in proportion to it.
+    ('0.1,0.2', '--optimizer=momentum'),
+    ('0.1,0.2', '--weight_decay=0.1'),
+    ('0.1,0.2', '--learning_rate=0'),
+    # One gradient of each worker in an update.
+    ('0.1,0.2', '--replicas_to_aggregate=1'),
+    ('0.1,0.2', '--replicas_to_aggregate=3'),
+    # Tables have no other rate.
+    ('0.1,0.2', '--table_optimizer=adagrad'),
+    ('0.1,0.2', '--table_learning_rate=1'),
+    ('0.1,0.2', '--table_strategy=async_sgd'),
+  ],
+)
+def test_rates_that_do_not_fit_are_refused(set_flags, rates, word):
+  given = f'--worker_learning_rates={rates}'
+  set_flags(given, *filter(None, [word]))
+  with pytest.raises(cli.UsageError, match=f'^{given}[ :].*[^\n]$'):
+    sync_sgd.make(make_member())
+
+
 def test_rates_go_with_a_replicas_to_aggregate_of_all(set_flags):
   set_flags('--worker_learning_rates=0.1,0.2', '--replicas_to_aggregate=2')
-  member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
-  assert sync_sgd.make(member).batches_per_update == 2
+  assert sync_sgd.make(make_member()).batches_per_update == 2
 
 
 def test_a_barrier_a_shard_takes_one_gradient_of_a_worker(set_flags):
-  member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
+  member = make_member()
   set_flags('--sync_barrier=shard', '--replicas_to_aggregate=1')
   assert sync_sgd.make(member).batches_per_update == 1
   set_flags('--sync_barrier=shard', '--replicas_to_aggregate=3')
-  with pytest.raises(
-    cli.UsageError,
-    match='^--sync_barrier=shard takes at most one gradient a worker in each '
-    'update, not 3 of 2 workers: give a smaller --replicas_to_aggregate, or '
-    'take --sync_barrier=step$',
-  ):
+  with pytest.raises(cli.UsageError, match='^--sync_barrier=shard .* 3 of 2 '):
     sync_sgd.make(member)
 
 
 def test_a_barrier_a_shard_asks_for_small_shards(set_flags):
-  member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
+  member = make_member()
   assert sync_sgd.make(member).max_shard_bytes is None
   set_flags('--sync_barrier=shard')
   assert sync_sgd.make(member).max_shard_bytes == 1 << 20
 
 
 def test_small_shards_travel_together_up_to_the_largest(set_flags, tf_session):
-  member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
+  member = make_member()
   set_flags('--sync_barrier=shard', '--max_shard_mib=0.0001')  # 104 bytes.
   rule = sync_sgd.make(member)
   with tf.device(member.device_setter()), rule.scope():
