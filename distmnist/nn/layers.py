@@ -127,6 +127,21 @@ def dense(
     return tf.nn.bias_add(tf.matmul(inputs, weights), biases)
 
 
+def dense_stack(
+  inputs: tf.Tensor,
+  units: Sequence[int],
+  name: str,
+  is_last_linear: bool = True,
+) -> tf.Tensor:
+  """[n, k] -> [n, units[-1]]: dense layers with ReLU in between."""
+  with tf.variable_scope(name):
+    for i, number in enumerate(units):
+      inputs = dense(inputs, number, f'dense_{i}', 'he')
+      if i < len(units) - 1 or not is_last_linear:
+        inputs = tf.nn.relu(inputs)
+  return inputs
+
+
 def conv(
   inputs: tf.Tensor,
   filters: int,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.nn import layers, stacks
+from distmnist.nn import layers
 
 
 def build(
@@ -26,4 +26,4 @@ def build(
   )
   second = tf.reduce_sum(squares, 1) / 2
   deep = tf.concat([numbers, layers.flatten(rows)], 1)
-  return first + second + stacks.dense_stack(deep, [64, 32, 1], 'deep')[:, 0]
+  return first + second + layers.dense_stack(deep, [64, 32, 1], 'deep')[:, 0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.nn import layers, stacks
+from distmnist.nn import layers
 
 _FIRST_ROWS = 0.1
 
@@ -19,7 +19,7 @@ def build(
   numbers: tf.Tensor, ids: tf.Tensor, num_rows: int, width: int
 ) -> tf.Tensor:
   """Returns the logits of a click, float32 [n]; see problems/clicks.py."""
-  bottom = stacks.dense_stack(
+  bottom = layers.dense_stack(
     numbers, [64, width], 'bottom', is_last_linear=False
   )
   start = tf.random_uniform_initializer(-_FIRST_ROWS, _FIRST_ROWS)
@@ -30,4 +30,4 @@ def build(
   pairs = [n * i + j for i in range(n) for j in range(i)]
   products = tf.gather(tf.reshape(products, [-1, n * n]), pairs, axis=1)
   top = tf.concat([bottom, products], 1)
-  return stacks.dense_stack(top, [64, 1], 'top')[:, 0]
+  return layers.dense_stack(top, [64, 1], 'top')[:, 0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.nn import layers, stacks
+from distmnist.nn import layers
 
 
 def build(
@@ -19,8 +19,8 @@ def build(
   rows = layers.embedding(ids, num_rows, width, 'rows')
   half = rows.shape.as_list()[1] // 2
   asks = tf.concat([numbers, layers.flatten(rows[:, :half])], 1)
-  asks = stacks.dense_stack(asks, [64, width], 'asks')
+  asks = layers.dense_stack(asks, [64, width], 'asks')
   shown = layers.flatten(rows[:, half:])
-  shown = stacks.dense_stack(shown, [64, width], 'shown')
+  shown = layers.dense_stack(shown, [64, width], 'shown')
   bias = tf.get_variable('bias', [], initializer=tf.zeros_initializer())
   return tf.reduce_sum(asks * shown, 1) + bias

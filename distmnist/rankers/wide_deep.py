@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.nn import layers, stacks
+from distmnist.nn import layers
 
 
 def build(
@@ -20,4 +20,4 @@ def build(
   deep = tf.concat(
     [numbers, layers.flatten(layers.embedding(ids, num_rows, width, 'rows'))], 1
   )
-  return wide + stacks.dense_stack(deep, [64, 32, 1], 'deep')[:, 0]
+  return wide + layers.dense_stack(deep, [64, 32, 1], 'deep')[:, 0]
