@@ -1,6 +1,7 @@
 """Hooks for mkdocs: pages that are made, and links to files outside docs/.
 
-README.md becomes the page index.md, and so on; --helpfull becomes flags.md.
+README.md becomes the page index.md, and so on; --helpfull becomes flags.md, and
+the docstrings of the Python calls become api.md.
 A link that leaves docs/ (../examples/x.py) leads to a copy in the site; mkdocs
 warns of missing files.
 """
@@ -20,6 +21,26 @@ _PAGES = {
   'CHANGELOG.md': 'changelog.md',
 }
 _FIRST_PROGRAMS = 'train', 'launch', 'sweep'
+# What the page of the Python calls shows, by its headings.
+_CALLS = {
+  'Trainings': [
+    *('api.training.run', 'api.training.start', 'api.fit.fit'),
+    *('api.process.Process', 'api.sweeping.run_sweep'),
+    *('api.training.Report', 'api.process.Error'),
+  ],
+  "A loop of one's own": [
+    'api.own_task.run_task',
+    'training.own_loop.WorkerTask',
+  ],
+  'Deltas of a served model': [
+    'serving.delta.apply',
+    'serving.delta.apply_to_model',
+  ],
+  'Spark': [
+    *('spark.training.run', 'spark.training.Options'),
+    *('spark.feed.Feed', 'spark.prediction.predict'),
+  ],
+}
 # [text](../path#anchor), except where it leads to another page of docs/.
 _OUTSIDE = re.compile(r'\]\((?:\.\./)+(?!tutorial/)([\w./-]+)(#[\w-]+)?\)')
 _SUBJECT = re.compile(r'^([A-Z][^:\n]*):$')
@@ -51,7 +72,7 @@ def on_config(config):
 
 def on_files(files, config):
   made = {page: make_page(name) for name, page in _PAGES.items()}
-  made['flags.md'] = make_flags()
+  made |= {'flags.md': make_flags(), 'api.md': make_calls()}
   for name, text in made.items():
     files.append(File.generated(config, name, content=text))
   copied = set()
@@ -105,6 +126,16 @@ def make_flags():
       if new:
         lines += ['', f'### {subject}', '']
         lines += [f'- `{name}`: {text}' for name, text in new.items()]
+  return '\n'.join(lines) + '\n'
+
+
+def make_calls():
+  """Returns the page of the Python calls, for mkdocstrings to fill in."""
+  lines = ['# Python calls', '', '[From Python](python.md) shows them in use.']
+  for title, names in _CALLS.items():
+    lines += ['', f'## {title}']
+    for name in names:
+      lines += ['', f'::: distmnist.{name}']
   return '\n'.join(lines) + '\n'
 
 

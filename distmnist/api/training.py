@@ -23,7 +23,7 @@ _KEPT = re.compile(r'(model|report|page|curves) {2,}')
 class Report(dict):
   """A run's report.json, whose entries are attributes as well.
 
-  test_metrics is {name: float, or None if it is not finite}; docs/output.md
+  test_metrics is {name: float, or None if it is not finite}; docs/watching.md
   explains test_accuracy, global_step, examples_per_sec and the others.
 
   A notebook shows it with a picture of its curve.
