@@ -18,7 +18,7 @@ def start(tmp_path, monkeypatch):
   """Returns start(script), which opens a host whose ssh is this script."""
   hosts = []
 
-  def start(script, num_tasks=1):
+  def start(script, num_tasks=1, variables=None):
     path = tmp_path / 'bin' / 'ssh'
     path.parent.mkdir()
     path.write_text(f'#!/bin/sh\n{script}\n')
@@ -29,7 +29,7 @@ def start(tmp_path, monkeypatch):
     hosts.append(host.__enter__())
     for name in places:
       (tmp_path / name).touch()
-      host.start(name, ['python'], {}, str(tmp_path / name))
+      host.start(name, ['python'], variables or {}, str(tmp_path / name))
     return host
 
   yield start
@@ -54,6 +54,21 @@ def test_a_host_where_nothing_comes_to_run_is_given_up(start, monkeypatch):
     'worker 0': 'ssh to me@there: nothing runs there after 0.5 s'
   }
   assert host.poll(0) == []
+
+
+def test_a_request_that_fills_the_pipe_arrives_once(start, tmp_path):
+  # It is written in parts, as a pipe takes 64 KiB.
+  large = {'A': 'a word ' * 30_000}
+  host = start(f'cat >{tmp_path}/got', variables=large)
+  deadline = time.monotonic() + 60
+  while not (got := tmp_path / 'got').exists() or b'\n' not in got.read_bytes():
+    assert time.monotonic() < deadline
+    assert host.poll(0.05) == []
+  for _ in range(4):
+    assert host.poll(0.02) == []
+  lines = [line for line in got.read_text().split('\n') if line]
+  assert len(lines) == 1  # Besides the beats.
+  assert large['A'] in lines[0]
 
 
 def test_what_a_shell_says_without_an_end_hides_no_agent(start):

@@ -72,6 +72,21 @@ class Life:
     return found
 
 
+@pytest.mark.parametrize(
+  ('num_left', 'size'),
+  # A quarter of what two workers have left; whole runs of 10 steps, as long as
+  # there is one for each.
+  [(100, 20), (43, 10), (20, 10), (19, 4), (3, 1)],
+)
+def test_a_lease_is_of_whole_runs_as_long_as_there_is_one_for_each(
+  num_left, size
+):
+  dealing = make_dealing(2, 1, num_left, steps_per_run=10)
+  table = batch_table.make_table(dealing)
+  lease = leases.choose_lease(table, 0, 1, dealing)
+  assert (lease.first, lease.end) == (0, size)
+
+
 @pytest.mark.parametrize('num_workers', [1, 2, 3])
 @pytest.mark.parametrize('unit, steps_per_run', [(1, 1), (1, 10), (4, 10)])
 def test_each_batch_is_dealt_once_and_no_step_too_many(

@@ -29,6 +29,30 @@ def test_what_is_lost_counts_from_the_last_step_before_the_restore(logged):
   assert hook.sessions == [[0, 40], [20, 20]]
 
 
+def test_a_stop_for_all_is_asked_for_twice_a_second(monkeypatch):
+  clock, looks, ends = types.SimpleNamespace(now=9.0), [], []
+  clock.monotonic = lambda: clock.now
+  monkeypatch.setattr(stop_hook, 'time', clock)
+
+  def is_stop_for_all():
+    looks.append(clock.now)
+    return clock.now >= 10
+
+  steps = types.SimpleNamespace(last={'global_step': 1})
+  hook = stop_hook.StopHook(
+    *(steps, None, 100, in_process.NoStop(), is_stop_for_all),
+    request_stop=lambda context: ends.append(clock.now),
+  )
+  hook.after_create_session(
+    types.SimpleNamespace(run=lambda _: 0), tf.train.Coordinator()
+  )
+  for _ in range(5):
+    hook.after_run(None, None)
+    clock.now += 0.25
+  assert looks == [9, 9, 9.5, 10]
+  assert ends == [10]
+
+
 @pytest.mark.parametrize(
   ('step', 'is_for_all', 'is_asked', 'is_over'),
   [
