@@ -210,6 +210,18 @@ def test_a_chief_without_input_goes_on_saving_while_the_others_make_steps(
   assert looks == [paused, 3, paused, 5, paused, 5, paused, 5]
 
 
+def test_the_chief_waits_and_then_saves_what_the_others_have_added(set_flags):
+  set_flags()
+  done, others = [], Others()
+  others.wait_at_end = lambda *_: done.append('waited') or ['stats']
+  hook = make_hook(others, in_process.NoStop(), done.append)
+  hook.end('saved')
+  assert done == ['waited', 'saved']
+  assert hook.workers == ['stats']
+  make_hook(others, in_process.NoStop()).end('a session')  # No chief.
+  assert len(done) == 2
+
+
 class StopAfter(tf.train.SessionRunHook):
   def __init__(self, num_steps):
     self._left = num_steps
