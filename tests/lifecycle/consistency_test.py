@@ -3,6 +3,7 @@
 import types
 
 from distmnist.lifecycle import consistency
+from distmnist.logdir import logdirs
 
 
 def test_a_changed_line_is_other_code(tmp_path):
@@ -52,3 +53,20 @@ def test_each_worker_reads_the_examples_that_it_is_fed(set_flags):
   there = consistency.settings_from_flags(worker)
   assert here['seed'] == there['seed']
   assert not consistency.find_differences(here, there, is_ps=False)
+
+
+def test_a_worker_whose_folder_is_another_than_the_chiefs_says_so(
+  tmp_path, logged
+):
+  lives = {}
+  watchdog = types.SimpleNamespace(find_life=lives.get)
+  consistency.check_logdir(watchdog, str(tmp_path))  # No chief is known.
+  logdirs.make(str(tmp_path))
+  logdirs.sign(str(tmp_path), 'a')
+  lives['worker 0'] = 'a'
+  consistency.check_logdir(watchdog, str(tmp_path))
+  assert logged == []
+  lives['worker 0'] = 'b'
+  consistency.check_logdir(watchdog, str(tmp_path))
+  [line] = logged
+  assert line.startswith(f'--logdir={tmp_path} is not the folder ')
