@@ -39,14 +39,16 @@ import sys
 import tempfile
 import time
 
-import fault_checker
-import fault_files
-import fault_phases
-import fault_training
-import network
-import options
-import processes
-import tables
+from lib import (
+  fault_checker,
+  fault_files,
+  fault_phases,
+  fault_training,
+  network,
+  options,
+  processes,
+  tables,
+)
 
 END_SECS = 180
 # A wait says so after 10 s at the latest.

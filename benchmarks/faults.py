@@ -53,16 +53,18 @@ import pathlib
 import random
 import sys
 
-import fault_files
-import fault_kinds
-import fault_soak
-import fault_training
-import network
-import options
-import processes
-import runs
-import tables
-from fault_training import NUM_PS, NUM_WORKERS, RULES, count_tasks
+from lib import (
+  fault_files,
+  fault_kinds,
+  fault_soak,
+  fault_training,
+  network,
+  options,
+  processes,
+  runs,
+  tables,
+)
+from lib.fault_training import NUM_PS, NUM_WORKERS, RULES, count_tasks
 
 
 def draw_fault(seed, index, rules, kinds):

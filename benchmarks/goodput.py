@@ -42,17 +42,19 @@ import sys
 import tempfile
 import time
 
-import cpu_shares
-import fault_hosts
-import fault_run
-import fault_training
-import goodput_records
-import goodput_tables
-import network
-import options
-import processes
-import runs
-import tables
+from lib import (
+  cpu_shares,
+  fault_hosts,
+  fault_run,
+  fault_training,
+  goodput_records,
+  goodput_tables,
+  network,
+  options,
+  processes,
+  runs,
+  tables,
+)
 
 RULES = ['async_sgd', 'sync_sgd', 'ring_allreduce']
 ROLES = 'worker', 'chief', 'ps'

@@ -72,13 +72,15 @@ import shutil
 import sys
 import tempfile
 
-import options
-import peer_kinds
-import peer_list
-import peer_scripts
-import peer_tables
-import processes
-import tables
+from lib import (
+  options,
+  peer_kinds,
+  peer_list,
+  peer_scripts,
+  peer_tables,
+  processes,
+  tables,
+)
 
 from distmnist.common import cli
 from distmnist.data import idx

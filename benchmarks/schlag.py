@@ -17,12 +17,8 @@ import pathlib
 import sys
 import tempfile
 
-import peer_kinds
-import peer_scripts
 import peers
-import processes
-import runs
-import tables
+from lib import peer_kinds, peer_scripts, processes, runs, tables
 
 NUM_WORKERS = 3
 EPOCHS = 20

@@ -25,12 +25,7 @@ import signal
 import sys
 import tempfile
 
-import fault_run
-import fault_training
-import options
-import processes
-import runs
-import tables
+from lib import fault_run, fault_training, options, processes, runs, tables
 
 WAITING = [
   'sync_sgd',

@@ -12,9 +12,7 @@ import subprocess
 import sys
 import time
 
-import processes
-import runs
-import tables
+from lib import processes, runs, tables
 
 CASES = [
   ('async, 1 ps + 2 workers', 1, 2, [], []),

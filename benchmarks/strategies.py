@@ -27,12 +27,8 @@ import shutil
 import sys
 import time
 
-import options
-import processes
-import runs
-import strategy_table
-import tables
 from absl import flags as absl_flags
+from lib import options, processes, runs, strategy_table, tables
 
 CONFIGS = processes.REPO / 'configs' / 'strategies'
 RESULTS = processes.REPO / 'results' / 'strategies'

@@ -24,7 +24,7 @@ import time
 import urllib.error
 import urllib.request
 
-import processes
+from lib import processes
 from matplotlib import pyplot
 
 from distmnist.common import ports

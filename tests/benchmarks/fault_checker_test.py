@@ -7,7 +7,7 @@ from tests.support.runner import import_benchmark
 
 @pytest.fixture(scope='module')
 def checker():
-  return import_benchmark('fault_checker')
+  return import_benchmark('lib.fault_checker')
 
 
 def make(*rows):

@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.runner import import_benchmark
 
-files = import_benchmark('fault_files')
+files = import_benchmark('lib.fault_files')
 matrix = import_benchmark('fault_matrix')
-phases = import_benchmark('fault_phases')
+phases = import_benchmark('lib.fault_phases')
 
 PROGRAM = """
 import os, sys, time

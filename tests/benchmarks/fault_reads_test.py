@@ -8,7 +8,7 @@ from tests.support.runner import import_benchmark
 
 @pytest.fixture(scope='module')
 def check():
-  reads = import_benchmark('fault_reads')
+  reads = import_benchmark('lib.fault_reads')
   return lambda rows, **kwargs: reads.check(make(*rows), **kwargs)
 
 

@@ -11,10 +11,10 @@ import pytest
 from tests.support.runner import import_benchmark
 
 goodput = import_benchmark('goodput')
-records = import_benchmark('goodput_records')
-goodput_tables = import_benchmark('goodput_tables')
-cpu_shares = import_benchmark('cpu_shares')
-import_benchmark('plots')
+records = import_benchmark('lib.goodput_records')
+goodput_tables = import_benchmark('lib.goodput_tables')
+cpu_shares = import_benchmark('lib.cpu_shares')
+import_benchmark('lib.plots')
 
 
 def draw(seed, count=40):

@@ -20,11 +20,11 @@ import tensorflow.compat.v1 as tf
 from tests.support.runner import REPO, import_benchmark
 
 peers = import_benchmark('peers')
-kinds = import_benchmark('peer_kinds')
-scripts = import_benchmark('peer_scripts')
-peer_tables = import_benchmark('peer_tables')
-import_benchmark('plots')
-usage = import_benchmark('usage')
+kinds = import_benchmark('lib.peer_kinds')
+scripts = import_benchmark('lib.peer_scripts')
+peer_tables = import_benchmark('lib.peer_tables')
+import_benchmark('lib.plots')
+usage = import_benchmark('lib.usage')
 
 
 def make_result(peer, repeat, examples_per_sec, mode='speed', **more):

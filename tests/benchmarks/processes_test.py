@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.runner import import_benchmark
 
-processes = import_benchmark('processes')
+processes = import_benchmark('lib.processes')
 WAIT = 'import threading; print("here", flush=True); threading.Event().wait()'
 
 

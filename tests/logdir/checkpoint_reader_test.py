@@ -188,7 +188,7 @@ def test_a_training_resumes_from_the_newest_though_a_read_has_failed(
   tmp_path, trained, name
 ):
   logdir = shutil.copytree(trained, tmp_path / 'run')
-  faults = import_benchmark('fault_files')
+  faults = import_benchmark('lib.fault_files')
   with faults.Files(tmp_path, logdir) as files:
     files.fail(faults.READS, errno.EIO, times=1, name=name)
     done = subprocess.run(
@@ -222,7 +222,7 @@ print(sorted(reader.get_variable_to_shape_map()), flush=True)
 
 @pytest.mark.slow
 def test_a_task_goes_on_while_a_disk_does_not_give_it_a_checkpoint(tmp_path):
-  fault_files = import_benchmark('fault_files')
+  fault_files = import_benchmark('lib.fault_files')
   folder = tmp_path / 'run'
   folder.mkdir()
   path = save(folder, 7)

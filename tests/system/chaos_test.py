@@ -23,9 +23,9 @@ RUNS = {
 }
 
 faults = import_benchmark('faults')
-kinds = import_benchmark('fault_kinds')
-training = import_benchmark('fault_training')
-runs = import_benchmark('runs')
+kinds = import_benchmark('lib.fault_kinds')
+training = import_benchmark('lib.fault_training')
+runs = import_benchmark('lib.runs')
 
 
 @pytest.mark.daily

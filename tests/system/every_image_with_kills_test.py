@@ -19,9 +19,9 @@ from distmnist.data import data_order
 from distmnist.training import schedule
 from tests.support.runner import SMALL, import_benchmark
 
-training = import_benchmark('fault_training')
-fault_reads = import_benchmark('fault_reads')
-fault_run = import_benchmark('fault_run')
+training = import_benchmark('lib.fault_training')
+fault_reads = import_benchmark('lib.fault_reads')
+fault_run = import_benchmark('lib.fault_run')
 
 pytestmark = pytest.mark.usefixtures('forked_launches')
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.runner import import_benchmark
 
 matrix = import_benchmark('fault_matrix')
-phases = import_benchmark('fault_phases')
+phases = import_benchmark('lib.fault_phases')
 
 CELLS = [
   ('own loop', 'start', 'disk full', 'worker 0'),

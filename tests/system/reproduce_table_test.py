@@ -15,8 +15,8 @@ from tests.support.paths import REPO
 from tests.support.runner import import_benchmark
 
 strategies = import_benchmark('strategies')
-table = import_benchmark('strategy_table')
-plots = import_benchmark('plots')
+table = import_benchmark('lib.strategy_table')
+plots = import_benchmark('lib.plots')
 
 
 RECORD = {

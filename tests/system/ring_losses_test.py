@@ -15,8 +15,8 @@ import pytest
 from tests.support.runner import SMALL, import_benchmark
 from tests.system.shards_stop_test import read_checkpoint
 
-fault_run = import_benchmark('fault_run')
-runs = import_benchmark('runs')
+fault_run = import_benchmark('lib.fault_run')
+runs = import_benchmark('lib.runs')
 
 pytestmark = pytest.mark.usefixtures('forked_launches')
 

@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.logdir import checkpoints
 from tests.support.runner import SMALL, import_benchmark
 
-fault_run = import_benchmark('fault_run')
+fault_run = import_benchmark('lib.fault_run')
 
 pytestmark = pytest.mark.usefixtures('forked_launches')
 

@@ -10,8 +10,8 @@ from distmnist.logdir import checkpoint_reader, checkpoints
 from tests.support.runner import import_benchmark
 from tests.system.every_image_with_kills_test import kill
 
-training = import_benchmark('fault_training')
-fault_run = import_benchmark('fault_run')
+training = import_benchmark('lib.fault_training')
+fault_run = import_benchmark('lib.fault_run')
 
 pytestmark = pytest.mark.usefixtures('forked_launches')
 

@@ -21,7 +21,7 @@ from tests.support import background, in_process, programs
 from tests.support.paths import PYTHONPATH, REPO
 from tests.support.runner import SMALL, import_benchmark
 
-runs = import_benchmark('runs')
+runs = import_benchmark('lib.runs')
 
 pytestmark = pytest.mark.usefixtures('forked_launches')
 

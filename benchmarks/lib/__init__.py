@@ -1,0 +1,1 @@
+"""What the benchmarks share: runs, their processes, faults, links, tables."""
