@@ -64,7 +64,6 @@ from distmnist.training import (
 )
 from distmnist.training.hooks import (
   end_hook,
-  own_state,
   own_step_hook,
   progress,
   save_hook,
@@ -344,7 +343,7 @@ class WorkerTask:
       for v in tf.local_variables()
       if not any(v is other for other in self._all_local)
     ]
-    own_state.keep_tables_and_queues(tf.get_default_graph())
+    own_step_hook.keep_tables_and_queues(tf.get_default_graph())
     state = worker_loop.RuleState(task, strategy)
     others = shutdown.Others(cluster, task.server, task.watchdog.secs_silent)
     self._stats = stats = report.WorkerStats(
@@ -432,7 +431,7 @@ class WorkerTask:
     last = own_step_hook.OwnStepHook(
       built.metrics | tensors,
       self.global_step,
-      own_state.OwnState(tf.get_default_graph()),
+      own_step_hook.OwnState(tf.get_default_graph()),
       self._merge_summaries(built) if self.is_chief else None,
       lambda: summaries.is_due(stats.local_steps + 1),
     )

@@ -23,6 +23,7 @@ from absl import flags
 from distmnist import runtime
 from distmnist.common import cli, partial_names
 from distmnist.logdir import checkpoint_reader, checkpoints, earlier_runs
+from distmnist.nn import groups as groups_lib
 from distmnist.storage import paths, urls
 from distmnist.tables import key_map, new_rows, shard_slices
 from distmnist.transport import fed_initial_values
@@ -38,7 +39,6 @@ _WARM_START = flags.DEFINE_string(
   'name matches the regular expression, such as run:hidden/.*. The optimizer '
   'and the global step begin anew.',
 )
-_MOST_NAMES = 8
 _ADVICE = 'or give another --warm_start'
 # What belongs together in a table whose rows are made.
 _TABLE_PARTS = '/keys', '/rows'
@@ -318,10 +318,7 @@ def _choose_values(names: Iterable[str]) -> list[str]:
 
 
 def _list(names: Iterable[str]) -> str:
-  ordered = sorted(names)
-  more = len(ordered) - _MOST_NAMES
-  shown = ', '.join(ordered[:_MOST_NAMES]) or 'none'
-  return f'{shown} and {more} more' if more > 0 else shown
+  return groups_lib.shorten(sorted(names)) or 'none'
 
 
 def _error(text: str) -> cli.UsageError:

@@ -11,7 +11,7 @@ in `metrics`, as in Keras.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
@@ -96,7 +96,7 @@ class KerasModule:
     return getattr(self._module, name)
 
   @property
-  def groups(self) -> Callable[..., Any] | None:
+  def groups(self) -> Any:
     """What the module has, or a function of no arguments in its place.
 
     That of fit knows the variables by their places; see fitted.find_groups.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
@@ -136,7 +135,10 @@ def load(problem: problem_lib.Problem, name: str) -> Examples | None:
   if _FED_DIR.value and problem.is_custom:
     found = array_folder.load(_FED_DIR.value, name)
   elif name == 'train' and hasattr(problem.module, 'stream'):
-    return _read(problem, 'stream', _make_reader)
+    num_examples = getattr(problem.module, 'num_examples', None)
+    stream = functools.partial(problem.call, 'stream')
+    with _reporting(problem, 'stream'):
+      return streamed.Streamed(dataset.Reader(num_examples, stream))
   else:
     found = problem.load(name)
   if found is None:
@@ -147,7 +149,8 @@ def load(problem: problem_lib.Problem, name: str) -> Examples | None:
   if is_empty:
     raise problem.error(f'load({name!r}) gave a reader without an example')
   if is_reader:
-    return _read(problem, 'load', lambda _: found)
+    with _reporting(problem, 'load'):
+      return streamed.Streamed(found)
   if not isinstance(found, tuple) or len(found) not in (2, 3):
     raise problem.error(
       f'load({name!r}) gave {problem_module.shorten(found)}: expected (x, y), '
@@ -163,22 +166,6 @@ def load(problem: problem_lib.Problem, name: str) -> Examples | None:
     return made
   except ValueError as error:
     raise problem.error(f'load({name!r}): {error}') from error
-
-
-def _make_reader(problem: problem_lib.Problem) -> dataset.Reader:
-  num_examples = getattr(problem.module, 'num_examples', None)
-  stream = functools.partial(problem.call, 'stream')
-  return dataset.Reader(num_examples, stream)
-
-
-def _read(
-  problem: problem_lib.Problem,
-  name: str,
-  make_reader: Callable[[problem_lib.Problem], Any],
-) -> streamed.Streamed:
-  """Returns the streamed.Streamed of a reader; errors name function `name`."""
-  with _reporting(problem, name):
-    return streamed.Streamed(make_reader(problem))
 
 
 def _reporting(
