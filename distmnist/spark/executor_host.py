@@ -203,7 +203,7 @@ class ExecutorHost(agent_host.AgentHost):
       self._deadline = self._deadline or now + spark_job.END_SECS
       has_agents = any(p.link.is_open for p in self._peers.values())
       if not has_agents or now > self._deadline:
-        lost = missing and spark_job.find_lost_executor(job.error)
+        lost = spark_job.find_lost_executor(job.error) if missing else None
         if not lost:
           raise _explain(job)
         self._end(missing[0], cli.LOST, lost)
