@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 from absl import flags
 
-from distmnist.common import cli, files, stop_grace
+from distmnist.common import cli, files
 from distmnist.common.names import LAUNCHERS
 from distmnist.launching import gpus as gpus_lib
 from distmnist.launching.forking import fork_client
@@ -44,13 +44,13 @@ class LocalBackend(runners.Backend):
     log = os.path.join(folder, 'fork_server.log')
     # It covers only this run.
     open(log, 'wb', opener=files.no_follow).close()
-    with fork_client.ForkServerClient(
+    with fork_client.make_host(
       self.forked_module,
-      log,
+      folder,
       os.environ,
-      'the trials',
+      stop_grace_secs=stop_grace_secs,
+      what='the trials',
       kept_fds=[lock.fileno()],
-      grace_secs=stop_grace.for_orphans(stop_grace_secs),
     ) as host:
       yield host
 

@@ -52,29 +52,19 @@ class ForkServerClient(host_lib.Host):
 
   def __init__(
     self,
-    module: str,
-    log: str,
-    env: Mapping[str, str],
+    server: ServerProcess,
     what: str,
-    kept_fds: Iterable[int] = (),
-    namespace_fds: Iterable[int] = (),
-    grace_secs: float = fork_server.GRACE_SECS,
+    grace_secs: float,
   ) -> None:
     """
     Args:
-      module: dotted name to import before the first fork, or '' to run each
-        task in a new Python process.
-      log: path of the server's own log; removed at the end if empty.
-      env: the environment of the server.
+      server: started and ended here.
       what: what it starts, for error messages: 'its tasks'.
-      kept_fds: descriptors to keep open while the server or a task runs.
-      namespace_fds: descriptors of a network_namespace.Namespace, for isolated
-        tasks.
       grace_secs: from SIGTERM to SIGKILL for tasks that still run when we are
         gone.
     """
     super().__init__()
-    self._server = ServerProcess(module, log, env, kept_fds, namespace_fds)
+    self._server = server
     self._what = what
     self._grace_secs = grace_secs
     self.pids: dict[str, int] = {}
@@ -220,8 +210,6 @@ class ServerProcess:
 
   Attributes:
     process: of the last start.
-    module: what it imports before the first fork, or ''.
-    log: the path of its own log.
   """
 
   def __init__(
@@ -234,10 +222,13 @@ class ServerProcess:
   ) -> None:
     """
     Args:
-      module: its dotted name, or ''.
+      module: its dotted name, imported before the first fork; or '' to run each
+        task in a new Python process.
+      log: path of the server's own log; removed at the end if empty.
       env: the environment of the server.
       kept_fds: descriptors to keep open while the server or a task runs.
-      namespace_fds: descriptors of a network_namespace.Namespace.
+      namespace_fds: descriptors of a network_namespace.Namespace, for isolated
+        tasks.
     """
     self.module = module
     self.log = log
@@ -333,6 +324,8 @@ def make_host(
   fork_tasks: bool = True,
   namespace: network_namespace.Namespace | None = None,
   stop_grace_secs: float = stop_grace.DEFAULT_SECS,
+  what: str = 'its tasks',
+  kept_fds: Iterable[int] = (),
 ) -> ForkServerClient:
   """Returns the Host for the tasks of a launcher on this machine.
 
@@ -345,12 +338,14 @@ def make_host(
     namespace: of the tasks that serve, or None.
     stop_grace_secs: after which a task that was told to stop forces its own
       exit.
+    what: see ForkServerClient.
+    kept_fds: see ServerProcess.
   """
-  return ForkServerClient(
+  server = ServerProcess(
     module if fork_tasks else '',
     os.path.join(logs_dir, 'fork_server.log'),
     env,
-    'its tasks',
-    namespace_fds=namespace.fds if namespace else (),
-    grace_secs=stop_grace.for_orphans(stop_grace_secs),
+    kept_fds,
+    namespace.fds if namespace else (),
   )
+  return ForkServerClient(server, what, stop_grace.for_orphans(stop_grace_secs))

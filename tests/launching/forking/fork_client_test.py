@@ -86,10 +86,11 @@ def log(tmp_path):
 
 @pytest.fixture
 def make_client(servers, log):
-  def make(module='some.module', **settings):
-    return fork_client.ForkServerClient(
-      module, str(log), {'HOME': '/me'}, 'its tasks', **settings
+  def make(module='some.module', grace_secs=10.0, **settings):
+    server = fork_client.ServerProcess(
+      module, str(log), {'HOME': '/me'}, **settings
     )
+    return fork_client.ForkServerClient(server, 'its tasks', grace_secs)
 
   return make
 
@@ -271,9 +272,7 @@ def test_after_a_death_the_tasks_and_what_they_started_are_gone(
   env = {**os.environ, 'PYTHONPATH': PYTHONPATH}
   command = ['python', '-m', 'fake_train', f'--folder={tmp_path}']
   command.append('--do=worker0:child,deaf,touch=ready,forever')
-  with fork_client.ForkServerClient(
-    'fake_train', str(log), env, 'its tasks'
-  ) as client:
+  with fork_client.make_host('fake_train', str(log.parent), env) as client:
     client.start('a', command, {}, str(tmp_path / 'a.log'))
     while 'a' not in client.pids:
       client.poll(60)
@@ -379,28 +378,24 @@ def test_the_end_of_a_process_is_waited_for_as_long_as_it_may_take():
 
 @pytest.fixture
 def told(monkeypatch):
-  """The arguments of each ForkServerClient."""
+  """The arguments of each ServerProcess and ForkServerClient."""
   told = []
-  monkeypatch.setattr(
-    fork_client,
-    'ForkServerClient',
-    lambda *args, **more: told.append((args, more)),
-  )
+  for name in ('ServerProcess', 'ForkServerClient'):
+    monkeypatch.setattr(fork_client, name, lambda *args: told.append(args))
   return told
 
 
 def test_forks_of_one_process_have_its_module(told):
   fork_client.make_host('some.module', '/logs', {'A': 'b'}, stop_grace_secs=5)
+  log = '/logs/fork_server.log'
   assert told == [
-    (
-      ('some.module', '/logs/fork_server.log', {'A': 'b'}, 'its tasks'),
-      {'namespace_fds': (), 'grace_secs': 7.0},
-    )
+    ('some.module', log, {'A': 'b'}, (), ()),
+    (None, 'its tasks', 7.0),
   ]
 
 
 def test_new_processes_and_a_namespace(told):
   namespace = types.SimpleNamespace(fds=[70, 71])
   fork_client.make_host('some.module', '/logs', {}, False, namespace)
-  ((module, *_), more) = told[0]
-  assert (module, more['namespace_fds']) == ('', namespace.fds)
+  module, *_, namespace_fds = told[0]
+  assert (module, namespace_fds) == ('', namespace.fds)
