@@ -69,7 +69,7 @@ class _Launcher:
 
   @property
   def lost_time(self) -> float:
-    """When it counts as lost if nothing comes from it until then."""
+    """The time when it counts as lost if nothing comes from it until then."""
     return self._heard_time + LOST_SECS
 
   @property

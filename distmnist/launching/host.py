@@ -22,7 +22,7 @@ class HostDiedError(cli.LostError):
 
 
 class Host(abc.ABC):
-  """Where tasks run. A context: leaving it ends all of them.
+  """A place where tasks run. A context: leaving it ends all of them.
 
   While it is open, the signals that ask to end do not end this process: they
   are collected in `signals`, and they interrupt `poll`. Only `poll` waits, so

@@ -20,7 +20,7 @@ CLUSTER_FLAGS = ('job_name', 'task_index', 'ps_hosts', 'worker_hosts')
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """What a launcher is asked to run.
+  """The run that a launcher is asked for.
 
   A launcher is a module with its own flags and `launch(job) -> exit code`. It
   knows the hosts, makes the tasks with `make_tasks`, and prints what it would

@@ -55,7 +55,7 @@ _LENGTHS = 'epochs', 'train_steps', 'train_secs'
 
 
 class Launch(NamedTuple):
-  """What a launch runs.
+  """The flags and the cores of a launch.
 
   Attributes:
     train_flags: for every task, without --flagfile.

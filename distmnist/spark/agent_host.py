@@ -56,7 +56,7 @@ class Peer:
 
 
 class AgentHost(host_lib.Host):
-  """What training and sweeps have in common: agents that are told and report.
+  """The common part of training and sweeps: agents that are told and report.
 
   A subclass submits the jobs of Spark that start the agents, and says which
   agents it expects (`_welcome`) and how tasks end.

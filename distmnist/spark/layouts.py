@@ -1,4 +1,4 @@
-"""How an example from Spark is packed, on its way to a worker.
+"""Layouts: the packed form of examples from Spark on their way to a worker.
 
 A layout describes the packed form, in JSON types only:
 

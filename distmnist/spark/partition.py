@@ -1,4 +1,4 @@
-"""What an executor's Python process does: it starts an agent, and waits."""
+"""The work of an executor's Python process: it starts an agent, and waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training tasks on Spark run: train, or a user's function."""
+"""The program of training tasks on Spark: train, or a user's function."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from distmnist.spark import executors
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-  """What a task runs.
+  """The program of a task.
 
   Attributes:
     module: dotted name.

@@ -68,7 +68,7 @@ class TaskError(cli.RunError):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """How training runs on Spark, whatever it computes.
+  """Options of a training on Spark, whatever it computes.
 
   Attributes:
     max_restarts: how often all tasks are restarted after a failure.

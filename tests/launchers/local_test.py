@@ -11,20 +11,14 @@ def refuse():
 def test_auto_says_that_it_isolates(monkeypatch, caplog):
   monkeypatch.setattr(local.network_namespace, 'make_namespace', lambda: 'made')
   assert local.make_namespace('auto') == 'made'
-  assert caplog.messages == [
-    'the tasks are isolated: they alone can reach their ports'
-  ]
+  assert len(caplog.messages) == 1
 
 
 def test_auto_says_why_it_does_not_isolate(monkeypatch, caplog):
   monkeypatch.setattr(local.network_namespace, 'make_namespace', refuse)
   assert local.make_namespace('auto') is None
-  assert caplog.messages == [
-    'the tasks are not isolated (cannot create a network'
-    ' namespace: unshare: a test): anyone who reaches the ports of the tasks'
-    ' can run programs there as you: see docs/cluster.md for how to shut'
-    ' them'
-  ]
+  (line,) = caplog.messages
+  assert 'unshare: a test' in line and 'docs/cluster.md' in line
 
 
 def test_on_fails_where_it_is_not_allowed(monkeypatch):

@@ -105,28 +105,19 @@ def test_a_connection_that_ends_is_a_lost_executor(room):
   )
 
 
-@pytest.mark.slow
-def test_the_next_attempt_starts_anew(room):
+def test_the_next_attempt_starts_anew_once_there_are_slots(room):
   agents = room.join_all()
   for name in NAMES:
     agents[name].send(end=3)
     assert room.next_event() == (name, 3)
+  assert room.num_waits == 0
   again = room.join_all(attempt=2)
   assert room.jobs[0].is_gone and room.jobs[1].is_started
+  assert room.num_waits == 1
   # What is left of the last attempt says nothing of this one.
   agents['worker 0'].close()
   again['worker 0'].send(end=4)
   assert room.next_event() == ('worker 0', 4)
-
-
-def test_an_agent_of_an_earlier_attempt_is_sent_away(room):
-  agents = room.join_all()
-  for name in NAMES:
-    agents[name].send(end=3)
-    room.next_event()
-  room.start_all()
-  late = room.greet('worker 1', attempt=1)
-  assert room.read_to_the_end(late) == []
 
 
 def test_an_attempt_that_has_not_begun_is_given_up_at_once(room):
@@ -190,17 +181,6 @@ def test_an_address_that_is_not_ours_is_a_clear_error(room):
   conf = {'spark.driver.host': '192.0.2.77'}
   with pytest.raises(cli.RunError, match='cannot listen on 192.0.2.77'):
     executor_host.ExecutorHost(TASKS, print, print, ('start', 1), conf, print)
-
-
-def test_a_job_follows_the_last_one_once_there_are_slots(room):
-  agents = room.join_all()
-  for name in NAMES:
-    agents[name].send(end=3)
-    room.next_event()
-  assert room.num_waits == 0
-  room.start_all()
-  assert room.jobs[0].is_gone and room.jobs[1].is_started
-  assert room.num_waits == 1
 
 
 @pytest.mark.parametrize('is_cancelled', [False, True])

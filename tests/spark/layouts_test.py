@@ -37,12 +37,10 @@ def test_an_image_may_be_of_many_kinds(image):
   [
     (b'12345', 0, r'images has the shape \[5\], expected \[2, 3, 1\]'),
     ([0, 1, 2, 3, 4, 256], 0, 'images has values that are no uint8'),
-    ([0, 1, 2, 3, 4, -1], 0, 'images has values that are no uint8'),
     (['a'] * 6, 0, 'expected numbers'),
     (np.full(6, np.nan), 0, 'images has values that are no uint8'),
     ([], 0, r'images has the shape \[0\]'),
     (b'123456', 10, 'labels is 10, expected 0 to 9'),
-    (b'123456', 1.5, 'labels has values that are no int32'),
     (b'123456', -1, 'labels is -1, expected 0 to 9'),
   ],
 )

@@ -51,7 +51,7 @@ _CONFIG_MAP_KEY = re.compile(r'[-._a-zA-Z0-9]+')
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """What the manifests need to know beyond the jobs.Job.
+  """Options of the manifests beyond the jobs.Job.
 
   Attributes:
     kind: 'job', 'jobset' or 'trainjob'.

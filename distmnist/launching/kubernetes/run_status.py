@@ -1,4 +1,4 @@
-"""What Kubernetes says about a run: pure, from the JSON of `kubectl get`."""
+"""The status of a run on Kubernetes: pure, from the JSON of `kubectl get`."""
 
 from collections.abc import Iterable
 

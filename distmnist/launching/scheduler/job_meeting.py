@@ -35,7 +35,7 @@ REQUEST = 'request.json'
 
 
 class Meeting:
-  """What one task and its launcher tell each other, and the other tasks."""
+  """Messages between a task and its launcher, and to the other tasks."""
 
   def __init__(self, folder: str, name: str) -> None:
     """

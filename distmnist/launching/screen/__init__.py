@@ -1,1 +1,1 @@
-"""What the user sees of a run: lines, logs, a table, how it ended."""
+"""The user's view of a run: lines, logs, a table."""

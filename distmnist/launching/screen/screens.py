@@ -1,4 +1,4 @@
-"""What a launcher shows while its tasks run: their lines, and maybe a table.
+"""Screens of a launcher: the lines of its tasks, and maybe a table.
 
 The table of the tasks stands below the lines and is redrawn all the time.
 `rich`, which comes with Keras, draws it, and is loaded only for that.

@@ -38,7 +38,7 @@ _WHY = re.compile(r'\*\*\* JOB .* DUE TO ([A-Z ]+)(?:,[^*]*)? \*\*\*')
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What the launcher asks of the job, by the first word of the command line.
+  """The request of the launcher, in the first word of the command line.
 
   Attributes:
     logs_dir: an absolute path.

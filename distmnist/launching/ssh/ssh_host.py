@@ -385,7 +385,7 @@ class _Task:
 
   @property
   def words(self) -> str:
-    """What ssh, or the shell there, said last."""
+    """The last words of ssh, or of the shell there."""
     code = self._process.returncode
     if self._said and (code >= 0 or self._is_too_late):
       return self._said[-1]

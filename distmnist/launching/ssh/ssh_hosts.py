@@ -17,7 +17,7 @@ _HOST = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """Where a task runs: ssh's [user@]host, and the address the others use."""
+  """The place of a task: ssh's [user@]host, and the address the others use."""
 
   login: str
   host: str

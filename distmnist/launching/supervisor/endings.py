@@ -1,4 +1,4 @@
-"""What the user reads when a run has ended, and its exit code.
+"""The end of a run, as the user reads it, and its exit code.
 
 The root cause comes last on the screen, and nothing after it.
 """

@@ -41,7 +41,7 @@ STEADY_SECS = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """How many failures a run tolerates.
+  """The failures that a run tolerates.
 
   Attributes:
     max_restarts: of each task within `window_secs`.

@@ -33,7 +33,7 @@ OnStart = Callable[[str, int | None, int], None]
 
 
 class _State(enum.Enum):
-  """What a group does with its tasks."""
+  """The states of a group."""
 
   RUNNING = 'those that fail start again, as often as they may'
   RESTARTING = 'all end in order, to start again together'

@@ -1,4 +1,4 @@
-"""What a launcher knows about its tasks: attempts, ends, next starts."""
+"""Records of the tasks of a launch: attempts, ends, next starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STOPPED_CODES = tuple(128 + signum for signum in signals.STOPS)
 
 
 class TaskRecord:
-  """What is known about a task that was started.
+  """The record of a task that was started.
 
   Attributes:
     budget: its restarts.
