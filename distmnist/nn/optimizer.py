@@ -377,16 +377,13 @@ def count_update(
 
 
 def find_other_power(name: str, saved: Iterable[str]) -> str | None:
-  """Returns the name of a power in a checkpoint that has it in a scope.
+  """Returns a power's name in a checkpoint of other optimizers, or None.
 
   Args:
     name: without a scope.
     saved: the names in the checkpoint.
-
-  Returns:
-    str, or None if there is none.
   """
-  found = [x for x in saved if re.fullmatch(rf'(.*/)?{name}(_\d+)?', x)]
+  found = [x for x in saved if re.fullmatch(rf'({_APART})?{name}(_\d+)?', x)]
   return min(found, key=lambda x: (x.startswith(_APART), x), default=None)
 
 

@@ -102,8 +102,7 @@ def test_a_model_learns_a_batch_by_heart(tf_session, make_model, model):
   assert predictions.tolist() == LABELS.tolist()
 
 
-@pytest.mark.daily(but=SMALL)
-@each_model
+@pytest.mark.parametrize('model', ['softmax', 'cnn'])
 def test_the_seed_decides_the_first_weights(make_model, model):
   build = make_model(model)
 

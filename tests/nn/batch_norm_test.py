@@ -233,16 +233,10 @@ def read_moving(session, graph):
 
 
 @pytest.mark.daily(but=['ad_psgd', 'async_sgd', 'easgd'])
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name',
-  [
-    'easgd',
-    *(
-      pytest.param(name, marks=pytest.mark.slow)
-      for name in WITH_PS
-      if name not in ('easgd', 'sync_sgd', 'sagn', 'bmuf')
-    ),
-  ],
+  [name for name in WITH_PS if name not in ('sync_sgd', 'sagn', 'bmuf')],
 )
 def test_every_worker_moves_the_averages_of_the_center(
   make_cluster, set_flags, name

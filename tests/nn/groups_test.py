@@ -132,6 +132,7 @@ def test_without_groups_nothing_is_beside_the_optimizer(tf_session, set_flags):
   assert isinstance(make(is_local=True), optimizer.Optimizer)
 
 
+@pytest.mark.slow
 def test_a_group_may_begin_in_a_run_that_goes_on(set_flags, tmp_path):
   set_flags('--optimizer=adam')
   path = str(tmp_path / 'model')
@@ -164,7 +165,6 @@ def test_a_group_may_begin_in_a_run_that_goes_on(set_flags, tmp_path):
 @pytest.mark.parametrize(
   'words, given, named',
   [
-    ([], {'wide/.*': {'optimizer': 'lars'}, 'table/.*': HEAD}, None),
     ([], {'table/.*': {'optimizer': 'lamb'}}, "'table'"),
     (['--optimizer=lars'], {}, "'table'"),
     (['--optimizer=lars'], {'table/.*': {'optimizer': 'sgd'}}, None),
@@ -172,7 +172,6 @@ def test_a_group_may_begin_in_a_run_that_goes_on(set_flags, tmp_path):
     ([], {'table/.*': {'weight_decay': 1}}, 'table/.*'),
     ([], {'body/biases': {'weight_decay': 1}}, 'body/biases'),
     (['--decay_biases'], {'body/biases': {'weight_decay': 1}}, None),
-    ([], {'body/.*': {'weight_decay': 1}}, None),
     ([], {'nobody/.*': HEAD}, 'nobody/.*'),
   ],
 )

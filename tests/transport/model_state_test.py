@@ -63,10 +63,7 @@ def start(make_cluster):
 def test_in_lock_step_nothing_is_lost_for_want_of_a_round(start):
   with pytest.raises(NotImplementedError) as caught:
     start(1, 2, is_lock_step=True)
-  assert str(caught.value) == (
-    'a lock-step rule without a sync_round.Round: the center would not get the '
-    'changes of average, count, is_set'
-  )
+  assert str(caught.value).endswith('average, count, is_set')
 
 
 def test_without_lock_step_each_batch_moves_it_from_where_it_is(start):
@@ -84,7 +81,8 @@ def test_without_lock_step_each_batch_moves_it_from_where_it_is(start):
   np.testing.assert_allclose(second.read()[0], 0.9 * expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize('num_ps', [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize('num_ps', [0, 1])
 def test_what_one_has_set_stays_set(start, num_ps):
   workers = start(num_ps, 1 + num_ps, is_lock_step=False)
   workers[0].run(1, 0)
@@ -96,6 +94,7 @@ def test_what_one_has_set_stays_set(start, num_ps):
 
 # A worker of a Keras net that began 30 steps behind left a moving variance
 # below zero, and the evaluation had no number.
+@pytest.mark.slow
 def test_a_stale_worker_leaves_no_variance_below_zero(start):
   first, second = start(1, 2, is_lock_step=False)
   for _ in range(40):

@@ -41,9 +41,7 @@ WITH_PS = [n for n in battery_test.RULES if battery_test.needs_ps(n)]
 @pytest.mark.parametrize(
   'name',
   [
-    name
-    if name in ('async_sgd', 'sync_sgd')
-    else pytest.param(name, marks=pytest.mark.slow)
+    name if name == 'async_sgd' else pytest.param(name, marks=pytest.mark.slow)
     for name in WITH_PS
   ],
 )

@@ -157,9 +157,8 @@ def test_what_towers_leave_in_a_variable_is_added_up_in_32_bits(tf_session):
 
 
 @pytest.mark.parametrize('dtype', [tf.float16, tf.bfloat16])
-@pytest.mark.parametrize(
-  'num_shards', [pytest.param(0, marks=pytest.mark.slow), 2]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('num_shards', [0, 2])
 def test_the_average_of_weights_reaches_them(tf_session, dtype, num_shards):
   step = tf.train.get_or_create_global_step()
   with sharding.sharded(num_shards):
