@@ -117,7 +117,7 @@ class PassingError(RunError):
   port or folder is the likelier cause, which would recur.
 
   Attributes:
-    is_amid_run: bool, whether work may be lost.
+    is_amid_run: whether work may be lost.
   """
 
   is_amid_run = False

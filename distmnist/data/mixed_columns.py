@@ -21,7 +21,7 @@ def check(
   """Checks that whole numbers are what they were in one array of columns.
 
   Args:
-    names: list of str, of the columns.
+    names: of the columns.
     columns: arrays [n, ...], or numbers.
     found: what NumPy has made of them.
 

@@ -247,7 +247,7 @@ class Runner:
     """Returns the exit code of a command that has ended, None if it restarts.
 
     Args:
-      name: str.
+      name: of the command.
       code: int, from its host.
     """
     running = self._running[name]

@@ -78,7 +78,7 @@ class TrialCommand:
     """Returns the command of a trial, a list of str.
 
     Args:
-      trial: trials.Trial.
+      trial: the one to run.
       rung: int, at the end of which the trial is to stop.
       secrets_file: str, the flagfile that holds the secrets, or None to hide
         them, as in a dry run.

@@ -44,6 +44,12 @@ def test_the_tasks_train_by_tensorflow_whatever_the_caller_s_backend_is():
   assert done.stdout == 'tensorflow\n', done.stderr
 
 
+def test_without_a_folder_the_flag_for_it_is_named(set_flags):
+  set_flags()
+  with pytest.raises(cli.UsageError, match='--fitted_dir'):
+    fitted.load('train')
+
+
 def test_a_split_is_what_the_call_has_called_so(folder):
   array_folder.write(folder, {'train': (A, B), 'test': (A[:1], B[:1])})
   assert fitted.load('validation') is None
