@@ -71,7 +71,7 @@ def test_several_threads_may_read(rows, monkeypatch):
 
   def read(seed):
     rng = np.random.default_rng(seed)
-    for _ in range(200):
+    for _ in range(50):
       numbers = rng.integers(0, 10, 4)
       if rows.read(numbers)['n'].tolist() != numbers.tolist():
         wrong.append(numbers)

@@ -2,16 +2,30 @@
 
 import csv
 import sys
+from unittest import mock
 
 import pytest
 
-from distmnist.sweeps import halving, progress, trials
+from distmnist.sweeps import halving, plot, progress, tensorboard, trials
 from tests.support.trials import make_repeats, make_three_trials, make_trial
 
 
 def make_progress(found, folder, rungs=None):
   schedule = halving.Schedule(found, rungs or [[len(found), '']])
   return progress.Progress(schedule, str(folder))
+
+
+@pytest.fixture(autouse=True)
+def drawn(monkeypatch):
+  """The paths of the pictures, which are not drawn: plot_test draws some."""
+  paths = []
+
+  def write(groups, path):
+    plot.check_ready()
+    paths.append(path)
+
+  monkeypatch.setattr(plot, 'write', write)
+  return paths
 
 
 @pytest.mark.parametrize(
@@ -31,13 +45,15 @@ def test_it_says_what_is_left(tmp_path, caplog, states, end):
   ]
 
 
-def test_an_end_is_said_and_in_the_results_at_once(tmp_path, caplog):
+def test_an_end_is_said_and_in_the_results_at_once(
+  tmp_path, caplog, monkeypatch
+):
+  monkeypatch.setattr(tensorboard, 'Writer', mock.Mock())
   found = make_three_trials()
   for trial in found:
     trial.folder = str(tmp_path)
   found[1].cause = 'no memory; a long tail'
   shown = make_progress(found, tmp_path, [[3, ''], [1, '']])
-  shown._writer = False  # without TensorBoard
   shown.note(found[0], 0)
   shown.note(found[1], 0)
   assert caplog.messages == [
@@ -95,8 +111,9 @@ def test_where_a_seed_of_each_has_diverged_none_is_best(
   assert len(said) == 1 and str(tmp_path / progress.CSV) in said[0]
 
 
-def test_the_best_is_named_with_its_flags(tmp_path, capsys, caplog):
+def test_the_best_is_named_with_its_flags(tmp_path, capsys, caplog, drawn):
   make_progress(make_three_trials(), tmp_path).show()
+  assert drawn == [str(tmp_path / progress.PLOT)]
   assert len(capsys.readouterr().out.splitlines()) == 4
   *_, best, last = caplog.messages
   assert best == (
@@ -124,10 +141,11 @@ def test_of_one_result_the_best_is_named_once_all_have_ended(
   assert sum('best by' in line for line in caplog.messages) == num_said
 
 
-def test_there_is_no_picture_without_a_result(tmp_path):
+def test_there_is_no_picture_without_a_result(tmp_path, drawn):
   found = [make_trial(1, trials.STOPPED), make_trial(2, trials.WAITING)]
   make_progress(found, tmp_path).show()
   assert [path.name for path in tmp_path.iterdir()] == ['results.csv']
+  assert not drawn
 
 
 def test_a_best_that_has_seen_more_examples_is_told_of(tmp_path, caplog):
