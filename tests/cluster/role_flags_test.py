@@ -2,6 +2,7 @@
 
 import glob
 import json
+import re
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -28,33 +29,17 @@ def test_hosts_are_a_tuple(text, expected):
 
 
 @pytest.mark.parametrize(
-  'text, entry',
+  'entry',
   [
-    ('a:1,', ''),
-    (',a:1', ''),
-    ('a', 'a'),
-    (':2222', ':2222'),
-    ('a b:2222', 'a b:2222'),
-    ('http://a:2222', 'http://a:2222'),
-    ('ada@a:2222', 'ada@a:2222'),
+    *('', 'b', ':2222', 'b c:2222', 'http://b:2222', 'ada@b:2222'),
+    *(f'b:{port}' for port in ('0', '65536', '-1', 'x', '', '2 2', '²')),
   ],
 )
-def test_what_is_no_host_and_port_is_shown(text, entry):
-  with pytest.raises(cli.UsageError) as caught:
-    role_flags.parse_hosts(text, 'ps_hosts')
-  assert str(caught.value) == (
-    f"--ps_hosts: '{entry}' is not host:port (the whole list: {text})"
-  )
-
-
-@pytest.mark.parametrize('port', ['0', '65536', '-1', 'x', '', '2 2', '²'])
-def test_a_port_out_of_range_is_shown(port):
+def test_what_is_no_host_and_port_is_shown_with_its_flag(entry):
   with pytest.raises(
-    cli.UsageError,
-    match=f"^--worker_hosts: the port of 'b:{port}' is not a number from 1 to "
-    '65535$',
+    cli.UsageError, match=f'^--ps_hosts: .*{re.escape(repr(entry))}'
   ):
-    role_flags.parse_hosts(f'a:1,b:{port}', 'worker_hosts')
+    role_flags.parse_hosts(f'a:1,{entry}', 'ps_hosts')
 
 
 CLUSTER_FLAGS = '--ps_hosts=p0:1', '--worker_hosts=w0:1,w1:1'

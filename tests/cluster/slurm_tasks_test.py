@@ -34,33 +34,17 @@ def test_a_node_list_is_expanded(text, expected):
 
 
 @pytest.mark.parametrize(
-  'text, problem',
+  'text',
   [
-    ('', 'a name is empty'),
-    ('a,', 'a name is empty'),
-    ('a,,b', 'a name is empty'),
-    ('a[1-2', "'[' is not understood"),
-    ('a1]', "']' is not understood"),
-    ('a[]', "'[]' is not understood"),
-    ('a[[1]]', "'[' is not understood"),
-    ('a[2-1]', "'[2-1]' is not understood"),
-    ('a[1-2-3]', "'[1-2-3]' is not understood"),
-    ('a[1,,2]', "'[1,,2]' is not understood"),
-    ('a[x]', "'[x]' is not understood"),
-    ('a[²]', "'[²]' is not understood"),
-    ('bgl[123x456]', "'[123x456]' is not understood"),
-    ('a[0-999999999]', 'that is more than 10,000 hosts'),
-    ('a[0-99][0-99],b', 'that is more than 10,000 hosts'),
-    ('a[0-99][0-99][0-99]', 'that is more than 10,000 hosts'),
-    ('a' * 256, 'a name has more than 255 characters'),
+    *('', 'a,', 'a,,b', 'a[1-2', 'a1]', 'a[]', 'a[[1]]', 'a[2-1]', 'a[1-2-3]'),
+    *('a[1,,2]', 'a[x]', 'a[²]', 'bgl[123x456]', 'a' * 256),
+    *('a[0-999999999]', 'a[0-99][0-99],b', 'a[0-99][0-99][0-99]'),
   ],
 )
-def test_a_node_list_that_is_none_is_one_line(text, problem):
-  with pytest.raises(cli.UsageError) as caught:
+def test_a_node_list_that_is_none_is_one_short_line(text):
+  with pytest.raises(cli.UsageError, match='^SLURM_JOB_NODELIST=') as caught:
     expand_nodes(text)
-  message = str(caught.value)
-  assert message.startswith('SLURM_JOB_NODELIST=')
-  assert f'{problem}; expected hosts such as node[01-03,07],gpu5' in message
+  assert '\n' not in str(caught.value) and len(str(caught.value)) < 200
 
 
 @pytest.mark.parametrize(
@@ -70,17 +54,15 @@ def test_tasks_per_node_are_expanded(text, expected):
   assert expand_counts(text) == expected
 
 
-@pytest.mark.parametrize('text', ['', '2(x', '2x3', '2,', '0', '-1', '2(x-1)'])
+@pytest.mark.parametrize(
+  'text',
+  [
+    *('', '2(x', '2x3', '2,', '0', '-1', '2(x-1)'),
+    *('999999999', '1(x999999999)'),  # More than anybody has.
+  ],
+)
 def test_tasks_per_node_that_are_none_are_one_line(text):
-  with pytest.raises(
-    cli.UsageError, match=r'not understood; expected tasks .*, such as 2\(x3\)'
-  ):
-    expand_counts(text)
-
-
-@pytest.mark.parametrize('text', ['999999999', '1(x999999999)'])
-def test_too_many_tasks_are_refused(text):
-  with pytest.raises(cli.UsageError, match='more than 10,000 tasks$'):
+  with pytest.raises(cli.UsageError, match='^SLURM_TASKS_PER_NODE=.*$'):
     expand_counts(text)
 
 
@@ -170,76 +152,30 @@ def test_a_shell_in_an_allocation_is_no_task():
 
 
 @pytest.mark.parametrize(
-  'changes, message',
+  'changes, named',
   [
-    (
-      {'SLURM_STEP_ID': None},
-      'DISTMNIST_NUM_PS=1 is set, but this is not a task of a Slurm step, '
-      'which has SLURM_PROCID and SLURM_STEP_ID: start it with srun, or unset '
-      'DISTMNIST_NUM_PS',
-    ),
-    (
-      {'DISTMNIST_NUM_PS': 'two'},
-      "DISTMNIST_NUM_PS='two': expected a whole number from 0 on",
-    ),
-    (
-      {'SLURM_PROCID': '-1'},
-      "SLURM_PROCID='-1': expected a whole number from 0 on",
-    ),
-    (
-      {'SLURM_PROCID': '4'},
-      'SLURM_PROCID=4, but SLURM_STEP_NUM_TASKS=4: expected less',
-    ),
-    (
-      {'DISTMNIST_NUM_PS': '4'},
-      'DISTMNIST_NUM_PS=4: no worker is left among 4 tasks '
-      '(SLURM_STEP_NUM_TASKS): ask srun for more with --ntasks, or set fewer '
-      'ps',
-    ),
+    ({'SLURM_STEP_ID': None}, 'SLURM_STEP_ID'),
+    ({'DISTMNIST_NUM_PS': 'two'}, "DISTMNIST_NUM_PS='two'"),
+    ({'SLURM_PROCID': '-1'}, "SLURM_PROCID='-1'"),
+    ({'SLURM_PROCID': '4'}, 'SLURM_PROCID=4'),
+    ({'DISTMNIST_NUM_PS': '4'}, 'DISTMNIST_NUM_PS=4'),
     (
       {'DISTMNIST_NUM_PS': '3', 'DISTMNIST_NUM_EVALUATORS': '1'},
-      'DISTMNIST_NUM_PS=3 and DISTMNIST_NUM_EVALUATORS=1: no worker is left '
-      'among 4 tasks (SLURM_STEP_NUM_TASKS): ask srun for more with --ntasks, '
-      'or set fewer ps',
+      'DISTMNIST_NUM_EVALUATORS=1',
     ),
-    (
-      {'SLURM_STEP_NODELIST': None},
-      'SLURM_JOB_NODELIST names 3 hosts and SLURM_STEP_TASKS_PER_NODE has 4 '
-      'tasks on 2, but SLURM_STEP_NUM_TASKS is 4: expected the same tasks in '
-      'each; start them with srun, which sets them',
-    ),
-    (
-      {'SLURM_STEP_TASKS_PER_NODE': '3,2'},
-      'SLURM_STEP_NODELIST names 2 hosts and SLURM_STEP_TASKS_PER_NODE has 5 '
-      'tasks on 2, but SLURM_STEP_NUM_TASKS is 4: expected the same tasks in '
-      'each; start them with srun, which sets them',
-    ),
+    ({'SLURM_STEP_NODELIST': None}, 'SLURM_JOB_NODELIST names 3 hosts'),
+    ({'SLURM_STEP_TASKS_PER_NODE': '3,2'}, 'SLURM_STEP_TASKS_PER_NODE has 5'),
     (
       {'SLURM_STEP_NODELIST': None, 'SLURM_JOB_NODELIST': None},
-      'DISTMNIST_NUM_PS is set, but neither SLURM_STEP_NODELIST nor '
-      'SLURM_JOB_NODELIST is: start the tasks with srun, which sets them, or '
-      'unset DISTMNIST_NUM_PS',
+      'SLURM_JOB_NODELIST',
     ),
-    (
-      {'DISTMNIST_FIRST_PORT': '65534'},
-      'DISTMNIST_FIRST_PORT=65534 gives 3 tasks on a host ports up to 65536: '
-      'expected ports from 1 to 65535',
-    ),
-    (
-      {'SLURM_NODEID': '1', 'SLURM_LOCALID': '0'},
-      'SLURM_PROCID=1 is task 0 of node 1, expected task 1 of node 0: deal the '
-      'tasks out node by node, with srun --distribution=block',
-    ),
-    (
-      {'SLURM_STEP_NODELIST': 'a[1,1]'},
-      "SLURM_STEP_NODELIST='a[1,1]' names a host twice",
-    ),
-    (
-      {'SLURM_STEP_NODELIST': 'a b,c'},
-      "SLURM_STEP_NODELIST: 'a b:2222' is not host:port",
-    ),
+    ({'DISTMNIST_FIRST_PORT': '65534'}, 'DISTMNIST_FIRST_PORT=65534'),
+    ({'SLURM_NODEID': '1', 'SLURM_LOCALID': '0'}, '--distribution=block'),
+    ({'SLURM_STEP_NODELIST': 'a[1,1]'}, "SLURM_STEP_NODELIST='a[1,1]'"),
+    ({'SLURM_STEP_NODELIST': 'a b,c'}, "SLURM_STEP_NODELIST: 'a b:2222'"),
   ],
 )
-def test_a_step_that_does_not_fit_is_one_line(changes, message):
-  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}$'):
+def test_a_step_that_does_not_fit_is_one_line(changes, named):
+  with pytest.raises(cli.UsageError, match=re.escape(named)) as caught:
     read_slurm(step_of(1, **changes))
+  assert '\n' not in str(caught.value)

@@ -116,51 +116,47 @@ def test_one_chief_and_its_evaluator_need_no_server():
     assert found.evaluator_hosts == ('e:1',)
 
 
+# What each is refused for has to be named.
 REFUSED = {
-  '{"cluster"': "'{\"cluster\"' is not JSON (Expecting ':' delimiter",
-  '[' * 100_000: "'[[[[[[[[[[[[[[",
-  '[1]': '[1] is not an object: expected {"cluster": {"ps": ["host:port"]',
-  '{"cluster": []}': 'cluster is []: expected an object',
-  '{"cluster": {"worker": ["a:1"]}, "task": 1}': 'task is 1: expected an obj',
-  config({'workers': WORKERS}): "the cluster has a job 'workers': expected "
-  'chief, master, ps, worker, evaluator',
-  config({'worker': 'a:1'}): "worker is 'a:1': expected a list of \"host:",
-  config({'worker': ['a:1', 2]}): 'worker 1 is at 2: expected "host:port"',
-  config({'worker': ['a:1', 'b']}): "worker 1 of the cluster: 'b' is not host",
-  config({'ps': ['a:0']}): "ps 0 of the cluster: the port of 'a:0' is not a",
-  config({'ps': ['a:' + '9' * 5000]}): 'is not a number from 1 to 65535',
-  config({'ps': ['\ud800:1']}): "ps 0 of the cluster: '\\ud800:1' is not host",
-  config({'ps': ['a\0:1']}): "'a\\x00:1' is not host:port",
-  config({'chief': ['a:1'], 'master': ['b:1']}): 'a chief and a master, which',
-  config({'chief': ['a:1', 'b:1']}): '2 hosts for chief: expected one',
-  config({'ps': PS}, 'ps', 0): 'has a ps, but no task that trains: expected a',
-  config({'ps': ['a:1'], 'worker': ['b:1', 'a:1']}): 'ps 0 and worker 1 are '
-  'both at a:1: each needs an address of its own',
-  config({'worker': {'1': 'a:1'}}): 'of worker the cluster has only [1], but ',
-  config({'worker': {'x': 'a:1'}}): "a key of worker is 'x': expected a whole",
-  config({'worker': WORKERS}): 'the type of the task is missing: expected '
-  'worker, evaluator',
-  config({'worker': WORKERS}, 'Worker', 0): "the type of the task is 'Worker':",
-  config({'worker': WORKERS}, ['worker'], 0): "type of the task is ['worker']:",
-  config({'worker': WORKERS}, 'worker'): 'the index of the task, a worker, is '
-  'missing: expected a whole number from 0 on',
-  config({'worker': WORKERS}, 'worker', -1): 'a worker, is -1: expected',
-  config({'worker': WORKERS}, 'worker', 1.0): 'a worker, is 1.0: expected',
-  config({'worker': WORKERS}, 'worker', True): 'a worker, is True: expected',
-  config({'worker': WORKERS}, 'worker', 'x'): "a worker, is 'x': expected",
-  config({'worker': WORKERS, 'ps': PS}, 'worker', 2): 'the task is worker 2, '
-  'but the cluster has 2 ps, 2 worker: expected one of these, counted from 0',
-  config({'worker': WORKERS}, 'chief', 0): 'the task is chief 0, but the cl',
-  config(KUBEFLOW, 'evaluator', 1): 'the task is evaluator 1, but the cluster',
-  config({}, 'ps', 0): 'the task is ps 0, but the cluster has no task',
-  config({}, 'worker', 1): 'the task is worker 1, but the cluster has no task',
+  '{"cluster"': 'JSON',
+  '[' * 100_000: 'JSON',
+  '[1]': '[1]',
+  '{"cluster": []}': 'cluster is []',
+  '{"cluster": {"worker": ["a:1"]}, "task": 1}': 'task is 1',
+  config({'workers': WORKERS}): "'workers'",
+  config({'worker': 'a:1'}): "worker is 'a:1'",
+  config({'worker': ['a:1', 2]}): 'worker 1 is at 2',
+  config({'worker': ['a:1', 'b']}): "worker 1 of the cluster: 'b'",
+  config({'ps': ['a:0']}): "ps 0 of the cluster: the port of 'a:0'",
+  config({'ps': ['a:' + '9' * 5000]}): 'ps 0 of the cluster: the port',
+  config({'ps': ['\ud800:1']}): "ps 0 of the cluster: '\\ud800:1'",
+  config({'ps': ['a\0:1']}): "'a\\x00:1'",
+  config({'chief': ['a:1'], 'master': ['b:1']}): 'a chief and a master',
+  config({'chief': ['a:1', 'b:1']}): '2 hosts for chief',
+  config({'ps': PS}, 'ps', 0): 'a ps',
+  config({'ps': ['a:1'], 'worker': ['b:1', 'a:1']}): 'ps 0 and worker 1',
+  config({'worker': {'1': 'a:1'}}): 'worker',
+  config({'worker': {'x': 'a:1'}}): "a key of worker is 'x'",
+  config({'worker': WORKERS}): 'the type of the task',
+  config({'worker': WORKERS}, 'Worker', 0): "'Worker'",
+  config({'worker': WORKERS}, ['worker'], 0): "['worker']",
+  config({'worker': WORKERS}, 'worker'): 'the index of the task, a worker,',
+  config({'worker': WORKERS}, 'worker', -1): 'a worker, is -1',
+  config({'worker': WORKERS}, 'worker', 1.0): 'a worker, is 1.0',
+  config({'worker': WORKERS}, 'worker', True): 'a worker, is True',
+  config({'worker': WORKERS}, 'worker', 'x'): "a worker, is 'x'",
+  config({'worker': WORKERS, 'ps': PS}, 'worker', 2): 'worker 2',
+  config({'worker': WORKERS}, 'chief', 0): 'chief 0',
+  config(KUBEFLOW, 'evaluator', 1): 'evaluator 1',
+  config({}, 'ps', 0): 'ps 0',
+  config({}, 'worker', 1): 'worker 1',
   # A TFJob with enableDynamicWorker.
   json.dumps(
     {
       'sparseCluster': {'worker': {'0': 'w:1'}, 'ps': PS},
       'task': {'type': 'worker', 'index': 0},
     }
-  ): 'sparseCluster names only some of the tasks, but each needs to know all',
+  ): 'sparseCluster',
 }
 
 
