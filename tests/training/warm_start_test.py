@@ -143,6 +143,7 @@ def begin_table(dtype, capacity, first, save=lambda session: None):
   return {keys[i]: rows[i] for i in at}, shared
 
 
+@pytest.mark.slow
 def test_a_table_comes_key_by_key_whatever_its_room(set_flags, tmp_path):
   path = str(tmp_path / 'run' / 'model.ckpt-7')
 

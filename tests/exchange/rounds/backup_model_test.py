@@ -244,6 +244,7 @@ class Forgetful(Model):
     yield from super()._give(state, i, worker)
 
 
+@pytest.mark.slow
 def test_a_round_would_lack_what_is_counted_twice_and_taken_in_once():
   fault, _ = find_fault(Forgetful(3, 2, 1, 1, stays=False))
   assert sum(w.entered == fault.token for w in fault.workers) < 2
