@@ -61,14 +61,6 @@ def test_one_that_leaves_holds_up_nobody(tf_session):
   assert run.read() == ([0, 0], [1, 0])
 
 
-def test_one_that_is_asked_to_stop_is_offered_permits(tf_session):
-  run = Run(tf_session, 0)
-  run.run(run.clocks.enter)
-  run.run(run.clocks.offer)
-  run.tick()
-  assert run.read()[1][0] == 15
-
-
 def test_permits_are_offered_until_the_worker_has_left(tf_session):
   run, asked = Run(tf_session, 0), []
   stop = types.SimpleNamespace(on_request=asked.append)

@@ -1,7 +1,6 @@
 """saving: the latest checkpoints stay, and the bases of those among them."""
 
 import pytest
-import tensorflow.compat.v1 as tf
 
 from distmnist.logdir import checkpoints, saving
 from distmnist.storage import paths
@@ -63,11 +62,3 @@ def test_a_whole_one_replaces_a_partial_one_of_its_step(folder):
   assert writer.is_saved(2, may_be_partial=False)
   assert find_steps(folder) == [2]
   assert checkpoints.find_damage(f'{folder}/model.ckpt-2') is None
-
-
-def test_a_list_that_tensorflow_reads_names_the_latest(tmp_path):
-  writer = saving.CheckpointWriter(str(tmp_path), 2)
-  for step in (1, 2, 3):
-    partial.write_base(writer, step)
-  latest = tf.train.latest_checkpoint(str(tmp_path))
-  assert latest == f'{tmp_path}/model.ckpt-3'

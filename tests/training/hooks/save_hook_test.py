@@ -184,14 +184,6 @@ def test_after_many_failures_the_training_ends(session, tmp_path, now, disk):
     chief.run_to(6, secs=100.0)
 
 
-def test_at_the_end_it_must_not_fail(session, tmp_path, now, disk):
-  chief = Chief(session, tmp_path, now)
-  chief.run_to(3)
-  disk.is_full = True
-  with pytest.raises(saving.SaveError, match='No space left on device'):
-    chief.hook.save_last(session)
-
-
 def test_the_training_goes_on_if_the_first_one_fails_for_what_may_pass(
   session, tmp_path, now, disk, monkeypatch
 ):
