@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -12,43 +13,59 @@ import pytest
 from distmnist.common.names import JOB_AGENT
 from distmnist.launching.scheduler import job_agent
 from tests.support import background
-from tests.support.paths import PYTHONPATH, REPO
-
-
-def start(folder, name):
-  return subprocess.run(
-    [sys.executable, '-m', JOB_AGENT, folder, name],
-    cwd=REPO,
-    stdin=subprocess.DEVNULL,
-    capture_output=True,
-    text=True,
-    timeout=200,
-  )
+from tests.support.paths import PYTHONPATH
 
 
 def test_it_is_called_as_the_launcher_calls_it():
   assert job_agent.__name__ == JOB_AGENT
 
 
-def test_a_job_that_starts_when_the_run_is_over_leaves(tmp_path):
-  done = start(tmp_path / 'jobs' / '1', 'worker 0')
-  assert (done.returncode, done.stderr) == (0, '')
-  assert done.stdout == 'worker 0: the run is over\n'
+def test_a_job_that_starts_when_the_run_is_over_leaves(
+  tmp_path, monkeypatch, capsys
+):
+  folder = str(tmp_path / 'jobs' / '1')
+  monkeypatch.setattr('sys.argv', [JOB_AGENT, folder, 'worker 0'])
+  job_agent.run()
+  assert capsys.readouterr() == ('worker 0: the run is over\n', '')
 
 
-@pytest.mark.slow
-def test_a_job_that_is_told_to_leave_leaves_though_others_are_missing(tmp_path):
+@pytest.fixture
+def wait(tmp_path, monkeypatch):
+  """Yields wait() -> exit code, of worker 0 of 1 ps and 2 workers, alone."""
   folder = tmp_path / 'jobs' / '1'
   folder.mkdir(parents=True)
   request = {'cwd': str(tmp_path), 'num_ps': 1, 'num_worker': 2}
   (folder.parent / 'request.json').write_text(json.dumps(request))
-  (folder / 'worker_0.signal').write_text('2 1')
-  done = start(folder, 'worker 0')
-  assert done.returncode == 143, done.stderr
-  assert (folder / 'worker_0.end').read_text() == '-15'
-  assert (folder / 'worker_0.out').read_text() == (
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr('sys.argv', [JOB_AGENT, str(folder), 'worker 0'])
+  monkeypatch.setattr(job_agent, 'TICK_SECS', 0.01)
+  signals, other_end = socket.socketpair()  # None comes.
+  monkeypatch.setattr(job_agent.signals_lib, 'Reader', lambda *_: signals)
+
+  def wait():
+    with pytest.raises(SystemExit) as end:
+      job_agent.run()
+    return end.value.code
+
+  wait.folder = folder
+  with signals, other_end:
+    yield wait
+
+
+def test_a_job_that_is_told_to_leave_leaves_though_others_are_missing(wait):
+  (wait.folder / 'worker_0.signal').write_text('2 1')
+  assert wait() == 143
+  assert (wait.folder / 'worker_0.end').read_text() == '-15'
+  assert (wait.folder / 'worker_0.job').read_text() == '1'  # A beat.
+  assert (wait.folder / 'worker_0.out').read_text() == (
     'waiting for the jobs of ps 0, worker 1\n'
   )
+
+
+def test_a_job_whose_launcher_is_gone_leaves(wait, monkeypatch):
+  monkeypatch.setattr(job_agent.job_meeting, 'LOST_SECS', 0.0)
+  assert wait() == 143
+  assert (wait.folder / 'worker_0.end').read_text() == '-15'
 
 
 def start_task(tmp_path, script):
