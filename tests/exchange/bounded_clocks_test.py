@@ -61,7 +61,7 @@ def test_one_that_leaves_holds_up_nobody(tf_session):
   assert run.read() == ([0, 0], [1, 0])
 
 
-def test_permits_are_offered_until_the_worker_has_left(tf_session):
+def test_permits_are_offered_until_the_worker_has_left(tf_session, monkeypatch):
   run, asked = Run(tf_session, 0), []
   stop = types.SimpleNamespace(on_request=asked.append)
   hook = bounded_clocks.ClocksHook(run.clocks, stop)
@@ -71,6 +71,10 @@ def test_permits_are_offered_until_the_worker_has_left(tf_session):
   assert hook.describe_wait() == ''
   hook.after_create_session(tf_session, None)
   assert run.read() == ([0, 0], [0, 0])
+  monkeypatch.setattr(
+    bounded_clocks.round_waits, 'read', lambda *_: ([7, 2], [0, 3])
+  )
+  assert hook.describe_wait().startswith('the clocks: worker 0 at step 7 with')
   offering = in_process.start_thread(offer)
   run.tick()
   hook.end(tf_session)

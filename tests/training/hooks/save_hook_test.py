@@ -266,7 +266,9 @@ def test_the_chief_goes_on_while_large_tables_are_saved(session, tmp_path, now):
   # However long it takes, there is one at a time.
   for step in (2, 3):
     chief.run_to(step, secs=100.0)
-  assert chief.saved == [0] and len(find_save_threads()) == 1
+  assert chief.saved == [0]
+  # It ends with the process, however long its disk takes.
+  assert [thread.daemon for thread in find_save_threads()] == [True]
   assert 'step 3 is not saved' in chief.hook.find_unsaved()
   saver.wait()
   assert chief.saved == [0, 1]
