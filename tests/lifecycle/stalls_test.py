@@ -106,6 +106,22 @@ def test_the_cause_of_a_long_step_is_the_nearest_that_is_known(
   assert re.fullmatch(rf'no step for \d+ s: {expected}', lines[0])
 
 
+@pytest.mark.parametrize(
+  ('silent', 'expected'),
+  [('ps 1, gone', 'waiting for ps 1, gone'), ('', 'all tasks answer')],
+)
+def test_a_wait_for_others_is_explained_by_who_is_silent(
+  make, silent, expected
+):
+  watched, _, lines, said = make(0.05)
+  watched.ask_about_others(Others(silent))
+  watched.busy('the check-in', waits_for_others=True)
+  assert said.wait(DEADLINE_SECS)
+  assert re.fullmatch(
+    rf'the check-in .*has taken \d+ s so far: {expected}', lines[0]
+  )
+
+
 def test_a_worker_that_is_gone_does_not_hold_up_steps_that_wait_for_none(make):
   watched, _, lines, said = make()
   watched.ask_about_others(Others(silent_workers='worker 1'))
