@@ -211,12 +211,18 @@ def test_a_chief_without_input_goes_on_saving_while_the_others_make_steps(
 
 
 def test_the_chief_waits_and_then_saves_what_the_others_have_added(set_flags):
-  set_flags()
+  set_flags('--end_timeout_secs=7')
   done, others = [], Others()
-  others.wait_at_end = lambda *_: done.append('waited') or ['stats']
+
+  def wait_at_end(secs, pause, get_on):
+    # However busy the others are, it waits no longer.
+    done.append((secs, get_on(['worker 1'])))
+    return ['stats']
+
+  others.wait_at_end = wait_at_end
   hook = make_hook(others, in_process.NoStop(), done.append)
   hook.end('saved')
-  assert done == ['waited', 'saved']
+  assert done == [(7, False), 'saved']
   assert hook.workers == ['stats']
   make_hook(others, in_process.NoStop()).end('a session')  # No chief.
   assert len(done) == 2
