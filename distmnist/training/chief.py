@@ -38,7 +38,6 @@ if TYPE_CHECKING:
   from distmnist.training.problems import problem as problem_lib
   from distmnist.training.problems import problem_data
 
-
 _log = logging.getLogger(__name__)
 
 _VALIDATION_STEPS = flags.DEFINE_integer(

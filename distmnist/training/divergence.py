@@ -30,7 +30,6 @@ if TYPE_CHECKING:
   from distmnist.training.batches import batch_source
   from distmnist.training.problems import problem_data
 
-
 _log = logging.getLogger(__name__)
 
 _MAX_EXAMPLES = 100

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
   from distmnist.training.problems import problem_data
 
-
 # Chunks whose activations fit in the cache or, for large examples, in memory:
 # this many MNIST images, fewer if they are larger.
 CHUNK_SIZE = 250

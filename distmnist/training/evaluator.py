@@ -36,7 +36,6 @@ if TYPE_CHECKING:
   from distmnist.lifecycle import task as task_lib
   from distmnist.watching import own_metrics
 
-
 _log = logging.getLogger(__name__)
 
 _CONTINUOUS_TIMEOUT_SECS = flags.DEFINE_float(

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
   from distmnist.training import live_evaluation
   from distmnist.training.problems import problem as problem_lib
 
-
 _log = logging.getLogger(__name__)
 
 _FILE = 'model.keras'

@@ -23,7 +23,6 @@ from distmnist.storage import urls
 if TYPE_CHECKING:
   from distmnist.transport import strategy as strategy_lib
 
-
 _log = logging.getLogger(__name__)
 
 _REPORT_FILE = flags.DEFINE_string(

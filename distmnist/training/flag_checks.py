@@ -30,7 +30,6 @@ from distmnist.transport.strategy import Strategy
 if TYPE_CHECKING:
   from distmnist.cluster import cluster as cluster_lib
 
-
 _STRATEGY = flags.DEFINE_enum(
   'strategy',
   'async_sgd',

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
   from distmnist.training.problems import problem as problem_lib
   from distmnist.transport import strategy as strategy_lib
 
-
 FLAGS = flags.FLAGS
 _CHOICES = 'strategy', 'model', 'lr_schedule', 'optimizer'
 # absl puts the values of an enum flag before its help text.

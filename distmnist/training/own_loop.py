@@ -75,7 +75,6 @@ from distmnist.training.telemetry import task_metrics, worker_summaries
 if TYPE_CHECKING:
   from distmnist.transport import model_state
 
-
 _log = logging.getLogger(__name__)
 
 # The last step where the script's loop decides.

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
   from distmnist.cluster import cluster as cluster_lib
   from distmnist.transport import strategy as strategy_lib
 
-
 _BATCH_SIZE = flags.DEFINE_integer(
   'batch_size', 100, 'Images in one batch of one worker.', lower_bound=1
 )

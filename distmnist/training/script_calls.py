@@ -23,7 +23,6 @@ from distmnist.common.names import PACKAGE
 if TYPE_CHECKING:
   from distmnist.training import own_loop
 
-
 _log = logging.getLogger(__name__)
 
 _SESSION = 'MonitoredTrainingSession'

@@ -26,7 +26,6 @@ from distmnist.common.names import PACKAGE
 if TYPE_CHECKING:
   from distmnist.cluster import cluster as cluster_lib
 
-
 FLAGS = flags.FLAGS
 
 # The modules, or their rooms, whose flags run_task reads.

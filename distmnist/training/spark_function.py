@@ -47,7 +47,6 @@ from distmnist.training.problems import (
 if TYPE_CHECKING:
   from distmnist.cluster import cluster as cluster_lib
 
-
 # An agent sends it to the driver in one message, of at most 4 MiB.
 _MAX_RESULT_BYTES = 4_000_000
 _MAIN = flags.DEFINE_string(

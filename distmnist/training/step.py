@@ -41,7 +41,6 @@ if TYPE_CHECKING:
   from distmnist.training.problems import problem as problem_lib
   from distmnist.transport import weight_averages
 
-
 _SEED = flags.DEFINE_integer(
   'seed',
   0,

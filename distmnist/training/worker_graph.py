@@ -27,7 +27,6 @@ if TYPE_CHECKING:
   from distmnist.training.batches import dispatcher
   from distmnist.training.problems import problem_data
 
-
 _log = logging.getLogger(__name__)
 
 

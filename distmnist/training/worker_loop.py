@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
   from distmnist.training.batches import batch_source
   from distmnist.training.problems import problem_data
 
-
 _log = logging.getLogger(__name__)
 
 _NAN_ADVICE = (
@@ -53,73 +52,46 @@ _NAN_ADVICE = (
 )
 
 
-class Place(NamedTuple):
-  """A place of hooks in the order.
-
-  Attributes:
-    phase: when they have something to do: as a session begins ('start'),
-      'before' and 'after' a step, as the training ends ('end').
-  """
-
-  phase: str
-  why: str
-
-
 # All hooks of a worker. TensorFlow calls each of their methods in this order:
 # begin, after_create_session, before_run, after_run and, after the last step,
-# end. A worker has some of them, by its flags and its rule.
-ORDER = {
-  'liveness': Place(
-    'start, before, after, end',
-    'notes what begins before anything can block; all that follow call the '
-    'session.run that it has replaced, which names a lost task',
-  ),
-  'startup': Place(
-    'start',
-    'waits for the worker to begin before the rule copies the center: the copy '
-    'would grow stale',
-  ),
-  'steps': Place(
-    'start, before, after',
-    'warms up the graphs before the rule copies the center; all that follow '
-    'read what the step has fetched',
-  ),
-  'rule': Place(
-    'start, before, after, end',
-    'may set the variables and the global step, which those that follow read '
-    '(amid the steps, only without a ps); at the end releases waiting workers '
-    'before the chief waits for them',
-  ),
-  'stop': Place(
-    'start, after, end',
-    'requests the stop that those that follow see, and lets no infinite loss '
-    'reach them; at the end saves before anything that may fail or take long',
-  ),
-  'batches': Place(
-    'start, after',
-    'takes the next batches unless the loop is to end, as a checkpoint has '
-    'them (in lock-step each worker knows its own)',
-  ),
-  'telemetry': Place(
-    'start, before, after, end',
-    'counts and shows a step before what takes time beside it',
-  ),
-  'own': Place(
-    'start, before, after, end',
-    'the hooks of a script, once all of the step is known; a save sees what '
-    'they have set',
-  ),
-  'save': Place(
-    'start, before, after',
-    'evaluates and saves, on the chief, what the step has made, before it lets '
-    'others go',
-  ),
-  'end': Place(
-    'start, after, end',
-    'waits for other workers when nothing else is left to do and a stop is '
-    'requested',
-  ),
-}
+# end. A worker has some of them, by its flags and its rule. Each says when it
+# has something to do: as a session begins (start), before and after a step, as
+# the training ends (end); and why it stands there.
+ORDER = (
+  # Start, before, after, end: notes what begins before anything can block; all
+  # that follow call the session.run that it has replaced, which names a lost
+  # task.
+  'liveness',
+  # Start: waits for the worker to begin before the rule copies the center: the
+  # copy would grow stale.
+  'startup',
+  # Start, before, after: warms up the graphs before the rule copies the center;
+  # all that follow read what the step has fetched.
+  'steps',
+  # Start, before, after, end: may set the variables and the global step, which
+  # those that follow read (amid the steps, only without a ps); at the end
+  # releases waiting workers before the chief waits for them.
+  'rule',
+  # Start, after, end: requests the stop that those that follow see, and lets no
+  # infinite loss reach them; at the end saves before anything that may fail or
+  # take long.
+  'stop',
+  # Start, after: takes the next batches unless the loop is to end, as a
+  # checkpoint has them (in lock-step each worker knows its own).
+  'batches',
+  # Start, before, after, end: counts and shows a step before what takes time
+  # beside it.
+  'telemetry',
+  # Start, before, after, end: the hooks of a script, once all of the step is
+  # known; a save sees what they have set.
+  'own',
+  # Start, before, after: evaluates and saves, on the chief, what the step has
+  # made, before it lets others go.
+  'save',
+  # Start, after, end: waits for other workers when nothing else is left to do
+  # and a stop is requested.
+  'end',
+)
 
 
 def order_hooks(
@@ -128,9 +100,9 @@ def order_hooks(
   """Returns the list of SessionRunHooks of a loop, in their order.
 
   Args:
-    hooks: for a name in ORDER a SessionRunHook, a list of them.
+    hooks: for a name in ORDER a hook, or a list of them, or None.
   """
-  if unknown := hooks.keys() - ORDER.keys():
+  if unknown := hooks.keys() - {*ORDER}:
     raise ValueError(f'no place in ORDER: {", ".join(sorted(unknown))}')
   ordered = []
   for name in ORDER:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
   from distmnist.training.batches import leases
   from distmnist.training.problems import problem_data
 
-
 # Workers' own streams are so far apart that no two batches share random draws.
 _STREAM_DISTANCE = 1 << 44
 # How many places to look up at a time: NumPy's calls cost about as much for one

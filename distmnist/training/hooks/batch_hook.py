@@ -19,7 +19,6 @@ if TYPE_CHECKING:
   from distmnist.training.batches import batch_source, dispatcher
   from distmnist.transport import strategy as strategy_lib
 
-
 # How often an idle worker checks whether the others are done.
 _FIRST_LOOK_SECS = 0.01
 _LOOK_SECS = 0.1

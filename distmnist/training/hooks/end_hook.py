@@ -53,7 +53,6 @@ if TYPE_CHECKING:
   from distmnist.training.hooks import save_hook
   from distmnist.transport import strategy as strategy_lib
 
-
 _log = logging.getLogger(__name__)
 
 _END_TIMEOUT_SECS = flags.DEFINE_float(

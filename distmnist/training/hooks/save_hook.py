@@ -24,7 +24,6 @@ if TYPE_CHECKING:
   from distmnist.training import run_folder
   from distmnist.training.hooks import own_step_hook
 
-
 _log = logging.getLogger(__name__)
 
 _SAVE_SECS = flags.DEFINE_float(

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
   from distmnist.cluster import cluster as cluster_lib
   from distmnist.lifecycle import stalls as stalls_lib
 
-
 _log = logging.getLogger(__name__)
 
 _STARTUP_DELAY_STEPS = flags.DEFINE_integer(

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
   from distmnist.exchange.steps import fused_steps
   from distmnist.training.hooks import own_step_hook
 
-
 _log = logging.getLogger(__name__)
 
 # How often a worker checks whether the chief has ended the training early.

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
   from distmnist.exchange.steps import fused_steps
   from distmnist.lifecycle import task as task_lib
 
-
 _log = logging.getLogger(__name__)
 
 _TRACE_STEPS = flags.DEFINE_list(

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
   from distmnist.logdir import best as best_lib
   from distmnist.nn import plateau as plateau_lib
 
-
 _log = logging.getLogger(__name__)
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
   import keras
 
-
 _CALL = re.compile(r'Exception encountered when calling ([\w.]+\(\))\.')
 # How Keras and TensorFlow refuse a variable made while a layer runs.
 _MADE = re.compile(

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
   import keras
   import numpy as np
 
-
 # By the module. A process makes a model once.
 _adapted: dict[Any, KerasModule] = {}
 

@@ -25,7 +25,6 @@ from distmnist.transport import fed_initial_values
 if TYPE_CHECKING:
   import keras
 
-
 FLAGS = flags.FLAGS
 
 _SPARSE_TABLES = flags.DEFINE_enum(

@@ -68,7 +68,6 @@ from distmnist.training.problems import (
 if TYPE_CHECKING:
   import numpy as np
 
-
 _BEST = flags.DEFINE_string(
   'best',
   None,

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
   from distmnist.training.problems import problem_data
   from distmnist.transport import strategy as strategy_lib
 
-
 FLAGS = flags.FLAGS
 # At about as many steps of a training a problem's own rate is tried.
 _NUM_TRIED = 100

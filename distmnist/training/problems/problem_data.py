@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
   from distmnist.training.problems import problem as problem_lib
 
-
 # What a problem's load() gives, or a reader of it.
 Examples = split_lib.Split | streamed.Streamed
 

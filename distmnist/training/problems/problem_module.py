@@ -30,7 +30,6 @@ from distmnist.training.problems import user_calls
 if TYPE_CHECKING:
   import types
 
-
 _PROBLEM = flags.DEFINE_string(
   'problem',
   None,

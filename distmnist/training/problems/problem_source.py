@@ -12,7 +12,6 @@ from distmnist.storage import paths
 if TYPE_CHECKING:
   from distmnist.training.problems import problem as problem_lib
 
-
 _FILE, _EARLIER_FILE = run_flags.PROBLEM_FILE, 'problem_before.py'
 
 

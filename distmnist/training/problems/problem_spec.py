@@ -14,7 +14,6 @@ from distmnist.training.problems import problem_data, problem_module
 if TYPE_CHECKING:
   from distmnist.training.problems import problem as problem_lib
 
-
 # Their Python code is not in a graph.
 _PYTHON_OPS = 'PyFunc', 'PyFuncStateless', 'EagerPyFunc'
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
   from distmnist.training.problems import problem as problem_lib
 
-
 FLAGS = flags.FLAGS
 
 

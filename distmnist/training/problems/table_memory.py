@@ -20,7 +20,6 @@ from distmnist.tables import key_map, shard_slices, sparse_table, touched_rows
 if TYPE_CHECKING:
   from distmnist.cluster import cluster as cluster_lib
 
-
 _PS_MEMORY_MIB = flags.DEFINE_integer(
   'ps_memory_mib',
   None,

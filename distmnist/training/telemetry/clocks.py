@@ -16,7 +16,6 @@ import tensorflow.compat.v1 as tf
 if TYPE_CHECKING:
   from distmnist.cluster import cluster as cluster_lib
 
-
 _NUM_TRIES = 5
 _TIMEOUT_MS = 2000
 

@@ -24,7 +24,6 @@ from distmnist.watching import metrics_file, stop_file
 if TYPE_CHECKING:
   from distmnist.lifecycle import task as task_lib
 
-
 _log = logging.getLogger(__name__)
 
 _LOG_SECS = flags.DEFINE_float(

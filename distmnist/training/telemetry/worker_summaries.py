@@ -16,7 +16,6 @@ from distmnist.training.telemetry import summaries
 if TYPE_CHECKING:
   import tensorflow.compat.v1 as tf
 
-
 _SUMMARY_STEPS = flags.DEFINE_integer(
   'summary_steps',
   100,
