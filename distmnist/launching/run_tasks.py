@@ -48,8 +48,7 @@ def run(
       stays only if it fails.
     show_logs: whose lines go to the screen: 'chief' or 'all'.
     limits: when a task restarts.
-    stop_grace_secs: after which a task that was told to stop forces its own
-      exit.
+    stop_grace_secs: see TaskGroup.
     record: that of the launch.
 
   Returns:

@@ -45,9 +45,9 @@ class AgentServer:
     """Listens, with a new secret.
 
     Args:
-      conf: which says on which address of the driver.
-      welcome: of a Link and its hello, which may be any message that names an
-        executor; returns what `poll` calls this peer, or None to close
+      conf: says on which address of the driver.
+      welcome: called with a Link and its hello, which may be any message that
+        names an executor; returns what `poll` calls this peer, or None to close
         the connection.
 
     Raises:

@@ -50,7 +50,7 @@ class ExecutorHost(agent_host.AgentHost):
       wait_for_slots: returns once Spark can start all tasks.
       start: what Spark does until the agents are connected, and
         the seconds it may take.
-      show: of the name of a task, and a line of its log.
+      show: called with a task's name and a line of its log.
 
     Raises:
       cli.RunError: it cannot listen there.

@@ -165,7 +165,7 @@ def check_first(
   """Checks an example here, before Spark would try a bad one four times.
 
   Args:
-    pairs: of (x, y).
+    pairs: (x, y) of each example.
     layout: None for that of the first example.
 
   Returns:
@@ -203,7 +203,7 @@ def make_rdd(
   """Returns an RDD with a partition per task: its examples, none for a ps.
 
   Args:
-    pairs, test_pairs: of (x, y).
+    pairs, test_pairs: (x, y) of each example.
     layout: see spark/layouts.py.
   """
   deal = functools.partial(_deal, num_ps=num_ps, num_workers=num_workers)

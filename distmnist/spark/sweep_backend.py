@@ -66,7 +66,7 @@ class SparkBackend(runners.Backend):
   Attributes:
     conf: the settings of Spark.
     wait_secs: how long to wait for executors.
-    check: of the master; raises cli.RunError if Spark cannot start.
+    check: called with the master; raises cli.RunError if Spark cannot start.
   """
 
   conf: dict[str, str]

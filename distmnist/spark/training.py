@@ -76,11 +76,11 @@ class Options:
       --logdir, or a new temporary folder.
     wait_secs: how long to wait for executors and for tasks to start.
     module: dotted name, what a task runs.
-    show: of the name of a task, and a line of its log; by default the lines of
-      worker 0, the chief, are printed.
-    say: of a line from us; by default it goes to stderr.
-    record: that of a launcher of ours, which is told of the
-      tasks; by default this run has its own.
+    show: called with a task's name and a line of its log; by default the lines
+      of worker 0, the chief, are printed.
+    say: called with a line from us; by default it goes to stderr.
+    record: that of a launcher of ours, which is told of the tasks; by default
+      this run has its own.
   """
 
   max_restarts: int = 3

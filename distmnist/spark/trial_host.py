@@ -36,8 +36,8 @@ class _Start:
   """A start of a trial.
 
   Attributes:
-    key: by which its agent identifies itself.
-    job: in which Spark starts the agent.
+    key: what its agent identifies itself by.
+    job: the one in which Spark starts the agent.
     logdir: train's, or None.
     code: its exit code once that is known, or None.
     is_cancelled: whether Spark is to end its job: it was told to stop before

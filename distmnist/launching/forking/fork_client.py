@@ -209,7 +209,7 @@ class ServerProcess:
   """The process of a fork server, which may be started more than once.
 
   Attributes:
-    process: of the last start.
+    process: that of the last start.
   """
 
   def __init__(
@@ -296,8 +296,8 @@ def end_orphans(pid: int, deadline: float) -> None:
   and that the number has gone to somebody else.
 
   Args:
-    pid: of the task, the leader of its group.
-    deadline: of time.monotonic, for the end of the task.
+    pid: that of the task, the leader of its group.
+    deadline: by time.monotonic, for the end of the task.
   """
   wait_for_end(pid, deadline)
   if process_tag.read_start(pid) is None:
@@ -335,9 +335,8 @@ def make_host(
     env: the environment of all tasks.
     fork_tasks: whether to fork tasks from one process instead of starting a new
       Python process for each.
-    namespace: of the tasks that serve, or None.
-    stop_grace_secs: after which a task that was told to stop forces its own
-      exit.
+    namespace: that of the tasks that serve, or None.
+    stop_grace_secs: see TaskGroup.
     what: see ForkServerClient.
     kept_fds: see ServerProcess.
   """

@@ -71,10 +71,10 @@ class ForkServer:
     """Makes a server that has no task yet.
 
     Args:
-      launcher: to the launcher, one end of message_socket.make_pair.
+      launcher: our end of message_socket.make_pair.
       is_imported: whether a task's module is imported and called here;
         otherwise each task is a new Python process.
-      namespace: for isolated tasks; without descriptors if there are none.
+      namespace: that of isolated tasks; without descriptors if there are none.
     """
     self._is_imported = is_imported
     self._namespace = namespace
@@ -218,7 +218,7 @@ def become_task(
 
   Args:
     request: a message with "start"; see above.
-    namespace: to enter; without descriptors if there is none.
+    namespace: entered here; without descriptors if there is none.
     server_files: the server's open files, which are closed here.
     is_imported: whether the task's module is imported and called here;
       otherwise the task is a new Python process.

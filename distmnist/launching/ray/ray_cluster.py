@@ -95,7 +95,7 @@ def _keep(
 
   Args:
     log: a path.
-    data: with 'lines'.
+    data: its lines are in 'lines'.
   """
   with (
     contextlib.suppress(OSError),

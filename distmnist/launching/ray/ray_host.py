@@ -74,7 +74,7 @@ class _Group:
     is_begun: whether they were told to start.
     num_begun: how often they were.
     unstarted: those whose actors have not started them yet.
-    wait: for what Ray does until then.
+    wait: the wait for what Ray does until then.
     placement: PlacementGroup, or None.
   """
 
@@ -347,7 +347,7 @@ class RayHost(host_lib.Host):
       group, request: the task's.
       method: its name.
       take: called with group, request and answer.
-      *arguments: of the method.
+      *arguments: what the method takes.
     """
 
     def take_answer(group: _Group, answer: Any) -> None:

@@ -53,7 +53,7 @@ def make(
     logs_dir: the folder of their logs.
     show_logs: 'chief' for its lines as they are, 'all' for the lines of every
       task, each after the task's name.
-    record: with the log directory of the launch, or None.
+    record: has the log directory of the launch.
   """
   logs = {
     '' if show_logs == 'chief' else f'[{task.name}] ': task_logs.log_path(
@@ -128,8 +128,7 @@ class TableScreen(log_view.Screen):
     """
     Args:
       logs: see log_view.Screen.
-      logdir: of the run.
-      console: that of the terminal by default.
+      console: by default that of the terminal.
     """
     super().__init__(logs)
     from rich import console as console_lib

@@ -43,8 +43,7 @@ class Request:
   Attributes:
     logs_dir: an absolute path.
     max_restarts: of all tasks together.
-    stop_grace_secs: after which a task that was told to stop forces its own
-      exit.
+    stop_grace_secs: see TaskGroup.
     share_gpus: whether each worker gets one GPU of its node, a ps none.
   """
 

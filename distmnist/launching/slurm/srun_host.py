@@ -111,8 +111,7 @@ class SrunHost(host_lib.Host):
       folder: an existing folder that the nodes share.
       num_tasks: how many tasks may run at a time.
       env: this process's variables, with Slurm's, for all tasks.
-      stop_grace_secs: after which a task that was told to stop forces its own
-        exit.
+      stop_grace_secs: see TaskGroup.
       has_shared_gpus: whether each task gets one GPU of its node.
       num_earlier: the attempts at all tasks by this job before it was queued
         again.
@@ -348,7 +347,7 @@ class _Step:
   """One srun, and what is known of its tasks.
 
   Attributes:
-    process: of srun.
+    process: srun.
     requests: name -> what the shell of the task does first, in the order of the
       tasks' numbers.
     left: the tasks whose end is not known.

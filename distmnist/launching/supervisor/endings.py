@@ -28,7 +28,7 @@ def say_killed(
   """Names the tasks that were killed.
 
   Args:
-    signum: by which they were told to stop.
+    signum: what told them to stop.
     is_cut_short: whether another signal then left them no time.
   """
   why = f'did not exit after {signal.Signals(signum).name}: killed'
@@ -42,7 +42,7 @@ def report_failure(group: task_group.TaskGroup, logs_dir: str) -> int:
   """Names the root cause of `group.failure`; returns the exit code.
 
   Args:
-    group: in which a task has failed for good.
+    group: one in which a task has failed for good.
   """
   text, exit_code = show_failure(group, logs_dir)
   _log.info(f'error: {text}')
@@ -88,8 +88,8 @@ def report_signal(
   """Says what has stopped the run; returns the exit code.
 
   Args:
-    group: which this signal has stopped.
-    name: of what has sent the signal, or None: the signal's own.
+    group: stopped by this signal.
+    name: that of what has sent the signal; None for the signal's own.
 
   Returns:
     128 + n after signal n; 75 if the chief could not save, or was killed
@@ -142,7 +142,7 @@ def describe_late(
 
   Args:
     leave_secs: how long it had.
-    waited_for: whose end it outlived, which is the end of the training.
+    waited_for: the task whose end was the end of the training.
   """
   return (
     f'{task.name} ({task.address}) still ran {leave_secs:.0f} s after'

@@ -46,7 +46,7 @@ class Limits:
   Attributes:
     max_restarts: of each task within `window_secs`.
     window_secs: seconds; 0 counts over the whole run.
-    min_workers: with how many workers the run still goes on, the chief
+    min_workers: how many workers are enough for the run to go on, the chief
       included; None ends it with the first task that is lost for good.
     restart_together: whether a task restarts only with all others, once they
       have left in order; `max_restarts` then counts for all together.

@@ -44,7 +44,7 @@ class TaskGroup:
   """The tasks that run. A context: leaving it ends all of them.
 
   Attributes:
-    records: of the tasks that were started.
+    records: those of the tasks that were started.
     signals: what this process received; see Host.
     is_cut_short: whether another signal came during `stop`.
   """
@@ -61,13 +61,13 @@ class TaskGroup:
   ) -> None:
     """
     Args:
-      host: which the group opens and closes.
+      host: opened and closed by the group.
       logs_dir: an existing folder.
       limits: when a task restarts.
       on_tick: called every TICK_SECS while we wait.
       on_start: called when a task has begun.
-      stop_grace_secs: after which a task that was told to stop forces its own
-        exit.
+      stop_grace_secs: how long a task that was told to stop has until it forces
+        its own exit.
       record: told which tasks start and end, or None.
     """
     self._host, self._record = host, record
