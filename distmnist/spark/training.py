@@ -201,11 +201,7 @@ def _run_on(
     options.show,
   )
   launch = dict(spec['env'])[LAUNCH_ID]
-  max_restarts = options.max_restarts
-  report = _run(
-    *(host, tasks, logs_dir, max_restarts, options.say),
-    *(launch, options.record),
-  )
+  report = _run(host, tasks, logs_dir, options, launch)
   if not options.logs_dir:  # A launcher's own has more than these logs.
     task_logs.remove_if_temporary(logs_dir)
   return report
@@ -243,10 +239,8 @@ def _run(
   host: executor_host.ExecutorHost,
   tasks: list[jobs.Task],
   logs_dir: str,
-  max_restarts: int,
-  say: Callable[[str], None],
+  options: Options,
   launch: str | None = None,
-  record: run_record.RunRecord | None = None,
 ) -> dict[str, Any] | None:
   """Runs the tasks to their end; returns the chief's report.
 
@@ -254,21 +248,20 @@ def _run(
     TaskError: a task has failed for good.
     cli.RunError: the training failed in another way.
   """
-  console.print_logs(lambda text: say(host.locate(text)))
-  limits = restart_policy.Limits(max_restarts, restart_together=True)
+  console.print_logs(lambda text: options.say(host.locate(text)))
+  limits = restart_policy.Limits(options.max_restarts, restart_together=True)
   group = task_group.TaskGroup(
     host,
     logs_dir,
     limits,
     stop_grace_secs=stop_grace.parse(tasks[0].argv),
-    record=record,
+    record=options.record,
   )
-  workers = [task for task in tasks if task.job_name == 'worker']
-  if record:
-    record.begin(tasks, logs_dir, launch)
+  if options.record:
+    options.record.begin(tasks, logs_dir, launch)
   with group:
     try:
-      left = _run_to_end(group, tasks, workers)
+      left = _run_to_end(group, tasks)
     except signals.SignalError as error:
       error.exit_code = endings.report_saved(group, error.signum)
       raise
@@ -286,13 +279,13 @@ def _run(
 
 
 def _run_to_end(
-  group: task_group.TaskGroup, tasks: list[jobs.Task], workers: list[jobs.Task]
+  group: task_group.TaskGroup, tasks: list[jobs.Task]
 ) -> list[jobs.Task]:
   """Runs the tasks; returns those that had to be stopped at the end."""
   try:
     for task in tasks:
       group.start(task)
-    left = group.wait(workers)
+    left = group.wait([task for task in tasks if task.job_name == 'worker'])
     # With SPARK_MAIN, a ps serves until it is stopped.
     if not left and tasks[0].module != SPARK_MAIN:
       left = group.wait(tasks, run_tasks.LEAVE_SECS)

@@ -185,14 +185,12 @@ class Run:
 
   def __init__(self, folder, *ends, max_restarts=0):
     self.host, self.said = Host(ends), []
-    self._arguments = folder, max_restarts
+    self._folder = str(folder)
+    self._options = training.Options(max_restarts, say=self.said.append)
 
   def run(self):
-    folder, max_restarts = self._arguments
     tasks = training.make_tasks(1, 2, [], 'fake_train')
-    return training._run(
-      self.host, tasks, str(folder), max_restarts, self.said.append
-    )
+    return training._run(self.host, tasks, self._folder, self._options)
 
 
 DONE = [('worker 0', 0), ('worker 1', 0), ('ps 0', 0)]
