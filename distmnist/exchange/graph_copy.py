@@ -115,7 +115,7 @@ class Copier:
     """Builds steps that run one after the other.
 
     Args:
-      left_out: list of lists of periodic_exchange.Exchange, one list per step.
+      left_out: one list per step.
       name: the prefix of their ops.
 
     Returns:
@@ -148,7 +148,7 @@ class Copier:
 
     Args:
       before: Step, or None.
-      left_out: list of periodic_exchange.Exchange to leave out.
+      left_out: what to leave out.
       name: the prefix of the copies.
       number: which step of its run this is.
     """

@@ -49,11 +49,11 @@ class AtomicCenter:
     """
     Args:
       global_step: int64 scalar variable.
-      keep_shards: list of tf.Variable beside the shards; on every pull each
-        takes its shard's value, as the worker receives it, under the lock.
-      keep_whole: list of tf.Variable beside the copies; likewise, unlocked.
+      keep_shards: beside the shards; on every pull each takes its shard's
+        value, as the worker receives it, under the lock.
+      keep_whole: beside the copies; likewise, unlocked.
       max_staleness: a staler push is dropped and not counted.
-      mark_done: callable(ops) -> ops, Strategy.mark_done.
+      mark_done: see Strategy.mark_done.
     """
     self._copies = copies
     self._global_step = global_step
@@ -116,7 +116,7 @@ class AtomicCenter:
     """Pushes, and pulls before any other worker pushes.
 
     Args:
-      tensors: list of tensors like the copies: gradients or changes.
+      tensors: like the copies: gradients or changes.
       unless: bool scalar tensor, from `is_too_stale`: no tensors are sent, only
         rows; None if they always are.
 

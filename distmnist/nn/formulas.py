@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -50,10 +50,9 @@ class Kernel(NamedTuple):
     weights: w.
     slots: like Formula.slots.
     rate: float or float32 scalar tensor, eta.
-    powers: list of float32 scalar tensors, like Formula.betas: beta^t.
+    powers: float32 scalar tensors, like Formula.betas: beta^t.
     use_locking: whether the update locks w.
-    after: list of tensors like `slots`, their new values, or None; see
-      `LayerFormula.direct`.
+    after: like `slots`, their new values, or None; see `LayerFormula.direct`.
   """
 
   weights: tf.Variable
@@ -70,16 +69,15 @@ class Formula:
 
   Attributes, of the class:
     name: of its ops.
-    slots: tuple of Slot.
-    betas: dict of str to float: the powers beta^t that are kept once for all
-      variables, by the names of theirs.
+    betas: the powers beta^t that are kept once for all variables, by the names
+      of theirs.
     is_lazy: whether it moves a weight whose gradient is 0, but no row of a
       table without one.
   """
 
   name = ''
-  slots = ()
-  betas = {}
+  slots: ClassVar[Sequence[Slot]] = ()
+  betas: ClassVar[Mapping[str, float]] = {}
   is_lazy = False
 
   def find_rate(
@@ -89,7 +87,7 @@ class Formula:
 
     Args:
       rate: float or float32 scalar tensor, eta.
-      powers: list of float32 scalar tensors, like `betas`: beta^t.
+      powers: float32 scalar tensors, like `betas`: beta^t.
     """
     del powers
     return rate
@@ -105,7 +103,7 @@ class Formula:
 
     Args:
       weights, gradient: float32 [n, width].
-      slots: list of tensors like `weights`.
+      slots: like `weights`.
       rate: float32 scalar tensor, see `find_rate`.
     """
     raise NotImplementedError

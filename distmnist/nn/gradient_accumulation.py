@@ -34,11 +34,11 @@ class SlicedLoss(NamedTuple):
 
   Attributes:
     mean: float32 scalar tensor, the mean of `losses`.
-    losses: list of float32 scalar tensors, one per slice.
+    losses: float32 scalar tensors, one per slice.
     gates: one per slice: all of the slice's examples come from it. It can be
       made to wait for more ops; see `wait`.
-    weights: list of float32 scalar tensors, how much each slice counts; None if
-      all count alike.
+    weights: float32 scalar tensors, how much each slice counts; None if all
+      count alike.
   """
 
   mean: tf.Tensor

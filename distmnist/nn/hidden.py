@@ -88,7 +88,7 @@ def split_dense(
   their ps, unless the rule keeps a copy on the worker.
 
   Args:
-    inputs: list of float32 [batch, n_i], slices of the previous layer.
+    inputs: float32 [batch, n_i], slices of the previous layer.
     num_slices: at most `units`.
     name: of the layer. Its variables are those of `dense`.
     initializer: one of layers.INITIALIZERS.

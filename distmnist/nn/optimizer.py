@@ -146,8 +146,8 @@ class Optimizer(tf.train.Optimizer):
     """Steps 5 to 8 of the list above.
 
     Args:
-      grads_and_vars: iterable of (gradient, tf.Variable); the gradient is a
-        tensor, None, or tf.IndexedSlices for rows of a sparse table, each once.
+      grads_and_vars: (gradient, tf.Variable); the gradient is a tensor, None,
+        or tf.IndexedSlices for rows of a sparse table, each once.
       global_step: tf.Variable that counts the update, or None.
       name: of the op, or None.
       apply_one: callable(apply, gradient, variable) -> op in place of that of
@@ -363,7 +363,7 @@ def count_update(
   """Returns the op that ends an update and counts it.
 
   Args:
-    ends: list of ops that wait for all of the update.
+    ends: those that wait for all of the update.
     global_step: tf.Variable, or None for no count.
     scope: the op's name, as tf.name_scope gives it.
   """
@@ -424,7 +424,7 @@ def clip(
   """Scales gradients down to a global L2 norm: Pascanu et al. 2013, 1211.5063.
 
   Args:
-    pairs: list of (gradient, variable); the gradient is a tensor or None.
+    pairs: (gradient, variable); the gradient is a tensor or None.
 
   Returns:
     A list like `pairs`.

@@ -171,7 +171,7 @@ def _check_effect(
   """Raises cli.UsageError if a group says what changes none of its variables.
 
   Args:
-    members: list of (tf.Variable, whether it is a sparse table), its own.
+    members: (tf.Variable, whether it is a sparse table), its own.
   """
   least = 0 if FLAGS.decay_biases else 2
   if group.weight_decay and not any(

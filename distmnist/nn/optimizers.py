@@ -196,7 +196,6 @@ def from_flags(
     build_rate: callable(step, epoch) -> float32 scalar tensor, a problem's own
       rate in place of the flags', or None if it has none; see
       problem.Problem.learning_rate. None for the flags'.
-    groups: tuple of groups.Group of the model.
 
   Returns:
     make_optimizer: callable(is_local=False, rate_factor=None, is_apart=False)
@@ -281,7 +280,7 @@ def from_flags(
 
 
 class Choice(NamedTuple):
-  """How a variable is moved.
+  """The optimizer, factor and decay by which a variable is moved.
 
   Attributes:
     optimizer: one of OPTIMIZERS.

@@ -39,7 +39,7 @@ _LR_PATIENCE = flags.DEFINE_integer(
 
 
 class Plateau:
-  """How often the rate was cut, and at which global step for the last time.
+  """The number of cuts of the rate, and the global step of the last one.
 
   Attributes:
     variable: int64 [2] variable, these two; the step is -1 before the first.

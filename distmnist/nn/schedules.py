@@ -101,7 +101,7 @@ _LAST_STEP = 2**62
 
 
 class Schedule(NamedTuple):
-  """How a rate eta changes with the step t.
+  """A rate eta as a function of the step t.
 
   With warmup_steps W every rate but linear_scaling's is multiplied by
   min(1, t / W). s = max(0, t - W) counts from its end, and

@@ -106,8 +106,8 @@ def begin_turns(
   """Begins the turns of an update on each ps with rows to update.
 
   Args:
-    pairs: list of (gradient, tf.Variable); the gradients of rows are
-      tf.IndexedSlices, each row once.
+    pairs: (gradient, tf.Variable); the gradients of rows are tf.IndexedSlices,
+      each row once.
     find_rate: callable(device) -> the rate of formulas.Formula.update there.
 
   Returns:
@@ -137,7 +137,7 @@ class Turn:
     """
     Args:
       rate: float32 scalar tensor on the device.
-      ready: list of tensors on it, which are there before the turn begins.
+      ready: on it, which are there before the turn begins.
     """
     self._device, self._rate, self._done = device, rate, []
     self._begin = []
@@ -160,7 +160,7 @@ class Turn:
     Args:
       gradient: tf.IndexedSlices of float32 [n, width], each row once.
       variable: the shard of a table.
-      slots: list of tf.Variable beside it, like `formula.slots`.
+      slots: beside it, like `formula.slots`.
     """
     kept, rows = [variable, *slots], gradient.indices
     with tf.control_dependencies(self._begin):

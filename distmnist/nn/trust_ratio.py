@@ -26,8 +26,8 @@ def build_norms(
   """Builds the norms of whole layers.
 
   Args:
-    pairs: list of (tensor, w): w is a tf.Variable or a shard of one, tensor a
-      float tensor of its shape, on its device.
+    pairs: (tensor, w): w is a tf.Variable or a shard of one, tensor a float
+      tensor of its shape, on its device.
 
   Returns:
     {id(w): (||w||, ||tensor||)}, float32 scalar tensors on w's device, for each

@@ -1,1 +1,1 @@
-"""How values move between a worker and the ps, and what a rule promises."""
+"""The wire between a worker and the ps, and the contract of a rule."""

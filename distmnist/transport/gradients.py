@@ -20,8 +20,8 @@ def find_moved(
   tf.stop_gradient.
 
   Args:
-    pairs: list of (gradient, variable), from Optimizer.compute_gradients; the
-      gradient is None for a variable that is not reached.
+    pairs: (gradient, variable), from Optimizer.compute_gradients; the gradient
+      is None for a variable that is not reached.
 
   Raises:
     cli.UsageError: no variable is reached.
@@ -55,7 +55,7 @@ def weigh(gradients: Iterable[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
   """Returns gradients times a weight, each on its own device.
 
   Args:
-    gradients: list of float tensors.
+    gradients: float tensors.
     weight: float32 scalar tensor.
   """
   weighed = []

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Change(NamedTuple):
-  """How a step in lock-step changes a variable; a round does the rest.
+  """The change of a variable by a step in lock-step; a round does the rest.
 
   Attributes:
     variable: of the center.
@@ -58,7 +58,7 @@ class Change(NamedTuple):
 
 
 class ModelState:
-  """How the steps of one worker's graph change the model's own variables.
+  """Changes of the model's own variables by the steps of a worker's graph.
 
   Attributes:
     local_variables: what is made here on the worker.
@@ -191,8 +191,8 @@ def _exchange_floats(
   """Returns the op that moves centers and copies, as the top of this file says.
 
   Args:
-    group: list of (variable, copy, new value), the variables of one dtype and
-      on one device.
+    group: (variable, copy, new value), the variables of one dtype and on one
+      device.
   """
   variables = [variable for variable, _, _ in group]
   worker, place = group[0][1].device, variables[0].device

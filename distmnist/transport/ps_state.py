@@ -26,7 +26,7 @@ class Table:
     """Returns the values of `keys`, int64, in the same shape.
 
     Args:
-      keys: int64 tensor, or int or list of int.
+      keys: int64.
       default: int64 scalar tensor or int, the value of keys that are not there.
     """
     return tf.raw_ops.LookupTableFindV2(

@@ -259,7 +259,7 @@ class Strategy:
 
 
 class RunAgreement:
-  """How many steps at a time workers make that must all make as many.
+  """The number of steps at a time of workers that must all make as many.
 
   Attributes, the same on all workers:
     secs: how long a step takes; 0 until it is known.

@@ -41,8 +41,8 @@ def build_mean(
 
   Args:
     tensors: the list.
-    weights: list of float32 scalar tensors, how much each counts; None if all
-      count alike.
+    weights: float32 scalar tensors, how much each counts; None if all count
+      alike.
   """
   if weights is None:
     return tf.cast(add_up(tensors) / len(tensors), tensors[0].dtype)

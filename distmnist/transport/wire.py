@@ -141,8 +141,7 @@ class Wire:
     """Returns lists of the indices of tensors that travel as one message.
 
     Args:
-      tensors: list of tensors or variables. Those of rows, [n, width], and of
-        keys, [n], have no known n.
+      tensors: those of rows, [n, width], and of keys, [n], have no known n.
       routes: different routes share no message.
     """
     bundles, joined, rows = [], {}, {}
@@ -242,14 +241,14 @@ class PackedScalars:
   ten steps of a small net would spend a tenth of its time on its metrics.
 
   Attributes:
-    fetches: list of tensors on this worker, each a vector or the only scalar of
-      its dtype and place.
+    fetches: on this worker, each a vector or the only scalar of its dtype and
+      place.
   """
 
   def __init__(self, tensors: Sequence[tf.Tensor]) -> None:
     """
     Args:
-      tensors: list of scalar tensors, on this worker or on any ps.
+      tensors: scalar tensors, on this worker or on any ps.
     """
     groups = _group_by_place(tensors)
     self._groups = [indices for _, indices in groups]

@@ -34,8 +34,8 @@ class ModelVariables:
   them where they are (hidden.split_dense).
 
   Attributes:
-    views: list of what the model gets in place of the center's variables; the
-      shards that stay in place come last, each its own view.
+    views: what the model gets in place of the center's variables; the shards
+      that stay in place come last, each its own view.
     shards: on the ps.
     rows: of the sparse tables.
   """
@@ -210,7 +210,7 @@ class Center(ModelVariables):
     """Ends a step: returns `tensors` once the next one may begin.
 
     Args:
-      tensors: list of scalar tensors, which come once the push is applied.
+      tensors: scalar tensors, which come once the push is applied.
     """
     return tensors
 
@@ -340,7 +340,7 @@ def join_all(
 
   Args:
     parts: those of one whole after those of another.
-    wholes: list of (what has its shape, the shards of a whole).
+    wholes: (what has its shape, the shards of a whole).
   """
   left = iter(parts)
   return [

@@ -57,7 +57,7 @@ class ShardCopies(local_copies.LocalCopies):
     """Returns the op by which the copies take the center.
 
     Args:
-      ops: list of ops like `shards`: a shard is read once its op has run.
+      ops: like `shards`: a shard is read once its op has run.
     """
     parts = [
       strategy.read_after(shard, [op])

@@ -1,4 +1,4 @@
-"""With whom a worker averages, and how a step waits for that.
+"""A worker's partner for an average, and a step's wait for it.
 
 A step puts the number of its exchange into one queue of its own worker and
 takes from another whom that worker has met. A thread between the two runs the

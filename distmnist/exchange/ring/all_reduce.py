@@ -165,7 +165,7 @@ def _exchange(
 
   Args:
     to_each: one for each worker.
-    from_each: list of tensors like those that come from each worker.
+    from_each: like those that come from each worker.
     name: see build_mean.
 
   Returns:
@@ -224,7 +224,7 @@ def build_queue(
   """Returns a tf.FIFOQueue on the current device.
 
   Args:
-    like: list of tensors or variables, a message in dtypes and shapes.
+    like: a message in dtypes and shapes.
     name: of no other queue there.
     capacity: messages.
   """

@@ -57,7 +57,7 @@ def build_means(
   ones of 16 bits is not, as its sum is not, it is zeros on all workers.
 
   Args:
-    gradients: list of float tensors, those of the first layers first.
+    gradients: float tensors, those of the first layers first.
     variables: with the shapes of `gradients`.
     more: float32 vector of a static shape that travels with the last bucket.
     bucket_bytes: see fill.

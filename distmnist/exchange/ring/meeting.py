@@ -1,4 +1,4 @@
-"""How the workers of a ring meet before each session.
+"""The meeting of a ring's workers before each session.
 
 Each worker has all variables, so that one which is lost takes nothing along:
 the others keep theirs, and its successor gets them from one of these. For that
@@ -59,7 +59,7 @@ class Agreement(NamedTuple):
 
   Attributes:
     generation: of no other meeting.
-    entries: list of each worker's (life, number, step, fingerprint).
+    entries: each worker's (life, number, step, fingerprint).
     giver: the worker whose values count.
     takers: the workers that get them.
     step: the global step of these values; None if no worker has any yet.

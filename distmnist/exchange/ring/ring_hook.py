@@ -206,7 +206,7 @@ class RingHook(strategy.MemberHook):
 
 
 class _Patience:
-  """How long a worker waits for the others, and what it says meanwhile."""
+  """A worker's wait for the others, and what it says meanwhile."""
 
   def __init__(self, task: Any, has_met: bool) -> None:
     """

@@ -88,12 +88,12 @@ def make_weights(
 
 
 class GivenParts:
-  """With which token each worker has given each part, in a table on each ps.
+  """The token with which each worker has given each part, on each ps.
 
   A table needs no initialisation and is in no checkpoint.
 
   Attributes:
-    places: dict of device -> list of int, the parts there.
+    places: by device, the parts there.
   """
 
   def __init__(self, cluster: Cluster, devices: Sequence[str]) -> None:
@@ -121,7 +121,7 @@ class GivenParts:
     """Returns with which token this worker contributed last, int64 scalar.
 
     Args:
-      ops: list of tensors of the next contribution, which must arrive first.
+      ops: those of the next contribution, which must arrive first.
     """
     place = self._devices[part]
     with tf.device(place), tf.control_dependencies(ops):
@@ -188,8 +188,7 @@ class Contribution:
     """To be made before a place in the round is asked for, under a lock.
 
     Args:
-      tensors: list of tensors or tf.IndexedSlices, one for each accumulator, on
-        its ps.
+      tensors: one for each accumulator, on its ps.
     """
     self._accumulators = the_round.accumulators
     self._parts, self._given = the_round.parts, the_round.given

@@ -1,4 +1,4 @@
-"""Which contributions enter a round: ps 0 decides once, by their tokens.
+"""The contributions that enter a round: ps 0 decides once, by their tokens.
 
 A token is life * 2^40 + global_step. A life of the rounds ends when a chief
 takes over: contributions already made in it are thrown away, and those that

@@ -74,8 +74,8 @@ class ShardBarrier:
     """Pushes gradients, and pulls the new center.
 
     Args:
-      gradients: list of tensors like `copies.views`.
-      mark_done: callable(ops) -> ops, Strategy.mark_done.
+      gradients: like `copies.views`.
+      mark_done: see Strategy.mark_done.
       weight: float32 scalar tensor, by which the gradients are weighed, or
         None; see Strategy.weigh_by.
 
@@ -201,8 +201,8 @@ def _apply_if_due(
   """Returns the op that ends the update of a variable, if it is due.
 
   Args:
-    is_due: dict of variable.ref() -> bool scalar tensor.
-    ends: dict of variable.ref() -> op that ends its update, which takes it in.
+    is_due: variable.ref() -> bool scalar tensor.
+    ends: variable.ref() -> op that ends its update, which takes it in.
     apply, gradient, variable: see nn/optimizer.py, `apply_one`.
   """
   key = variable.ref()

@@ -40,8 +40,8 @@ class StateMeans:
   """The model's own variables, as a part of a round.
 
   Attributes:
-    accumulators: list of (tf.ConditionalAccumulator, device), which take
-      vectors; empty if a step changes no such variable.
+    accumulators: (tf.ConditionalAccumulator, device), which take vectors; empty
+      if a step changes no such variable.
   """
 
   def __init__(
@@ -90,7 +90,7 @@ class StateMeans:
     """Builds what the chief adds to the center, the mean changes.
 
     Args:
-      ops: list of ops that apply the rest of the update, and come first.
+      ops: those that apply the rest of the update, and come first.
 
     Returns:
       The list of ops that end the update.

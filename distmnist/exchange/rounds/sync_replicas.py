@@ -77,9 +77,9 @@ class SyncReplicas:
     """Pushes gradients, and waits for the update.
 
     Args:
-      gradients: list of tensors like `center.views`, followed by those like
+      gradients: like `center.views`, followed by those like
         `center.rows.views`.
-      mark_done: callable(ops) -> ops, Strategy.mark_done.
+      mark_done: see Strategy.mark_done.
       weight: float32 scalar tensor, by which the gradients are weighed, or
         None; see Strategy.weigh_by.
 
@@ -154,9 +154,9 @@ class _MeanApplier(tf.train.Optimizer):
       optimizer: applies the means.
       replicas_to_aggregate: R.
       worker: the task_index.
-      of_rows: list of (sparse_sum.SparseSum, its device, the shard of a table).
+      of_rows: (sparse_sum.SparseSum, its device, the shard of a table).
       state: of the model's own variables.
-      of_weight: list of (contributions.Accumulator, its device), the one of the
+      of_weight: (contributions.Accumulator, its device), the one of the
         weights; empty if there are none.
     """
     super().__init__(use_locking=False, name='means')
@@ -173,8 +173,7 @@ class _MeanApplier(tf.train.Optimizer):
     """Applies means, in the dtypes of their variables, and counts the update.
 
     Args:
-      grads_and_vars: iterable of (mean in the dtype of sums, variable); None is
-        no mean.
+      grads_and_vars: (mean in the dtype of sums, variable); None is no mean.
       global_step: int64 scalar variable.
       name: unused.
     """

@@ -92,8 +92,8 @@ class Round:
     rounds_per_run: how many rounds the chief's thread asks for in a
       session.run: they follow each other on the ps, so the workers need not
       wait for the chief to ask.
-    accumulators: list of (tf.ConditionalAccumulator, device), those given and
-      then those of `state_means`.
+    accumulators: (tf.ConditionalAccumulator, device), those given and then
+      those of `state_means`.
     state_means: empty unless the model updates variables itself; what updates
       the center runs its update, too.
     pushed: list of ops by which this worker contributes, one for each
@@ -115,8 +115,8 @@ class Round:
     Args:
       num_contributions: R.
       global_step: int64 scalar variable, the number of rounds done.
-      accumulators: list of (tf.ConditionalAccumulator, device); a contribution
-        has a tensor for each.
+      accumulators: (tf.ConditionalAccumulator, device); a contribution has a
+        tensor for each.
       token: int64 local variable, this worker's last token.
       parts: see `parts`; by default each tensor comes by itself.
       by_unit: whether each part is a unit; only with R <= N.
@@ -195,10 +195,10 @@ class Round:
     """Contributes, and waits for the end of the round; may be in a branch.
 
     Args:
-      pairs: list of (tensor, shard), one for each accumulator that was given,
-        on its ps, as LocalCopies.to_shards returns them.
+      pairs: (tensor, shard), one for each accumulator that was given, on its
+        ps, as LocalCopies.to_shards returns them.
       own_token: int64 scalar tensor, the value of `token`; read here if None.
-      mark_done: callable(ops) -> ops, Strategy.mark_done.
+      mark_done: see Strategy.mark_done.
 
     Returns:
       (new_step, staleness): int64 scalar tensors beside the token. staleness is

@@ -39,7 +39,7 @@ def put_if_empty(
   """Returns the op that puts `value` into each of `queues` that has none.
 
   Args:
-    queues: list of tf.FIFOQueue on the current device.
+    queues: on the current device.
     value: scalar tensor or bool; the queues are looked at once it is there.
     is_open: bool or bool scalar tensor; if not, nothing is put.
   """
@@ -71,7 +71,7 @@ def close(queues: Sequence[tf.FIFOQueue]) -> tf.Operation:
 
 
 class TokenTable:
-  """Which workers have a token, on the ps of the tokens: 1 has one, 0 waits.
+  """The workers that have a token, on the ps of the tokens: 1 has one, 0 waits.
 
   It needs no initialisation, and is empty again after that ps restarts.
   """

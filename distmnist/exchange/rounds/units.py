@@ -99,7 +99,7 @@ class UnitTokens(tokens.Tokens):
 
     Args:
       token: int64 scalar tensor, the one with which the round will end.
-      ops: list of ops that update the unit.
+      ops: those that update the unit.
     """
     with tf.control_dependencies([self.units.end(unit, token, ops)]):
       return self.units.wake([unit], self._workers)
@@ -133,13 +133,13 @@ class UnitTokens(tokens.Tokens):
 
 
 class Units:
-  """How far each unit is, and the queues that wake those who wait for it.
+  """The progress of each unit, and the queues that wake those who wait for it.
 
   All is beside the shards of a unit: a queue for each worker, and a table of a
   ps, which needs no initialisation and is in no checkpoint.
 
   Attributes:
-    places: dict of device -> list of int, the units there.
+    places: by device, the units there.
   """
 
   def __init__(self, num_workers: int, devices: Sequence[str]) -> None:
@@ -176,7 +176,7 @@ class Units:
 
     Args:
       goal: int64 scalar tensor, a token.
-      ops: list of ops after which it begins to look.
+      ops: those after which it begins to look.
     """
     place, queue = self._devices[unit], self._queues[unit][worker]
 

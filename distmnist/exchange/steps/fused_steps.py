@@ -110,8 +110,7 @@ class Steps(tf.train.SessionRunHook):
   those of a run at once, in few tensors.
 
   Attributes:
-    done: list of {name: value}, the metrics of each step of the last
-      session.run.
+    done: {name: value}, the metrics of each step of the last session.run.
     own_summary: None; own_step_hook.OwnStepHook has that of a script.
   """
 

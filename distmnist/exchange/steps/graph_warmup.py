@@ -106,7 +106,7 @@ class Warmup:
     """Warms up the graphs of a new session.
 
     Args:
-      runs: list of (fetches, feed_dict), each kind of run.
+      runs: (fetches, feed_dict), each kind of run.
     """
     session.run(self._start)
     for fetches, feed in runs:
@@ -128,7 +128,6 @@ def find_changes(
   """Returns what may change a variable on the way to `ops`.
 
   Args:
-    ops: list of tf.Operation or tensors.
     gate: what depends on it, or it on that, is left out.
   """
   sources = _find_sources([gate])

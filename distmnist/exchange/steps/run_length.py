@@ -1,4 +1,4 @@
-"""How many steps a session.run has: --steps_per_run, a number or auto.
+"""The number of steps of a session.run: --steps_per_run, a number or auto.
 
 What a session.run costs beside its steps is worth saving only where a step is
 short, and only a measurement says how long it is. So with `auto` a worker makes
@@ -117,7 +117,7 @@ def choose(
 
 
 class Pace:
-  """How long the runs of a worker are, with --steps_per_run=auto.
+  """The length of a worker's runs, with --steps_per_run=auto.
 
   In each session the first steps are timed anew: a worker whose runs must be
   those of the others may have others after a loss.
