@@ -16,8 +16,6 @@ import functools
 from absl import flags
 
 from distmnist.common import cli, console
-from distmnist.data import split as split_lib
-from distmnist.data import streamed
 from distmnist.logdir import saved_run
 from distmnist.problems import images
 from distmnist.training import divergence, evaluation
@@ -94,7 +92,7 @@ def _make_check(problem: problem_lib.Problem) -> divergence.CheckpointCheck:
 @functools.cache
 def _load_split(
   problem: problem_lib.Problem,
-) -> tuple[str, split_lib.Split | streamed.Streamed]:
+) -> tuple[str, problem_data.Examples]:
   """Returns the name and the examples of what to evaluate on."""
   name = _SPLIT.value
   if name is None:

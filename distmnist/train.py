@@ -31,7 +31,6 @@ from distmnist.cluster import stop_request
 from distmnist.common import cli, layout
 from distmnist.common import console as console_lib
 from distmnist.common.names import LAUNCH_ID, TRAIN
-from distmnist.data import split
 from distmnist.lifecycle import late_start, ps, shutdown
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
@@ -195,7 +194,7 @@ def run_worker(
 def end_late(
   task: task_lib.Task,
   choice: flag_checks.Choice,
-  judges: Mapping[str, split.Split],
+  judges: Mapping[str, problem_data.Examples],
   folder: run_folder.RunFolder,
   start: float,
 ) -> int:

@@ -129,7 +129,7 @@ class Others:
     self,
     cluster: cluster_lib.Cluster,
     server: tf.train.Server | None,
-    secs_silent: Callable[[str], float | None] | None = None,
+    secs_silent: Callable[[str], float | None] = lambda name: None,
   ) -> None:
     """
     Args:

@@ -24,7 +24,8 @@ def describe(unit: str, *splits: split.Split | streamed.Streamed) -> str:
   checksum = 0
   for split in splits:
     for part in split.identify():
-      checksum = zlib.crc32(part, checksum)
+      data = part if isinstance(part, bytes) else part.data
+      checksum = zlib.crc32(data, checksum)
   num_examples = sum(split.num_examples for split in splits)
   return f'{num_examples:,} {unit} with checksum {checksum:08x}'
 

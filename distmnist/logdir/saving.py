@@ -53,18 +53,18 @@ class PassingSaveError(SaveError, cli.PassingError):
 
 def choose_error(cause: Exception) -> type[SaveError]:
   """Returns the class of the error that reports an exception of a write."""
-  return cli.choose_error(cause, SaveError, PassingSaveError)
+  return PassingSaveError if cli.is_passing(cause) else SaveError
 
 
 class Saver(Protocol):
-  """What writes the values of a session, such as tables/table_saver.py's.
+  """What writes the values of a session, such as tables/table_saver.py's."""
 
-  Attributes:
-    base: the file's name of the whole checkpoint on which it would put the
-      next one, with the rows touched since then; None: that is whole, too.
-  """
+  @property
+  def base(self) -> str | None:
+    """The file's name of the whole checkpoint on which it puts the next one.
 
-  base: str | None
+    Which then has the rows touched since then; None: that is whole, too.
+    """
 
   def forget_base(self) -> None:
     """Makes the next checkpoint a whole one."""
