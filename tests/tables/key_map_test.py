@@ -44,14 +44,10 @@ def test_a_key_has_the_row_that_keys_say_and_others_one_of_60(tf_session):
 def test_a_checkpoint_of_other_keys_is_named(tf_session):
   the_map = build()
   tf_session.run(tf.global_variables_initializer())
-  with pytest.raises(
-    cli.RunError,
-    match="^the keys of the table 'user' in the checkpoint are text, but those "
-    'of the model are whole numbers: give the model that it was trained with',
-  ):
+  with pytest.raises(cli.RunError, match="'user' .* text.* whole numbers"):
     the_map.check(new_rows.MARKS['text'])
   tf_session.run(the_map.keys.assign(tf.zeros_like(the_map.keys)).op)
-  with pytest.raises(cli.RunError, match='are of another version, but'):
+  with pytest.raises(cli.RunError, match="'user'"):
     key_map.fill(tf_session)
 
 

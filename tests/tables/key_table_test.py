@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist import tf_internals
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.exchange.center import center
 from distmnist.nn import layers
@@ -31,7 +32,7 @@ def test_each_ps_has_whole_buckets(tf_session, num_ps):
     assert 60 // num_ps <= size // MADE.rows_in_bucket <= 60 // num_ps + 1
     if num_ps > 1:
       for part, whole in ((variable, [2]), (of, [])):
-        info = part._get_save_slice_info()
+        info = tf_internals.get_slice(part)
         assert info.full_shape == [MADE.num_positions, *whole]
         assert info.var_offset[0] == ends
       assert info.full_name == 'user/keys'

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.tables import new_rows
 
 
-@pytest.mark.parametrize('capacity', [1, 60, 1000, 10**6, 10**9])
+@pytest.mark.parametrize('capacity', [1, 1000, 10**9])
 def test_a_bucket_is_full_with_a_chance_below_a_millionth(capacity):
   made = new_rows.NewRows(capacity)
   room, mean = made.rows_in_bucket - new_rows.NUM_RESERVED, capacity / 60
@@ -39,7 +39,6 @@ def test_keys_begin_free_and_tell_what_they_are_of(tf_session):
     (tf.truncated_normal_initializer(1, 2), 1, 2 * 0.8796, (-3, 5)),
     (tf.constant_initializer(7), 7, 0, (7, 7)),
     (tf.zeros_initializer(), 0, 0, (0, 0)),
-    (tf.ones_initializer(), 1, 0, (1, 1)),
   ],
 )
 def test_rows_are_drawn_as_an_initializer_says(

@@ -17,7 +17,7 @@ def build(member, num_rows):
   with tf.device(member.device_setter()), the_center.scope():
     for name, ids in GIVEN.items():
       layers.embedding(tf.constant(ids, tf.int64), num_rows, 2, name)
-  tables = list(the_center.rows._tables.values())
+  tables = list(the_center.rows.tables.values())
   return tables[0].make_numbering(tables)
 
 

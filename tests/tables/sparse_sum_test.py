@@ -56,7 +56,7 @@ def test_a_contribution_may_have_no_row(total):
   assert total.run(total.take).indices.tolist() == []
 
 
-@pytest.mark.parametrize('number', [0, 1, 3])
+@pytest.mark.parametrize('number', [0, 3])
 def test_what_was_contributed_can_be_thrown_away(total, number):
   for _ in range(number):
     total.add([2], [[2, 4]])
