@@ -129,7 +129,6 @@ def export(
   Args:
     problem: what was trained.
     spec: nest of tf.TensorSpec of one example's x.
-    path: of the checkpoint.
     export_dir: new or empty.
     record: what the SavedModel says of itself, see delta_writer.describe.
 

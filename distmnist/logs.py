@@ -81,9 +81,7 @@ def find_log(logdir: str, launcher: Mapping[str, Any] | None, task: str) -> str:
   """Returns the path of the log of a task.
 
   Args:
-    logdir: of the run.
     launcher: the first line of the launcher.
-    task: its name.
 
   Raises:
     cli.RunError: there is none.

@@ -67,7 +67,6 @@ def check_seen(logdir: str, state: run_state.RunState) -> None:
   """Refuses a run that may be in a queue: an older request has no effect.
 
   Args:
-    logdir: of the run.
     state: of a run that is not seen to run.
 
   Raises:

@@ -74,7 +74,6 @@ class ClusterScaffold(tf.train.Scaffold):
   ) -> None:
     """
     Args:
-      task: it serves.
       restart: finds what the chief restores.
       hooks: any strategy.CenterHook among them is called for each new center,
         and a strategy.MemberHook before each session.
@@ -300,7 +299,6 @@ def make_session(
   Saving, restoring and summaries are left to the scaffold and the hooks.
 
   Args:
-    task: it serves.
     hooks: a liveness.LivenessHook first; their `end` is called in this order.
     config: settings besides those of the task.
   """

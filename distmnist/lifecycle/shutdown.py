@@ -256,9 +256,5 @@ class Others:
 
 
 def choose_absence_error(is_first: bool) -> type[cli.RunError]:
-  """Returns the class of the error for a task that is not up.
-
-  Args:
-    is_first: whether the task that misses it has not begun its work.
-  """
+  """Returns the error of a task that misses another."""
   return cli.PassingError if is_first else cli.LostError

@@ -32,7 +32,6 @@ def write(logdir: str, path: str | None) -> None:
   Without a launcher no file is left.
 
   Args:
-    logdir: of the run.
     path: of the checkpoint that it begins with; None for the first weights.
 
   Raises:
@@ -67,12 +66,7 @@ def forget_move(logdir: str) -> None:
 
 
 def find_move(logdir: str, resume: str) -> Move | None:
-  """Returns the move that was cut short, or None.
-
-  Args:
-    logdir: of the run.
-    resume: the value of --resume; a move for another one does not count.
-  """
+  """Returns the move that was cut short; one for another --resume is none."""
   move = read(logdir).get('move')
   return move if move and move.get('resume') == resume else None
 

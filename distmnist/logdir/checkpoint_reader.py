@@ -154,7 +154,6 @@ class Reader:
     """Returns the array of a variable, or of a part of it.
 
     Args:
-      name: of the variable.
       part: any rows of it; None for all of the variable.
 
     Raises:
@@ -370,7 +369,6 @@ def trying(path: str, read: Callable[[], _Found]) -> _Found:
   """Returns read(), which is called again while its failure may pass.
 
   Args:
-    path: of the checkpoint.
     read: reads it.
 
   Raises:

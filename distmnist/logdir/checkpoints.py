@@ -89,7 +89,6 @@ def find_fault(
   """Returns why a checkpoint is of no use, or None.
 
   Args:
-    path: of the checkpoint.
     find_divergence: given the path of a whole one, says why its weights are
       unusable, if they are; see divergence.CheckpointCheck.
     on_slice: called before each slice that is read.
@@ -148,7 +147,6 @@ def find_usable(
   """Returns the path of the latest checkpoint without a fault, or None.
 
   Args:
-    logdir: of the run.
     find_fault: see above.
     advice: what else can be done if there is none.
 

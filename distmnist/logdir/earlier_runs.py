@@ -74,7 +74,6 @@ def find_names(logdir: str, path: str | None = None) -> list[str]:
   What the tasks of this launch have begun to write is left out.
 
   Args:
-    logdir: of the run.
     path: of the checkpoint that is still needed: its index comes last.
   """
   last = f'{os.path.basename(path)}.index' if path else None
@@ -149,7 +148,6 @@ def find_moved(path: str, logdir: str, target: str) -> str:
   """Returns where a checkpoint is now.
 
   Args:
-    path: of the checkpoint.
     logdir: where a run was moved aside.
     target: where `move` has moved it.
   """

@@ -161,11 +161,8 @@ ENDING = 'ending'
 def compute_rate(lives: Sequence[WorkerStats]) -> float | None:
   """Returns the examples per second of all workers over a run, by its chief.
 
-  None if no life of the chief made more than one run, as the first of each is
-  not timed.
-
-  Args:
-    lives: those of worker 0 count.
+  None if no life of the chief, worker 0, made more than one run, as the first
+  of each is not timed.
   """
   own = [stats for stats in lives if stats.worker == 0]
   examples = sum(stats.timed_examples_of_all for stats in own)
@@ -192,10 +189,8 @@ def sum_steps_lost(lives: Sequence[WorkerStats]) -> int:
   """Returns how many global steps had to be repeated.
 
   When the center is restored, a worker that saw it before sees the step go
-  back. The worker that lost most counts: it saw the latest steps.
-
-  Args:
-    lives: each worker's in order of start.
+  back. The worker that lost most counts: it saw the latest steps. Each worker's
+  lives are in order of start.
   """
   lost = collections.Counter()
   for worker, mine in _group(lives).items():

@@ -69,7 +69,6 @@ class Restart:
   ) -> None:
     """
     Args:
-      logdir: of the run.
       resume: the value of --resume.
       is_last: whether the training has ended at a checkpoint; or the global
         step at which it ends.
@@ -97,7 +96,6 @@ class Restart:
 
     Args:
       owner: of the log directory.
-      cluster: with this chief.
       pause: called with seconds between two looks at who has it.
 
     Raises:

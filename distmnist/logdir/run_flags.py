@@ -67,7 +67,6 @@ def write(logdir: str, step: int = 0) -> None:
   """Keeps the flags of this process; `evaluate` then needs none of them.
 
   Args:
-    logdir: of the run.
     step: the global step from which on they count.
   """
   # First: whoever is killed in between finds the same changes again.
@@ -166,7 +165,6 @@ def find_changed(logdir: str, names: Iterable[str]) -> tuple[str, str] | None:
   """Returns the first flag of `names` that differs from what `write` kept.
 
   Args:
-    logdir: of the run.
     names: one that was not kept had its default, as `write` keeps all but those
       that are None.
 

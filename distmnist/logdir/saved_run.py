@@ -150,7 +150,6 @@ def _find_problem(
   Args:
     saved: the flags of the run.
     given: the command line.
-    logdir: of the run.
 
   Raises:
     cli.UsageError: it is neither one of the installed problems nor this user's
@@ -214,7 +213,6 @@ def find_checkpoint(
   would. One that is asked for may have diverged; that is logged, too.
 
   Args:
-    logdir: of the run.
     find_divergence: as for `checkpoints.find_fault`.
 
   Raises:

@@ -20,7 +20,6 @@ def gather(
   """Returns what is known of all lives of the run.
 
   Args:
-    logdir: of the run.
     present: of the processes that are ending, by their own word.
 
   Returns:
@@ -49,7 +48,6 @@ def read(
   """Returns what each life did that made a step, in no order.
 
   Args:
-    logdir: of the run.
     workers: those that are known to have written there.
   """
   found = []

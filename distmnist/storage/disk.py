@@ -32,7 +32,6 @@ def replacing(path: str, mode: str = 'w') -> Iterator[IO]:
   one.
 
   Args:
-    path: of the file.
     mode: 'w' for UTF-8 text, whose line ends stay as they are, or 'wb'.
 
   Raises:

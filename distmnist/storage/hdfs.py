@@ -25,11 +25,7 @@ class Hdfs:
   alone raises it, and EIO, for other reasons too.
   """
 
-  def __init__(self, fs: Any) -> None:
-    """
-    Args:
-      fs: fsspec's file system for hdfs://.
-    """
+  def __init__(self, fs: Any) -> None:  # fsspec's own for hdfs://.
     self._fs = fs
     self._strip_protocol = fs._strip_protocol
 

@@ -132,7 +132,6 @@ def create(path: str, content: bytes) -> bool:
   the condition leaves the last one's: see store_check.py.
 
   Args:
-    path: of the file.
     content: unlike that of any other process.
   """
   if not urls.is_remote(path):
@@ -159,7 +158,6 @@ def touch(path: str, content: bytes) -> None:
   """Gives a file a new time.
 
   Args:
-    path: of the file.
     content: what it has; an object gets its time when it is written.
   """
   if urls.is_remote(path):

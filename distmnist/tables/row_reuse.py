@@ -105,11 +105,7 @@ class RowReuse:
       )
 
   def add_hold(self, build_fence: Callable[[], tf.Operation]) -> None:
-    """Makes `held` hold these rows.
-
-    Args:
-      build_fence: returns an op that runs after all that are taking rows.
-    """
+    """Makes `held` hold these rows, once all that are taking some have run."""
     held = self._least_age.assign(tf.int64.max)
     with tf.control_dependencies([held]):
       held = build_fence()

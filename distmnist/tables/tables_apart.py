@@ -41,11 +41,7 @@ def is_wanted() -> bool:
 
 
 def keep(rows: table_rows.Rows, gradients: Sequence[tf.Tensor]) -> None:
-  """Keeps the gradients of a step for `add_to`.
-
-  Args:
-    gradients: like `rows.views`.
-  """
+  """Keeps the gradients of a step, one for each of `rows.views`."""
   graph_record.current().gradients_apart.append((rows, gradients))
 
 

@@ -60,11 +60,7 @@ class TouchedRows:
     return self._marks.scatter(rows, tf.constant(True))
 
   def build_clear(self, chief: tf.Tensor) -> tf.Operation:
-    """Returns the op that clears all marks.
-
-    Args:
-      chief: int64 scalar, the number of who clears them.
-    """
+    """Returns the op that clears all marks, for the chief of this number."""
     with tf.device(self.rows.device):
       signed = self._cleared_by.assign(chief)
       # In this order: who finds cleared marks also finds who cleared them.
@@ -92,11 +88,7 @@ class TouchedRows:
 
 
 def add(shards: Sequence[tf.Variable]) -> None:
-  """Gives the shards of a table marks if --save_tables needs them.
-
-  Args:
-    shards: all that the table has.
-  """
+  """Gives all shards of a table marks if --save_tables needs them."""
   # Also where a rule is made by its class, and no flags were parsed.
   if flags.FLAGS[_SAVE_TABLES.name].value != 'touched':
     return

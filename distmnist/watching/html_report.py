@@ -159,7 +159,6 @@ def write(
   """Writes the page of a run; returns its path.
 
   Args:
-    logdir: its folder.
     state: how things stand there.
     flag_changes: (global step, what changed) of each life with other flags.
 

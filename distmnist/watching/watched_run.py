@@ -13,7 +13,6 @@ class WatchedRun:
   """What is known of a run since the last `look`.
 
   Attributes:
-    logdir: its folder.
     state: how things stood then.
   """
 
