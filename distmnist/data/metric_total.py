@@ -88,7 +88,7 @@ def check(
   Args:
     make_error: makes the error of the problem from its text.
     name: of the metric.
-    values: or what can be converted to a tensor.
+    values: a Total, or what can be converted to a tensor.
 
   Raises:
     cli.UsageError: it has another shape, or is not numbers.

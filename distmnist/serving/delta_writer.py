@@ -130,9 +130,8 @@ def _find_end(folder: str, logdir: str) -> Base:
   about = _read_dict(os.path.join(folder, delta.DELTA_FILE))
   if not {'run', 'to_step', 'checkpoint'} <= about.keys():
     raise _error(
-      'is neither a checkpoint nor a folder that export has written, or an '
-      'earlier version has, which did not say of which run it is: give another '
-      f'one, or {_WHOLE}'
+      'is neither a checkpoint nor a folder that export has written: give '
+      f'another one, or {_WHOLE}'
     )
   name, step = about['checkpoint'], about['to_step']
   for each in logdir, checkpoints.best_dir(logdir):

@@ -33,7 +33,7 @@ def compute_rungs(
     num_trials: >= 1.
     eta: >= 2.
     name: one of BUDGETS, a flag of train.
-    budget: str, the value of that flag for a whole training.
+    budget: the value of that flag for a whole training.
 
   Raises:
     cli.UsageError: `budget` is not a number > 0, or the first rung has no step.
@@ -72,9 +72,8 @@ def make_rungs(
 
   Args:
     eta: >= 2; None for one rung with whole trainings.
-    num_trials: int.
     choices: the flags that are searched.
-    given: list of str, the flags of all trials.
+    given: the flags of all trials.
 
   Raises:
     cli.UsageError: it is not clear how long a whole training is.
@@ -132,7 +131,7 @@ class Schedule:
     return self.num_trials - len(self.trials)
 
   def find_members(self, rung: int) -> list[trials_lib.Trial]:
-    """Returns the trials that may reach the end of a rung (int)."""
+    """Returns the trials that may reach the end of a rung."""
     members = self.trials
     for before in range(rung):
       members = ranking.choose(members, before, self._sizes[before + 1])
@@ -159,7 +158,7 @@ class Schedule:
     return next(filter(None, each), [])
 
   def count_ended(self, rung: int) -> int:
-    """Returns how many members of a rung (int) need not run in it any more."""
+    """Returns how many members of a rung need not run in it any more."""
     return sum(
       len(trial.results) > rung or trial.state in trials_lib.LOST
       for trial in self.find_members(rung)

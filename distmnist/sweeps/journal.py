@@ -28,7 +28,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from distmnist.common import cli, files
@@ -158,19 +158,14 @@ class Journal:
       '--sweep_dir'
     )
 
-  def _check_same(self, known: Any) -> None:
-    """Raises cli.UsageError if it is another sweep's, or version's, file."""
-    asked, folder = dataclasses.asdict(self._spec), os.path.dirname(self._path)
-    if not isinstance(known, dict) or known.keys() != asked.keys():
-      raise cli.UsageError(
-        f'the sweep in --sweep_dir={folder} was begun by another version of'
-        ' distmnist, and cannot go on: give another folder, which runs it anew'
-      )
-    for name, value in asked.items():
-      if known[name] != value:
+  def _check_same(self, known: Mapping[str, Any]) -> None:
+    """Raises cli.UsageError if it is another sweep's file."""
+    folder = os.path.dirname(self._path)
+    for name, value in dataclasses.asdict(self._spec).items():
+      if known.get(name) != value:
         raise cli.UsageError(
           f'--sweep_dir={folder} holds another sweep: its '
-          f'{name} were {known[name]!r} and not {value!r}; give the same '
+          f'{name} were {known.get(name)!r} and not {value!r}; give the same '
           'command line again, or another folder'
         )
 

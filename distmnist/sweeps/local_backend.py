@@ -70,7 +70,7 @@ def from_flags(
   """Returns what the flags say of this machine.
 
   Args:
-    num_parallel: int, how many trials run at the same time.
+    num_parallel: how many trials run at the same time.
     module: dotted name, what a trial runs.
     is_launched: whether each trial is a `distmnist.launch`.
 

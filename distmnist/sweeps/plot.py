@@ -219,7 +219,7 @@ def _set_style(axes: Axes, name: str) -> None:
 
 
 def _set_scale(axes: Axes, values: Iterable[str]) -> dict[str, float]:
-  """Scales the x axis for `values` (str); returns {value: place}."""
+  """Scales the x axis for `values`; returns {value: place}."""
   different = list(dict.fromkeys(values))
   are_numbers = all(map(is_number, different))
   if are_numbers and len(different) > _MAX_PLACES:

@@ -47,7 +47,7 @@ class Progress:
     """
     Args:
       schedule: of its trials.
-      folder: str, that of the sweep.
+      folder: that of the sweep.
     """
     self._schedule = schedule
     self._trials = schedule.trials

@@ -66,7 +66,7 @@ def choose(
     trials: of the sweep.
     rung: those that have not finished it are not chosen, nor is a
       combination of which a seed has diverged in it.
-    number: int, of combinations.
+    number: of combinations.
   """
   ended = [trial for trial in trials if len(trial.results) > rung]
   by, sign = results.read_metric([trial.results[rung] for trial in ended])

@@ -69,9 +69,10 @@ def read_metric(results: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
     results: see `take`.
 
   Returns:
-    str, 'examples_per_sec' under that --judge, else the metric's name after
-    that of the split, such as 'validation_loss': the first of validation, test
-    and train whose metric all have; int, 1 if higher is better, -1 if lower is.
+    The key is 'examples_per_sec' under that --judge, else the metric's name
+    after that of the split, such as 'validation_loss': the first of validation,
+    test and train whose metric all have. The sign is 1 if higher is better, -1
+    if lower is.
 
   Raises:
     cli.RunError: they are not all judged by the same metric, or on the same

@@ -100,7 +100,7 @@ class Runner:
     """
     Args:
       host: opened and closed by the caller.
-      grace_secs: float, from telling a command to leave to killing it.
+      grace_secs: from telling a command to leave to killing it.
     """
     self.signals: list[int] = host.signals
     self._host = host
@@ -141,7 +141,7 @@ class Runner:
     All are killed at once if another signal comes.
 
     Args:
-      grace_secs: float, by default the runner's.
+      grace_secs: by default the runner's.
 
     Returns:
       [(name, exit code), ...] of all of them; -n for signal n.
@@ -248,7 +248,7 @@ class Runner:
 
     Args:
       name: of the command.
-      code: int, from its host.
+      code: from its host.
     """
     running = self._running[name]
     log, reason = running.command.log, self._host.reasons.pop(name, '')
@@ -300,7 +300,7 @@ class _Queue:
 
 
 def describe(name: str) -> str:
-  """Returns what the user is told of a command called `name` (str)."""
+  """Returns what the user is told of a command called `name`."""
   return f'trial {name}' if name.isdecimal() else f'the {name}'
 
 
@@ -329,9 +329,9 @@ class Backend(abc.ABC):
     """Returns a context: a host for commands.
 
     Args:
-      folder: str, that of the sweep, for the host's own logs.
+      folder: that of the sweep, for the host's own logs.
       lock: locked; it stays so as long as any command runs.
-      stop_grace_secs: float, train's.
+      stop_grace_secs: train's.
 
     Raises (on entering):
       cli.RunError: it cannot start anything.

@@ -50,11 +50,11 @@ class Values:
     return optuna.distributions.CategoricalDistribution(self.values)
 
   def parse(self, value: str) -> str:
-    """Returns a value (str) as Optuna represents it."""
+    """Returns a value as Optuna represents it."""
     return value
 
   def format(self, number: str) -> str:
-    """Returns the value (str) for what Optuna has chosen."""
+    """Returns the value for what Optuna has chosen."""
     return number
 
 
@@ -88,7 +88,7 @@ class Range:
     return str(min(max(number, self._low), self._high))
 
   def parse(self, value: str) -> float:
-    """Returns the number that a value (str) stands for."""
+    """Returns the number that a value stands for."""
     return int(value) if self._is_whole else float(value)
 
   def holds(self, value: object) -> bool:
@@ -212,7 +212,7 @@ def make_zip(choices: Mapping[str, Choice]) -> list[dict[str, str]]:
 def make_random(
   choices: Mapping[str, Choice], number: int, seed: int | None
 ) -> list[dict[str, str]]:
-  """Returns `number` (int) distinct combinations, sampled with `seed` (int)."""
+  """Returns `number` distinct combinations, sampled with `seed`."""
   source = random.Random(seed)
   found: list[dict[str, str]] = []
   for _ in range(_TRIES * number):
@@ -256,7 +256,7 @@ def _combine(
 
 
 def to_flags(combination: Mapping[str, str]) -> list[str]:
-  """Returns the flags of a combination, a list of str."""
+  """Returns the flags of a combination."""
   return [f'--{name}={value}' for name, value in combination.items()]
 
 

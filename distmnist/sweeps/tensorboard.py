@@ -40,7 +40,7 @@ class Writer:
 
     Args:
       trials: all of the sweep; some have results.
-      folder: str, that of the sweep.
+      folder: that of the sweep.
 
     Raises:
       ImportError: TensorBoard is not installed.
@@ -121,10 +121,9 @@ class Writer:
     """Writes an event file, whole or not at all.
 
     Args:
-      folder: str.
       infos: {tag: HParamsPluginData}.
       scalars: {tag: number}.
-      step: int, that of the scalars.
+      step: that of the scalars.
     """
     from tensorboard.summary.writer import record_writer  # noqa: PLC0415
 

@@ -51,7 +51,7 @@ class TrialCommand:
     return self.launch_flags is not None
 
   def find_logs_dir(self, trial: trials_lib.Trial) -> str:
-    """Returns the folder (str) whose logs tell when a trial leaves its queue.
+    """Returns the folder whose logs tell when a trial leaves its queue.
 
     '' if it waits in none.
     """
@@ -65,7 +65,7 @@ class TrialCommand:
 
   @property
   def secrets(self) -> list[str]:
-    """The flags of launch (list of str) that hold a secret."""
+    """The flags of launch that hold a secret."""
     return [*filter(cluster_flags.is_secret, self.launch_flags or [])]
 
   def make(
@@ -75,15 +75,15 @@ class TrialCommand:
     secrets_file: str | None = None,
     slot: int = 0,
   ) -> list[str]:
-    """Returns the command of a trial, a list of str.
+    """Returns the command of a trial.
 
     Args:
       trial: the one to run.
-      rung: int, at the end of which the trial is to stop.
-      secrets_file: str, the flagfile that holds the secrets, or None to hide
-        them, as in a dry run.
-      slot: int, 0 <= slot < backend.num_parallel: trials in different slots may
-        run at the same time.
+      rung: at the end of which the trial is to stop.
+      secrets_file: the flagfile that holds the secrets, or None to hide them,
+        as in a dry run.
+      slot: 0 <= slot < backend.num_parallel: trials in different slots may run
+        at the same time.
     """
     spec, num_cores = self.spec, self.backend.num_cores
     command = ['python', '-m', spec.module]
@@ -100,7 +100,7 @@ class TrialCommand:
     return [*command, *self.make_train_flags(trial, rung), '--resume=auto']
 
   def make_train_flags(self, trial: trials_lib.Trial, rung: int) -> list[str]:
-    """Returns the flags (list of str) that decide whether train can work."""
+    """Returns the flags that decide whether train can work."""
     spec = self.spec
     given = [*spec.flags, *search_space.to_flags(trial.flags)]
     return [
@@ -131,11 +131,8 @@ def _logs_dir(trial: trials_lib.Trial) -> str:
 def launch_from_flags(spec: spec_lib.Spec) -> list[str] | None:
   """Returns those flags of launch and its launchers that were given.
 
-  Args:
-    spec: spec.Spec.
-
   Returns:
-    list of str, or None if a trial is one process, which needs no launcher.
+    None if a trial is one process, which needs no launcher.
 
   Raises:
     cli.UsageError: with these flags no trial could be launched, or watched.
@@ -198,7 +195,7 @@ def _check_launch_flags(spec: spec_lib.Spec, launcher: str) -> None:
 
 
 def _move_ports(word: str, num_ports: int) -> str:
-  """Returns a flag (str) of launch with the ports of --hosts further up."""
+  """Returns a flag of launch with the ports of --hosts further up."""
   name, _, value = word.partition('=')
   if name != '--hosts' or not num_ports:
     return word
@@ -210,7 +207,7 @@ def check_launcher(command: TrialCommand, sweep_dir: str | None) -> None:
 
   Args:
     command: of the trials.
-    sweep_dir: str, the value of --sweep_dir, or None.
+    sweep_dir: the value of --sweep_dir, or None.
 
   Raises:
     cli.UsageError: none could, or what they write would be lost, or this

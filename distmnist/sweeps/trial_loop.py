@@ -41,12 +41,8 @@ class TrialLoop:
   ) -> None:
     """
     Args:
-      command: trial_command.TrialCommand.
-      journal: journal.Journal.
-      schedule: halving.Schedule of its trials.
-      folder: sweep_folder.SweepFolder.
-      progress: progress.Progress.
-      timeout_secs: float, how long a trial may take each time it runs, or None.
+      schedule: of the trials of `journal`.
+      timeout_secs: how long a trial may take each time it runs, or None.
     """
     self._command = command
     self._backend = command.backend
@@ -63,10 +59,10 @@ class TrialLoop:
     """Runs the trials that are left.
 
     Args:
-      lock: file, kept open by every process that is started.
+      lock: kept open by every process that is started.
 
     Returns:
-      int, the signal that ended it, or None.
+      The signal that ended it, or None.
 
     Raises:
       cli.UsageError: a combination cannot work; no trial has started.

@@ -221,15 +221,15 @@ def make_trial(
 
 
 def find_cause(log: str, start: int, code: int) -> str:
-  """Returns why a run failed, as one line (str).
+  """Returns why a run failed, as one line.
 
   This is the last error in its log, preferring a task's to the launcher's,
   which quotes the task's last lines; else the last line; else the exit code.
 
   Args:
-    log: str, a path.
-    start: int, where the log of this run begins, in bytes.
-    code: int, the exit code, or -n after signal n.
+    log: a path.
+    start: where the log of this run begins, in bytes.
+    code: the exit code, or -n after signal n.
   """
   ending = failures.describe_end(code)
   with contextlib.suppress(OSError):

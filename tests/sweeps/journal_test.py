@@ -251,22 +251,6 @@ def test_another_sweep_is_refused(open_journal):
 
 
 @pytest.mark.parametrize(
-  'fields', ['', ',"random_seed":null', ',"repeats":1,"of_a_later_one":0']
-)
-def test_no_flag_is_said_to_differ_in_a_sweep_of_another_version(
-  open_journal, tmp_path, fields
-):
-  open_journal().begin()
-  path = tmp_path / journal.NAME
-  before, after = path.read_text().split(',"repeats":1')
-  path.write_text(before + fields + after)
-  with pytest.raises(cli.UsageError, match='--sweep_dir') as error:
-    open_journal()
-  assert '\n' not in str(error.value)
-  assert not {'repeats', 'None'} & set(str(error.value).split())
-
-
-@pytest.mark.parametrize(
   ('old', 'new'),
   [
     ('"trial":"01"', '"trial":"07"'),
