@@ -16,7 +16,7 @@ from distmnist.common import cli
 from distmnist.common.names import OWN_LOOP
 
 
-def run_task(train: Callable[..., object]) -> NoReturn:
+def run_task(train: Callable[[Any], object]) -> NoReturn:
   """Runs this process as a task of its cluster; does not return.
 
   Args:

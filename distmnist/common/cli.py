@@ -131,7 +131,8 @@ def is_passing(cause: Exception) -> bool:
   """Whether a system error may go away though its user does nothing.
 
   Args:
-    cause: OSError, or tf.errors.OpError of an op that reads or writes files.
+    cause: an OSError, or the tf.errors.OpError of an op that reads or writes
+      files.
   """
   if isinstance(cause, OSError):
     if cause.errno is None:  # A library's own, such as "not an image".

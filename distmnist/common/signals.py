@@ -137,7 +137,7 @@ def collecting(signals: list[int], fd: int | None = None) -> Iterator[None]:
   time, as a person types it, but not within ONE_KEY_SECS of the one before.
 
   Args:
-    signals: list that their numbers are added to.
+    signals: their numbers are added to it.
     fd: non-blocking descriptor to which each writes a byte, or None.
   """
   first = last_key = None

@@ -38,10 +38,10 @@ def find_or_download(
     name: of the data set.
     data_dir: a folder that may have to be made.
     mirrors: addresses that FILE.gz is appended to, tried in order.
-    md5s: dict from FILE to the md5 of FILE.gz (str, hexadecimal).
+    md5s: from FILE to the md5 of FILE.gz, hexadecimal.
 
   Returns:
-    dict from FILE to its path.
+    The path of each FILE.
 
   Raises:
     cli.RunError: the folder cannot be written, or no mirror has the files.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -365,7 +365,7 @@ def _refuse_labels(
     )
 
 
-def _enumerate(values: list) -> str:
+def _enumerate(values: Sequence[float]) -> str:
   texts = [f'{value:g}' for value in values[:5]]
   return ', '.join(texts) + (' ...' if len(values) > 5 else '')
 
@@ -444,7 +444,7 @@ def _check_batches(spec: tuple, called: str) -> None:
     )
 
 
-def _join(parts: list, join: Callable) -> Nest:
+def _join(parts: Sequence[Any], join: Callable[[list], np.ndarray]) -> Nest:
   """Returns the nest of arrays that the nests `parts` are parts of."""
   first = parts[0]
   if isinstance(first, dict):

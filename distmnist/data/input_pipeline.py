@@ -47,7 +47,7 @@ class Slice(NamedTuple):
 
 def build_batches(
   split: Split | Streamed,
-  preprocess: Callable[..., Any],
+  preprocess: Callable[..., tuple[Any, Any]],
   batch_size: int,
   device: str,
   warmup: _Warmup | None = None,
@@ -58,7 +58,7 @@ def build_batches(
     split: split.Split or streamed.Streamed.
     preprocess: callable(x, y, is_training) -> (x, y), of one batch.
     device: this worker's CPU.
-    warmup: graph_warmup.Warmup, in which nothing is read, or None.
+    warmup: a run in which nothing is read, or None.
 
   Returns:
     split.Split of tensors [batch_size, ...], x and y as `preprocess` returns
@@ -73,7 +73,7 @@ def build_batches(
 
 def build_slices(
   split: Split | Streamed,
-  preprocess: Callable[..., Any],
+  preprocess: Callable[..., tuple[Any, Any]],
   slice_size: int,
   num_slices: int,
   device: str,
@@ -134,7 +134,9 @@ def _choose(
 
 
 def build_chunks(
-  split: Split | Streamed, preprocess: Callable[..., Any], chunk_size: int
+  split: Split | Streamed,
+  preprocess: Callable[..., tuple[Any, Any]],
+  chunk_size: int,
 ) -> tuple[Split, tf.Operation]:
   """Builds one pass over a split in order, in chunks; the last may be smaller.
 

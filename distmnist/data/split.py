@@ -69,7 +69,7 @@ class Split(NamedTuple):
     return self.pack([array[start:stop] for array in self.arrays()])
 
   def preprocess(
-    self, function: Callable[..., Any], is_training: bool
+    self, function: Callable[..., tuple[Any, Any]], is_training: bool
   ) -> Split:
     """Returns a batch as a model takes it, a Split; its weights stay.
 

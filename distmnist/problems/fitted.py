@@ -168,11 +168,10 @@ def fill(
 
   Args:
     folder: what is there is replaced.
-    model: keras.Model, built.
+    model: built.
     splits: {name: (x, y)}, see array_folder.write.
     is_resumed: whether a training of what is there goes on.
-    rate: dict, the schedule of the learning rate as Keras serializes it, or
-      None.
+    rate: the schedule of the learning rate as Keras serializes it, or None.
     groups: {groups.Group: places of its variables among the trainable ones of
       the model}, or None if all are moved alike. Their names would not do:
       those that Keras gives are other ones in each process.
@@ -297,7 +296,7 @@ def _describe(serialized: Any) -> str:
   model that is built as the first have other ones.
 
   Args:
-    serialized: dict, what Keras makes of a model.
+    serialized: what Keras makes of a model.
   """
   compiled = serialized.get('compile_config') or {}
   judged = 'loss', 'loss_weights', 'metrics', 'weighted_metrics'

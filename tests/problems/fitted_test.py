@@ -261,7 +261,11 @@ class Block(keras.layers.Layer):
 
 
 @pytest.mark.parametrize(
-  'make_layer, shape', [(make_pair, [4, 2]), (lambda n: Block(name=n), [2])]
+  'make_layer, shape',
+  [
+    pytest.param(make_pair, [4, 2], marks=pytest.mark.slow),
+    (lambda n: Block(name=n), [2]),
+  ],
 )
 def test_groups_have_the_same_variables_in_the_tasks(
   tmp_path, set_flags, monkeypatch, make_layer, shape
