@@ -21,9 +21,6 @@ its index and the number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
-
 import distmnist.runtime  # TensorFlow, quiet and in graph mode.
 
 # isort: split
@@ -32,6 +29,8 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import tensorflow.compat.v1 as tf
 from absl import flags

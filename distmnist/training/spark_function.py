@@ -16,9 +16,6 @@ until the workers are done.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
 import distmnist.runtime  # TensorFlow, quiet and in graph mode.
 
 # isort: split
@@ -29,6 +26,8 @@ import pickle
 import signal
 import sys
 import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 from absl import flags

@@ -93,7 +93,11 @@ def test_each_program_with_tensorflow_imports_runtime_first():
       assert 'distmnist.runtime' not in names, path
       continue
     assert names[0] == 'distmnist.runtime', path
-    others = [n for n in tree.body if isinstance(n, ast.ImportFrom)]
+    others = [
+      node
+      for node in tree.body
+      if isinstance(node, ast.ImportFrom) and node.module != '__future__'
+    ]
     assert imports[0].lineno < min(n.lineno for n in others), path
 
 
