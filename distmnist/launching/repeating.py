@@ -14,7 +14,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -130,7 +130,7 @@ def from_flags(given: list[str]) -> Launch:
   )
 
 
-def _read_flags(logdir: str, launcher: dict) -> list[str]:
+def _read_flags(logdir: str, launcher: dict[str, Any]) -> list[str]:
   """Returns the flags of train of a run.
 
   One that ended before its first step has kept none: then they are those that
@@ -247,7 +247,7 @@ def _set_defaults(words: list[str]) -> None:
 
   What is given besides to a flag that takes several values comes after those.
   """
-  values: dict[str, list] = {}
+  values: dict[str, list[Any]] = {}
   for word in words:
     name, equals, value = word.removeprefix('--').partition('=')
     if not equals:  # A Boolean.
@@ -274,7 +274,9 @@ def _drop(words: Iterable[str], names: Iterable[str]) -> list[str]:
   return [word for word in words if not names & _find_names([word])]
 
 
-def _find_beginning(kept: list[str], changes: list[dict]) -> list[str]:
+def _find_beginning(
+  kept: list[str], changes: list[dict[str, Any]]
+) -> list[str]:
   """Returns the --resume of the first life, if it names a checkpoint."""
   found = command_line.find_value(kept, 'resume')
   for change in reversed(changes):
@@ -331,7 +333,7 @@ def _say_secrets(earlier: list[str], given: list[str]) -> None:
 
 
 def _say_differences(
-  logdir: str, state: run_state.RunState, changes: list[dict]
+  logdir: str, state: run_state.RunState, changes: list[dict[str, Any]]
 ) -> None:
   """Says why the numbers may be others than those of the run."""
   for change in changes:

@@ -309,7 +309,7 @@ class _TextWriter:
 
 def _make_writer(
   folder: str, split: str, leaf: layouts.Leaf
-) -> contextlib.closing:
+) -> contextlib.AbstractContextManager[_Writer | _TextWriter]:
   path, dtype = _path_of(folder, split, leaf), leaf['dtype']
   if dtype == layouts.TEXT:
     return contextlib.closing(_TextWriter(path))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from typing import Any
 
 from distmnist.common import cli
 
 # A server that does not answer must not hold up a second signal.
 ANSWER_SECS = 30.0
 _AS_JSON = '--ignore-not-found', '-o', 'json'
+# An object of Kubernetes, or a part of one, as its JSON has it.
+Object = dict[str, Any]
 
 
 class Kubectl:
@@ -65,7 +68,7 @@ class Kubectl:
       raise cli.RunError(f'kubectl {words[0]}: {said}')
     return done.stdout
 
-  def find(self, text: str, timeout_secs: float) -> list[dict]:
+  def find(self, text: str, timeout_secs: float) -> list[Object]:
     """Returns those objects of manifests that exist.
 
     Raises:
@@ -76,7 +79,7 @@ class Kubectl:
       self.change(*words, text=text, timeout_secs=timeout_secs)
     )
 
-  def get(self, *words: str) -> list[dict] | None:
+  def get(self, *words: str) -> list[Object] | None:
     """Returns what `kubectl get` finds.
 
     None if there is no answer: a server may be away for a moment.
@@ -103,7 +106,7 @@ class Kubectl:
     )
 
 
-def _read_items(said: str) -> list[dict]:
+def _read_items(said: str) -> list[Object]:
   """Returns the objects in the JSON that kubectl prints."""
   found = json.loads(said) if said.strip() else {'items': []}
   return found.get('items', [found])

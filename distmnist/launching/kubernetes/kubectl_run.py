@@ -12,10 +12,10 @@ import signal
 import subprocess
 import threading
 import time
-from typing import Any
 
 from distmnist.common import cli, signals
 from distmnist.launching.kubernetes import kubectl, run_status
+from distmnist.launching.kubernetes.kubectl import Object
 from distmnist.launching.kubernetes.manifests import (
   KILL_MARGIN_SECS,
   WORKLOADS,
@@ -37,7 +37,7 @@ SILENT_SECS = 30.0
 _SECS_PER_OBJECT = 0.5
 
 
-def run(options: Options, documents: list[dict[str, Any]], text: str) -> int:
+def run(options: Options, documents: list[Object], text: str) -> int:
   """Creates the run, and shows the chief's log until the end.
 
   The first of SIGINT, SIGTERM and SIGHUP ends the run: its tasks save, then
@@ -73,7 +73,7 @@ class _Run:
   """The objects of one launch, the chief's log, and the Pods as last seen."""
 
   def __init__(
-    self, options: Options, documents: list[dict[str, Any]], received: list[int]
+    self, options: Options, documents: list[Object], received: list[int]
   ) -> None:
     self._client = kubectl.Kubectl('apply', options.namespace)
     self._options = options
@@ -86,7 +86,7 @@ class _Run:
     # How the names of the chief's Pods begin.
     self._chief = options.name + ('-worker-0-' if is_job else '-chief-0-0-')
     self._selector = f'run={options.name},launch={options.launch}'
-    self._pods: dict[str, dict] = {}
+    self._pods: dict[str, Object] = {}
     self._log_of = ''
     self._process: subprocess.Popen[bytes] | None = None
     self._said = ''
@@ -130,7 +130,7 @@ class _Run:
   def _path(self) -> str:
     return f'{self._kind.lower()}/{self._name}'
 
-  def _delete(self, documents: list[dict[str, Any]]) -> None:
+  def _delete(self, documents: list[Object]) -> None:
     """Deletes what this launcher has created of the kinds of manifests."""
     self._client.change(
       *('delete', _list_kinds(documents), '--selector', self._selector),
@@ -156,7 +156,7 @@ class _Run:
       threading.Event().wait(TICK_SECS)
     return None
 
-  def _look(self) -> list[dict[str, Any]] | None:
+  def _look(self) -> list[Object] | None:
     """Shows what is new; returns the objects that run tasks, and the Pods.
 
     None if there is no answer.
@@ -190,7 +190,7 @@ class _Run:
       self._silent_since = math.inf
       _log.info(f'nothing is known of the run for now, asking on: {error}')
 
-  def _follow(self, pod: dict[str, Any]) -> None:
+  def _follow(self, pod: Object) -> None:
     name = pod['metadata']['name']
     is_new = name != self._log_of
     is_cut = self._process is not None and self._process.poll() is not None
@@ -257,9 +257,7 @@ class _Run:
       return cli.NOT_SAVED
     return 128 + self._received[0]
 
-  def _delete_by(
-    self, deadline: float, documents: list[dict[str, Any]]
-  ) -> None:
+  def _delete_by(self, deadline: float, documents: list[Object]) -> None:
     """Deletes objects; tries again while the server is away.
 
     Raises:
@@ -283,6 +281,6 @@ class _Run:
       self._process.wait()
 
 
-def _list_kinds(documents: list[dict[str, Any]]) -> str:
+def _list_kinds(documents: list[Object]) -> str:
   """Returns the kinds of manifests as kubectl takes them."""
   return ','.join(dict.fromkeys(d['kind'].lower() for d in documents))

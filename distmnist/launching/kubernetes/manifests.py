@@ -24,6 +24,7 @@ from distmnist.common import cli
 from distmnist.common.names import ATTEMPT, FIRST_PORT
 from distmnist.launching import jobs
 from distmnist.launching.kubernetes import patch
+from distmnist.launching.kubernetes.kubectl import Object
 
 PORT = FIRST_PORT
 DATA_DIR = '/data'
@@ -92,7 +93,7 @@ class Options:
     return {'app': 'distmnist', 'run': self.name, **launch}
 
 
-def make(job: jobs.Job, options: Options) -> list[dict]:
+def make(job: jobs.Job, options: Options) -> list[Object]:
   """Returns the manifests in the order of their creation.
 
   Raises:
@@ -142,10 +143,10 @@ def _make_object(
   options: Options,
   kind: str,
   name: str,
-  labels: dict,
-  spec: dict,
+  labels: dict[str, str],
+  spec: Object,
   field: str = 'spec',
-) -> dict:
+) -> Object:
   """Returns an object of the run."""
   metadata: dict[str, Any] = {'name': name}
   if options.namespace:
@@ -162,7 +163,7 @@ def _make_object(
   }
 
 
-def _make_config_map(named: str, content: bytes, options: Options) -> dict:
+def _make_config_map(named: str, content: bytes, options: Options) -> Object:
   """Returns the ConfigMap of the file of --problem.
 
   Raises:
@@ -184,7 +185,7 @@ def _make_config_map(named: str, content: bytes, options: Options) -> dict:
   )
 
 
-def _make_network_policy(options: Options) -> dict:
+def _make_network_policy(options: Options) -> Object:
   """Returns the NetworkPolicy that says who reaches the tasks' ports."""
   peers = {'podSelector': {'matchLabels': options.labels}}
   ports = [{'protocol': 'TCP', 'port': PORT}]
@@ -197,7 +198,7 @@ def _make_network_policy(options: Options) -> dict:
   return _make_object(options, 'NetworkPolicy', name, labels, spec)
 
 
-def _make_task_jobs(job: jobs.Job, options: Options) -> list[dict]:
+def _make_task_jobs(job: jobs.Job, options: Options) -> list[Object]:
   """Returns a Job for each task, and before it its Service."""
   documents = []
   for task in _make_tasks(job, options):
@@ -246,7 +247,7 @@ def _make_tasks(job: jobs.Job, options: Options) -> list[jobs.Task]:
   ]
 
 
-def _make_role_jobs(job: jobs.Job, options: Options) -> list[dict]:
+def _make_role_jobs(job: jobs.Job, options: Options) -> list[Object]:
   """Returns the Jobs of a JobSet, which have a Pod for each task of a role."""
   counts = {
     'ps': job.num_ps,
@@ -284,7 +285,7 @@ def _make_role_jobs(job: jobs.Job, options: Options) -> list[dict]:
 
 def _make_role_env(
   options: Options, role: str, counts: dict[str, int]
-) -> list[dict]:
+) -> list[Object]:
   """Returns the variables that tell a Pod its role.
 
   A JobSet names the Pods JOBSET-ROLE-0-INDEX, and has a headless Service of the
@@ -305,7 +306,7 @@ def _make_role_env(
   ]
 
 
-def _make_jobset(options: Options) -> dict:
+def _make_jobset(options: Options) -> Object:
   """Returns the JobSet, still without its Jobs."""
   spec = {
     'successPolicy': {'operator': 'All', 'targetReplicatedJobs': ['chief']},
@@ -315,7 +316,7 @@ def _make_jobset(options: Options) -> dict:
   return _make_object(options, 'JobSet', options.name, options.labels, spec)
 
 
-def _make_trainjob(options: Options) -> list[dict]:
+def _make_trainjob(options: Options) -> list[Object]:
   """Returns the TrainingRuntime, still without its JobSet, and the TrainJob."""
   # Neither mlPolicy nor the label of an ancestor step: nothing of a framework
   # is added, and a TrainJob's own command cannot replace that of a role.
@@ -331,7 +332,7 @@ def _make_trainjob(options: Options) -> list[dict]:
   ]
 
 
-def _nest(documents: list[dict]) -> list[dict]:
+def _nest(documents: list[Object]) -> list[Object]:
   """Puts the Jobs into their JobSet, and this into its TrainingRuntime.
 
   Raises:
@@ -352,7 +353,7 @@ def _nest(documents: list[dict]) -> list[dict]:
   return [document for document in documents if document['kind'] not in inner]
 
 
-def _put(document: dict, field: str, value: Any, kind: str) -> None:
+def _put(document: Object, field: str, value: Any, kind: str) -> None:
   spec = document.setdefault('spec', {})
   if field in spec:
     raise cli.UsageError(
@@ -362,7 +363,7 @@ def _put(document: dict, field: str, value: Any, kind: str) -> None:
   spec[field] = value
 
 
-def _strip(document: dict) -> dict:
+def _strip(document: Object) -> Object:
   """Returns an object as a template in another, which names it."""
   own = {
     name: value
@@ -372,7 +373,7 @@ def _strip(document: dict) -> dict:
   return {**({'metadata': own} if own else {}), 'spec': document['spec']}
 
 
-def _make_failure_policy(is_needed: bool = True) -> dict:
+def _make_failure_policy(is_needed: bool = True) -> Object:
   """Returns the podFailurePolicy of a Job.
 
   Args:
@@ -418,8 +419,8 @@ def _make_template(
   job_name: str,
   argv: tuple[str, ...],
   is_serving: bool,
-  more_env: list[dict] | None = None,
-) -> dict:
+  more_env: list[Object] | None = None,
+) -> Object:
   """Returns the template of the Pod of a task, or of all tasks of a role.
 
   Args:
@@ -493,7 +494,9 @@ def _make_template(
   return {'metadata': {'labels': labels}, 'spec': spec}
 
 
-def _make_volumes(options: Options, job_name: str) -> list[tuple[dict, dict]]:
+def _make_volumes(
+  options: Options, job_name: str
+) -> list[tuple[Object, Object]]:
   """Returns each mount of a task's container with its volume."""
   # /tmp is on the node's disk: a Pod that writes more is evicted before it
   # harms its neighbours.

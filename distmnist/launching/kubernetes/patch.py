@@ -17,15 +17,17 @@ Kubernetes's own kinds alone, and replaces lists of others: so each Pod, Job and
 JobSet is patched as itself, before one becomes a part of the other.
 """
 
+from __future__ import annotations
+
 import pathlib
 import tempfile
 
 from distmnist.common import cli
 from distmnist.launching.kubernetes import yaml_text
-from distmnist.launching.kubernetes.kubectl import Kubectl
+from distmnist.launching.kubernetes.kubectl import Kubectl, Object
 
 
-def apply(documents: list[dict], path: str) -> list[dict]:
+def apply(documents: list[Object], path: str) -> list[Object]:
   """Returns the documents with the patches of a file merged into them.
 
   Raises:
@@ -69,11 +71,11 @@ def apply(documents: list[dict], path: str) -> list[dict]:
   ]
 
 
-def _key(document: dict) -> tuple[str, str]:
+def _key(document: Object) -> tuple[str, str]:
   return document['kind'], document['metadata']['name']
 
 
-def _aim(given: object, documents: list[dict], flag: str) -> list[dict]:
+def _aim(given: object, documents: list[Object], flag: str) -> list[Object]:
   """Returns a patch for each of the documents that one of a file is meant for.
 
   Raises:
@@ -113,8 +115,8 @@ def _aim(given: object, documents: list[dict], flag: str) -> list[dict]:
 
 
 def _make_patch(
-  document: dict, kind: str, metadata: dict, fields: dict
-) -> dict:
+  document: Object, kind: str, metadata: Object, fields: Object
+) -> Object:
   """Returns a patch of one document, or of the template of its Pods."""
   if kind == 'Pod':
     template = {**({'metadata': metadata} if metadata else {}), **fields}
@@ -132,7 +134,7 @@ def _make_patch(
   }
 
 
-def _check_kept(before: dict, after: dict, flag: str) -> None:
+def _check_kept(before: Object, after: Object, flag: str) -> None:
   """Refuses a patch that takes a label, or its container, from an object.
 
   Raises:
@@ -146,7 +148,7 @@ def _check_kept(before: dict, after: dict, flag: str) -> None:
       )
 
 
-def _find_kept(document: dict) -> list[str]:
+def _find_kept(document: Object) -> list[str]:
   """Returns what the run needs of an object and of its Pods, in words."""
   template = (document.get('spec') or {}).get('template') or {}
   labels = [

@@ -1,6 +1,10 @@
 """The status of a run on Kubernetes: pure, from the JSON of `kubectl get`."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
+
+from distmnist.launching.kubernetes.kubectl import Object
 
 # The conditions that say how each kind of object has ended: whether well.
 _ENDS = {
@@ -10,7 +14,7 @@ _ENDS = {
 }
 
 
-def find_outcome(document: dict) -> bool | None:
+def find_outcome(document: Object) -> bool | None:
   """Returns whether an object has ended well, None before its end."""
   ends = _ENDS[document['kind']]
   for condition in document.get('status', {}).get('conditions', []):
@@ -19,7 +23,7 @@ def find_outcome(document: dict) -> bool | None:
   return None
 
 
-def find_newest(pods: Iterable[dict], prefix: str) -> dict | None:
+def find_newest(pods: Iterable[Object], prefix: str) -> Object | None:
   """Returns the newest Pod whose name begins so, None before there is one."""
   found = [p for p in pods if p['metadata']['name'].startswith(prefix)]
   return max(
@@ -29,18 +33,18 @@ def find_newest(pods: Iterable[dict], prefix: str) -> dict | None:
   )
 
 
-def has_started(pod: dict) -> bool:
+def has_started(pod: Object) -> bool:
   """Whether a Pod has a log."""
   state = _get_state(pod)
   return 'running' in state or 'terminated' in state
 
 
-def find_code(pod: dict) -> int | None:
+def find_code(pod: Object) -> int | None:
   """Returns the exit code of a Pod, None before its end."""
   return _get_state(pod).get('terminated', {}).get('exitCode')
 
 
-def find_first_failure(pods: Iterable[dict]) -> tuple[str, int, str] | None:
+def find_first_failure(pods: Iterable[Object]) -> tuple[str, int, str] | None:
   """Returns (task, exit code, reason) of the Pod that failed first, or None."""
   ended = [
     (state['finishedAt'] or '', pod, state)
@@ -54,7 +58,7 @@ def find_first_failure(pods: Iterable[dict]) -> tuple[str, int, str] | None:
   return pod['metadata']['name'], state['exitCode'], reason
 
 
-def explain_waiting(pods: Iterable[dict]) -> str:
+def explain_waiting(pods: Iterable[Object]) -> str:
   """Returns why Pods do not run yet, '' if all do."""
   waiting = {}
   for pod in pods:
@@ -65,7 +69,7 @@ def explain_waiting(pods: Iterable[dict]) -> str:
   )
 
 
-def _explain(pod: dict) -> str:
+def _explain(pod: Object) -> str:
   state = _get_state(pod).get('waiting', {})
   if state:
     said = (state.get('reason'), state.get('message'))
@@ -76,7 +80,7 @@ def _explain(pod: dict) -> str:
   return pod['status'].get('phase', 'Pending')
 
 
-def _get_state(pod: dict) -> dict:
+def _get_state(pod: Object) -> Object:
   """Returns the state of the container of a task."""
   statuses = pod.get('status', {}).get('containerStatuses') or [{}]
   ours = [s for s in statuses if s.get('name') == 'tensorflow'] or statuses

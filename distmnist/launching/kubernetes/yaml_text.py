@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from distmnist.common import cli
 from distmnist.launching import jobs
+from distmnist.launching.kubernetes.kubectl import Object
 
 if TYPE_CHECKING:
   from distmnist.launching.kubernetes.manifests import Options
@@ -26,9 +27,7 @@ this run.
 """
 
 
-def write(
-  job: jobs.Job, options: Options, documents: list[dict[str, Any]]
-) -> str:
+def write(job: jobs.Job, options: Options, documents: list[Object]) -> str:
   """Returns the manifests as YAML, below comments on how to use them.
 
   Args:
@@ -41,7 +40,7 @@ def write(
   return '\n'.join([*comment, dump(documents)])
 
 
-def dump(documents: list[dict]) -> str:
+def dump(documents: list[Object]) -> str:
   """Returns dicts as YAML that kubectl reads as they are.
 
   Raises:
@@ -61,7 +60,7 @@ def dump(documents: list[dict]) -> str:
   )
 
 
-def load(text: str) -> list:
+def load(text: str) -> list[Any]:
   """Returns what the documents of a YAML text hold, but for empty ones.
 
   Raises:
