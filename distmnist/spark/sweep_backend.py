@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, TextIO
+from typing import IO, TYPE_CHECKING
 
 from absl import flags
 
@@ -75,7 +75,7 @@ class SparkBackend(runners.Backend):
 
   @contextlib.contextmanager
   def open_host(
-    self, folder: str, lock: TextIO, stop_grace_secs: float
+    self, folder: str, lock: IO[str], stop_grace_secs: float
   ) -> Iterator[trial_host.TrialHost]:
     """See runners.Backend; `lock` is open for reading and writing, too."""
     stop_secs = stop_grace.for_worker(stop_grace_secs) + _STOP_MARGIN_SECS

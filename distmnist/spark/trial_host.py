@@ -18,7 +18,7 @@ import secrets
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import IO, TYPE_CHECKING, Any
 
 from distmnist.common import cli, command_line, console, files, signals
 from distmnist.spark import agent_host, executors, links, partition, spark_job
@@ -59,7 +59,7 @@ class TrialHost(agent_host.AgentHost):
   def __init__(
     self,
     sc: pyspark.SparkContext,
-    lock: TextIO,
+    lock: IO[str],
     wait_secs: float,
     stop_secs: float,
   ) -> None:
@@ -276,7 +276,7 @@ class TrialHost(agent_host.AgentHost):
       )
 
 
-def _share(lock: TextIO) -> str:
+def _share(lock: IO[str]) -> str:
   """Turns our exclusive lock on the file `lock` into a shared one.
 
   Returns:
