@@ -277,10 +277,10 @@ class Usage:
     return found
 
 
-def read_rss(pid: int | str = 'self') -> int | None:
-  """Returns the resident memory of a process in bytes, None if unknown."""
+def read_rss() -> int | None:
+  """Returns the resident memory of this process in bytes, None if unknown."""
   try:
-    with open(f'/proc/{pid}/statm', encoding='ascii') as file:
+    with open('/proc/self/statm', encoding='ascii') as file:
       return int(file.read().split()[1]) * _PAGE
   except (OSError, IndexError, ValueError):
     return None

@@ -76,18 +76,13 @@ def _look_on(
 
 
 class SocketBytes:
-  """Counts what the TCP sockets of a process have sent and received.
+  """Counts what the TCP sockets of this process have sent and received.
 
   Counts run from the first look to the last one at each socket. Look often:
   what a socket moves between its last look and its closing is not counted.
   """
 
-  def __init__(self, pid: int | None = None) -> None:
-    """
-    Args:
-      pid: a process that we may trace; None for this one.
-    """
-    self._pid = pid
+  def __init__(self) -> None:
     self._has_looked = False
     # By inode.
     self._first: dict[str, tuple[int, int]] = {}
@@ -95,7 +90,7 @@ class SocketBytes:
 
   def look(self) -> None:
     """Reads all sockets; does nothing where the system has no such counts."""
-    for inode, counts in _read_sockets(self._pid):
+    for inode, counts in _read_sockets():
       # A socket opened since the first look moved all of its bytes since then.
       self._first.setdefault(inode, (0, 0) if self._has_looked else counts)
       self._last[inode] = counts
@@ -112,13 +107,11 @@ class SocketBytes:
     return sent, received
 
 
-def _read_sockets(
-  pid: int | None,
-) -> Iterator[tuple[str, tuple[int, int]]]:
+def _read_sockets() -> Iterator[tuple[str, tuple[int, int]]]:
   """Yields (inode, (bytes sent, bytes received)) of each open TCP socket."""
   if not hasattr(socket, 'TCP_INFO'):
     return
-  for inode, found in tcp_sockets.find(pid):
+  for inode, found in tcp_sockets.find():
     try:
       info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
     except OSError:

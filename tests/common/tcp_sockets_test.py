@@ -1,7 +1,4 @@
-"""tcp_sockets: those of this process, which stay open.
-
-Those of another one are tested in tests/watching/process_bytes_test.py.
-"""
+"""tcp_sockets: those of this process, which stay open."""
 
 import os
 import socket

@@ -215,13 +215,7 @@ def test_memory_and_time_are_those_of_this_process():
   found = mine.look()
   assert 0 < found['cpu_secs'] <= time.process_time()
   assert found['cpu_cores'] > 0
-  assert found['rss_bytes'] == own_metrics.read_rss(os.getpid()) or (
-    found['rss_bytes'] > 1e6
-  )
-
-
-def test_the_memory_of_no_process_is_unknown():
-  assert own_metrics.read_rss(2**30) is None
+  assert found['rss_bytes'] > 1e6
 
 
 def test_without_a_logdir_nothing_is_kept(tmp_path, monkeypatch):

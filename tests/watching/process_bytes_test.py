@@ -3,7 +3,6 @@
 import gc
 import queue
 import socket
-import subprocess
 import threading
 
 import pytest
@@ -18,8 +17,8 @@ def sockets(monkeypatch):
   gc.collect()  # No counter of another test is held.
   found, looks = {}, queue.Queue()
 
-  def read_sockets(pid):
-    looks.put(pid)
+  def read_sockets():
+    looks.put(None)
     return list(found.items())
 
   monkeypatch.setattr(process_bytes, '_LOOK_SECS', 0.001)
@@ -82,11 +81,11 @@ def connect(monkeypatch):
   of this process.
   """
   find = tcp_sockets.find
-  before = {inode for inode, _ in find(None)}
+  before = {inode for inode, _ in find()}
   monkeypatch.setattr(
     tcp_sockets,
     'find',
-    lambda pid=None: (found for found in find(pid) if found[0] not in before),
+    lambda: (found for found in find() if found[0] not in before),
   )
   made = []
 
@@ -147,7 +146,7 @@ def test_the_first_socket_after_a_look_that_found_none_counts_whole(
   monkeypatch,
 ):
   found = []
-  monkeypatch.setattr(process_bytes, '_read_sockets', lambda pid: found)
+  monkeypatch.setattr(process_bytes, '_read_sockets', lambda: found)
   counter = process_bytes.SocketBytes()
   counter.look()
   found.append(('socket:[1]', (30, 40)))
@@ -164,17 +163,3 @@ def test_other_descriptors_are_left_alone(connect, tmp_path):
     file.write('still open')
     left.sendall(b'x')
     assert right.recv(1) == b'x'
-
-
-def test_another_process_is_counted_like_this_one(connect):
-  client, server = connect()
-  with subprocess.Popen(
-    ['cat'], stdin=subprocess.PIPE, pass_fds=[client.fileno()]
-  ) as process:
-    client.close()
-    counter = process_bytes.SocketBytes(process.pid)
-    counter.look()
-    server.sendall(bytes(500))
-    counter.look()
-    process.stdin.close()
-  assert counter.read() == (0, 500)
