@@ -6,8 +6,7 @@ import contextlib
 import functools
 import logging
 import os
-
-import tensorflow.compat.v1 as tf
+from typing import TYPE_CHECKING
 
 from distmnist import runtime
 from distmnist.cluster import cluster as cluster_lib
@@ -19,6 +18,9 @@ from distmnist.lifecycle import stalls as stalls_lib
 from distmnist.lifecycle import watchdog as watchdog_lib
 from distmnist.logdir import history, logdirs
 from distmnist.watching import own_metrics
+
+if TYPE_CHECKING:
+  import tensorflow.compat.v1 as tf
 
 _log = logging.getLogger(__name__)
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-import tensorflow.compat.v1 as tf
-
 from distmnist.cluster import errors, probing
 from distmnist.lifecycle import check_in, consistency, heartbeats
 from distmnist.lifecycle import stalls as stalls_lib
 
 if TYPE_CHECKING:
+  import tensorflow.compat.v1 as tf
+
   from distmnist.cluster import cluster as cluster_lib
   from distmnist.cluster import stop_request
 

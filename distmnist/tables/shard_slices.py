@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
-
-import tensorflow.compat.v1 as tf
+from typing import TYPE_CHECKING, NamedTuple
 
 from distmnist import tf_internals
 from distmnist.common import partial_names
+
+if TYPE_CHECKING:
+  import tensorflow.compat.v1 as tf
 
 
 class Slice(NamedTuple):
