@@ -444,7 +444,9 @@ def _check_batches(spec: tuple, called: str) -> None:
     )
 
 
-def _join(parts: Sequence[Any], join: Callable[[list], np.ndarray]) -> Nest:
+def _join(
+  parts: Sequence[Any], join: Callable[[Sequence[Any]], np.ndarray]
+) -> Nest:
   """Returns the nest of arrays that the nests `parts` are parts of."""
   first = parts[0]
   if isinstance(first, dict):
