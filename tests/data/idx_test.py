@@ -4,7 +4,6 @@ import struct
 import numpy as np
 import pytest
 
-from distmnist.common import cli
 from distmnist.data import idx
 
 IMAGES = np.arange(4 * 784, dtype=np.uint8).reshape(4, 28, 28)
@@ -34,13 +33,13 @@ def load(tmp_path):
   return load_files
 
 
-def check_refused(load, path, found, expected, **contents):
-  with pytest.raises(cli.RunError) as caught:
+def check_refused(load, path, found, **contents):
+  """Checks that one line names the file, what it has, and what to do."""
+  with pytest.raises(idx.FileError) as caught:
     load(**contents)
-  assert str(caught.value) == (
-    f'{path}: found {found}, expected {expected}: delete {path.name} so that '
-    'it is downloaded again, or point --data_dir elsewhere'
-  )
+  message = str(caught.value)
+  assert message.startswith(f'{path}: found {found}')
+  assert '--data_dir' in message and '\n' not in message
 
 
 @pytest.mark.parametrize('pack_images', [bytes, gzip.compress])
@@ -53,45 +52,22 @@ def test_content_not_name_tells_gzip_from_raw(load, pack_images, pack_labels):
 
 
 @pytest.mark.parametrize(
-  'content, found, expected',
+  'content, found',
   [
-    (b'', 'no byte', '0x00000803 (uint8, 3 dimensions)'),
-    (b'<html>', 'magic number 0x3c68746d', '0x00000803 (uint8, 3 dimensions)'),
-    (
-      pack(IMAGES, magic=0xD03),
-      'magic number 0x00000d03',
-      '0x00000803 (uint8, 3 dimensions)',
-    ),
-    (
-      pack(LABELS),
-      'magic number 0x00000801',
-      '0x00000803 (uint8, 3 dimensions)',
-    ),
-    (pack(IMAGES)[:15], '15 bytes', 'a header of 16'),
-    (
-      pack(IMAGES)[:-1],
-      'truncated: 3151 bytes',
-      '3152 for dimensions (4, 28, 28)',
-    ),
-    (
-      pack(IMAGES) + b'!',
-      'trailing bytes: 3153 bytes',
-      '3152 for dimensions (4, 28, 28)',
-    ),
-    (
-      struct.pack('>4I', 0x803, 2**31, 2**31, 4),
-      'truncated: 16 bytes',
-      f'{2**64 + 16} for dimensions ({2**31}, {2**31}, 4)',
-    ),
-    (pack(IMAGES[:0]), 'dimensions (0, 28, 28)', 'at least one value'),
-    (pack(IMAGES[:, :, :27]), 'images of 28 x 27', '28 x 28'),
+    (b'', 'no byte'),
+    (b'<html>', 'magic number 0x3c68746d'),
+    (pack(IMAGES, magic=0xD03), 'magic number 0x00000d03'),
+    (pack(LABELS), 'magic number 0x00000801'),
+    (pack(IMAGES)[:15], '15 bytes'),
+    (pack(IMAGES)[:-1], 'truncated: 3151 bytes'),
+    (pack(IMAGES) + b'!', 'trailing bytes: 3153 bytes'),
+    (struct.pack('>4I', 0x803, 2**31, 2**31, 4), 'truncated: 16 bytes'),
+    (pack(IMAGES[:0]), 'dimensions (0, 28, 28)'),
+    (pack(IMAGES[:, :, :27]), 'images of 28 x 27'),
   ],
 )
-def test_an_image_file_that_is_none_is_refused(
-  load, tmp_path, content, found, expected
-):
-  path = tmp_path / 'images.gz'
-  check_refused(load, path, found, expected, images=content)
+def test_an_image_file_that_is_none_is_refused(load, tmp_path, content, found):
+  check_refused(load, tmp_path / 'images.gz', found, images=content)
 
 
 @pytest.mark.parametrize('damage', ['cut', 'flipped', 'trailing', 'header'])
@@ -104,43 +80,23 @@ def test_a_corrupt_gzip_is_refused(load, tmp_path, damage):
     'trailing': content + b'junk',
     'header': content[:2] + b'\xff' + content[3:],
   }[damage]
-  with pytest.raises(cli.RunError) as caught:
-    load(images=content)
   path = tmp_path / 'images.gz'
-  assert str(caught.value).startswith(f'{path}: found corrupt gzip (')
-  assert str(caught.value).endswith(
-    '), expected a whole one: delete images.gz so that it is downloaded '
-    'again, or point --data_dir elsewhere'
-  )
+  check_refused(load, path, 'corrupt gzip', images=content)
 
 
 def test_as_many_labels_as_images_are_expected(load, tmp_path):
-  check_refused(
-    load,
-    tmp_path / 'labels',
-    '3 labels',
-    f'4, one for each image of {tmp_path}/images.gz',
-    labels=pack(LABELS[:3]),
-  )
+  labels = pack(LABELS[:3])
+  check_refused(load, tmp_path / 'labels', '3 labels', labels=labels)
 
 
 def test_a_label_out_of_range_is_named(load, tmp_path):
-  check_refused(
-    load,
-    tmp_path / 'labels',
-    'label 10 at index 2',
-    '0 to 9',
-    labels=pack(np.array([3, 0, 10, 255], np.uint8)),
-  )
+  labels = pack(np.array([3, 0, 10, 255], np.uint8))
+  check_refused(load, tmp_path / 'labels', 'label 10 at index 2', labels=labels)
 
 
 def test_a_file_that_cannot_be_opened_is_refused(tmp_path):
-  with pytest.raises(cli.RunError) as caught:
+  with pytest.raises(idx.FileError, match=f'^cannot read {tmp_path}: .+'):
     idx.read(str(tmp_path), num_dims=1)
-  assert str(caught.value) == (
-    f'cannot read {tmp_path}: Is a directory: make it readable, or point '
-    '--data_dir elsewhere'
-  )
 
 
 def test_a_gzip_may_have_several_members(tmp_path):
