@@ -98,10 +98,8 @@ def test_the_wait_is_bounded_and_names_those_that_did_not_answer(
   answer_at |= {'a:1': 0.0}
   with pytest.raises(cli.RunError) as caught:
     probing.wait_for_tasks({'ps 0': 'a:1', 'ps 1': 'b:1'}, 2.5)
-  assert str(caught.value) == (
-    'no answer within 2.5 s from ps 1 at b:1: start it, or check the address, '
-    'the port and the firewall (--start_timeout_secs sets the wait)'
-  )
+  for named in '2.5 s', 'ps 1 at b:1', '--start_timeout_secs':
+    assert named in str(caught.value)
   assert clock.now == pytest.approx(52.5, abs=0.13)
 
 

@@ -135,10 +135,8 @@ def test_a_launcher_learns_at_once_that_it_has_lost_the_folder(
     text = json.dumps(other)
     (tmp_path / 'distmnist-files' / 'launcher.json.00000002').write_text(text)
     said = str(lost.get(timeout=60))
-  assert said == (
-    f'--logdir={tmp_path} was taken over by process {os.getpid()} of host b '
-    f'since {other["since"]}: stopping the tasks of this launch'
-  )
+  assert said.startswith(f'--logdir={tmp_path} was taken over by ')
+  assert f'process {os.getpid()} of host b since {other["since"]}' in said
   assert (
     tmp_path / 'distmnist-files' / 'launcher.json.00000002'
   ).read_text() == text
@@ -248,11 +246,9 @@ def test_the_second_is_refused_with_the_first_ones_name(tmp_path):
   first = take(tmp_path)
   with pytest.raises(cli.RunError) as caught:
     take(tmp_path)
-  assert str(caught.value) == (
-    f'--logdir={tmp_path} is in use by process {os.getpid()} of host '
-    f'{first.me["host"]} since {first.me["since"]}: stop that one, or give '
-    'another folder'
-  )
+  said = str(caught.value)
+  assert said.startswith(f'--logdir={tmp_path} is in use by ')
+  assert f'process {os.getpid()} of host {first.me["host"]} since' in said
   first.check()
   assert os.listdir(tmp_path / 'distmnist-files') == ['owner.json.00000001']
   assert owner.find_living(str(tmp_path))['life'] == first.me['life']

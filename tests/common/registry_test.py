@@ -107,11 +107,8 @@ def test_a_name_of_two_modules_is_refused_where_it_is_asked_for(install):
   registry.load(MODELS, 'softmax')
   with pytest.raises(cli.UsageError) as caught:
     registry.load(MODELS, 'cnn')
-  assert str(caught.value) == (
-    "'cnn' is the name of 2 modules among the models: distmnist.models.cnn "
-    '(of distmnist) and their_net (of theirs): uninstall all but one, or '
-    'rename one'
-  )
+  for named in "'cnn'", 'distmnist.models.cnn', 'their_net (of theirs)':
+    assert named in str(caught.value)
 
 
 def test_two_packages_that_add_one_name_are_both_named(install):

@@ -22,18 +22,13 @@ def test_what_can_be_used_is_left_as_it_was(store, tmp_path):
 def test_a_bucket_that_is_not_there_or_not_ours_is_one_line(store):
   with pytest.raises(cli.UsageError) as caught:
     store_check.check('logdir', 's3://nowhere/x')
-  assert str(caught.value) == (
-    '--logdir=s3://nowhere/x cannot be used: The specified bucket does not '
-    'exist; give a bucket that exists, and credentials with the right to '
-    'list, read, write and delete in it'
-  )
+  assert str(caught.value).startswith('--logdir=s3://nowhere/x ')
+  assert 'list, read, write and delete' in str(caught.value)
   store.trouble = lambda method, path: 'denied'
   with pytest.raises(cli.UsageError) as caught:
     store_check.check('logdir', f'{store.url}/x', is_written=False)
-  assert str(caught.value) == (
-    f'--logdir={store.url}/x cannot be used: Access Denied; give a bucket '
-    'that exists, and credentials with the right to list and read in it'
-  )
+  assert str(caught.value).startswith(f'--logdir={store.url}/x ')
+  assert 'list and read' in str(caught.value)
 
 
 @pytest.mark.parametrize('trouble', ['busy', 'reset'])

@@ -125,14 +125,13 @@ def test_no_mirror_is_one_line_that_says_what_to_do(
   address = start_mirror(empty).address
   with pytest.raises(cli.RunError) as caught:
     find(dead_address, address)
-  assert str(caught.value) == (
-    f'cannot download mnist from any of its mirrors ({dead_address}: '
-    f'[Errno 111] Connection refused; {address}: HTTP status 404): '
-    'put train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, '
-    't10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz into '
-    f'{data_dir}/mnist by hand, point --data_dir at a folder that has them, '
-    'or use --dataset=synthetic, which needs no network'
-  )
+  message = str(caught.value)
+  for named in (
+    *(dead_address, f'{address}: HTTP status 404', f'{data_dir}/mnist'),
+    *('train-images-idx3-ubyte.gz', '--data_dir', '--dataset=synthetic'),
+  ):
+    assert named in message
+  assert '\n' not in message
   assert names_in(data_dir / 'mnist') == []
 
 
@@ -148,15 +147,10 @@ def test_a_silent_network_is_given_up_in_time(find, monkeypatch):
 
 def test_a_data_dir_that_cannot_be_made_is_one_line(find, tmp_path):
   (tmp_path / 'file').write_text('')
-  with pytest.raises(cli.RunError) as caught:
+  with pytest.raises(
+    cli.RunError, match=f'^cannot .* {tmp_path}/file/mnist: .*--data_dir.*$'
+  ):
     find(folder=tmp_path / 'file')
-  assert str(caught.value) == (
-    f'cannot write the files of mnist to {tmp_path}/file/mnist: Not a '
-    'directory: make it a folder that you can write to, have its owner put '
-    'train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, '
-    't10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz there, or point '
-    '--data_dir elsewhere'
-  )
 
 
 def test_a_data_dir_that_cannot_be_written_is_one_line(find, data_dir):
