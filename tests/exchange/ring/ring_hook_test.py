@@ -1,4 +1,5 @@
 import signal
+import threading
 import types
 
 import numpy as np
@@ -148,6 +149,25 @@ def test_one_that_leaves_its_loop_votes_in_one_more_step(hook):
   leave, end = ends_with(hook)
   assert leave.endswith('/leave')
   assert end == hook._end_op.name
+
+
+def test_one_that_leaves_waits_until_another_is_lost(hook, monkeypatch):
+  losses, is_over = ['', 'worker 0 is lost'], threading.Event()
+  monkeypatch.setattr(ring_hook, '_LOOK_SECS', 0.0)
+  monkeypatch.setattr(hook, 'find_loss', lambda: losses.pop(0))
+
+  class Hanging(Session):
+    def run(self, fetch, options=None):
+      super().run(fetch, options)
+      assert is_over.wait(in_process.DEADLINE_SECS)
+
+  step(hook, 0.0, 0.0, 0.0)
+  session = Hanging()
+  hook.end(session)
+  is_over.set()
+  assert losses == []
+  [leave] = session.ran  # Nobody is left to wait for at the end.
+  assert leave.name.endswith('/leave')
 
 
 def test_one_whose_step_has_failed_does_not_wait_for_ever(hook):
