@@ -27,7 +27,7 @@ def build(member, num_splits=1):
   built = step.build_step(member, rule, problem, [slice_])
   task = types.SimpleNamespace(
     cluster=member,
-    server=None,
+    target='',
     session_config=None,
     server_config=None,
     stalls=stalls.Stalls(0, 0, None),
@@ -49,8 +49,8 @@ def test_it_finds_what_an_evaluation_of_whole_tables_finds(
   with tf.Graph().as_default():
     member = dataclasses.replace(cluster.worker(0), wire_dtype='bfloat16')
     live, problem, split, task = build(member, 2)
-    task.server = cluster.servers[0]
-    with tf.Session(task.server.target) as session:
+    task.target = cluster.servers[0].target
+    with tf.Session(task.target) as session:
       session.run(tf.global_variables_initializer())
       live.take(session)
       values = checkpoints.fetch_whole(session, tf.global_variables())
