@@ -12,10 +12,11 @@ NAMES = registry.names(MODELS)
 # Of 24 and 39 million parameters, and up to a second a step.
 LARGE = 'resnet50', 'vgg19'
 SMALL = [name for name in NAMES if name not in LARGE]
+QUICK = 'mlp', 'softmax'
 each_model = pytest.mark.parametrize(
   'model',
   [
-    pytest.param(model, marks=pytest.mark.slow) if model in LARGE else model
+    pytest.param(model, marks=[pytest.mark.slow] * (model not in QUICK))
     for model in NAMES
   ],
 )
@@ -102,7 +103,7 @@ def test_a_model_learns_a_batch_by_heart(tf_session, make_model, model):
   assert predictions.tolist() == LABELS.tolist()
 
 
-@pytest.mark.parametrize('model', ['softmax', 'cnn'])
+@pytest.mark.parametrize('model', QUICK)
 def test_the_seed_decides_the_first_weights(make_model, model):
   build = make_model(model)
 

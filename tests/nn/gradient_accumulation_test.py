@@ -59,15 +59,10 @@ def _make_note(number, events):
   return pass_on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name, clip_norm',
-  [
-    ('momentum', None),
-    *(
-      pytest.param(*case, marks=pytest.mark.slow)
-      for case in (('adam', 0.01), ('adagrad', None))
-    ),
-  ],
+  [('momentum', None), ('adam', 0.01), ('adagrad', None)],
 )
 def test_a_step_is_that_of_the_mean_loss(tf_session, name, clip_norm):
   loss, whole, variables = build_loss()
@@ -109,6 +104,7 @@ def test_a_slice_begins_when_the_gradient_of_the_one_before_is_there(
   assert events == 10 * once
 
 
+@pytest.mark.slow
 def test_another_loss_has_its_own_gradient(tf_session):
   _, whole, variables = build_loss()
   optimizer = optimizers.make_optimizer('sgd', 0.1)

@@ -94,6 +94,7 @@ def build(given, has_table=True, words=()):
   return (x, y, ids), built
 
 
+@pytest.mark.slow
 def test_each_variable_is_moved_by_its_own_optimizer(tf_session, set_flags):
   set_flags(*grouped.FLAGS, *grouped.TABLE_FLAGS)
   placeholders, built = build(grouped.GROUPS)
@@ -120,6 +121,7 @@ def test_each_variable_is_moved_by_its_own_optimizer(tf_session, set_flags):
   }
 
 
+@pytest.mark.slow
 def test_without_groups_nothing_is_beside_the_optimizer(tf_session, set_flags):
   set_flags('--optimizer=adam')
   global_step = tf.train.get_or_create_global_step()
@@ -167,8 +169,18 @@ def test_a_group_may_begin_in_a_run_that_goes_on(set_flags, tmp_path):
   [
     ([], {'table/.*': {'optimizer': 'lamb'}}, "'table'"),
     (['--optimizer=lars'], {}, "'table'"),
-    (['--optimizer=lars'], {'table/.*': {'optimizer': 'sgd'}}, None),
-    (['--optimizer=lamb', '--table_optimizer=sgd'], {}, None),
+    pytest.param(
+      *(['--optimizer=lars'], {'table/.*': {'optimizer': 'sgd'}}, None),
+      marks=pytest.mark.slow,
+    ),
+    pytest.param(
+      *(
+        ['--optimizer=lamb', '--table_optimizer=sgd'],
+        {'table/.*': HEAD},
+        None,
+      ),
+      marks=pytest.mark.slow,
+    ),
     ([], {'table/.*': {'weight_decay': 1}}, 'table/.*'),
     ([], {'body/biases': {'weight_decay': 1}}, 'body/biases'),
     (['--decay_biases'], {'body/biases': {'weight_decay': 1}}, None),
@@ -179,11 +191,12 @@ def test_a_group_that_moves_nothing_is_refused(
   tf_session, set_flags, words, given, named
 ):
   set_flags(*words)
+  has_table = any('table' in word for word in given) or named == "'table'"
   if named is None:
-    build(given)
+    build(given, has_table)
     return
   with pytest.raises(cli.UsageError, match=named) as refused:
-    build(given)
+    build(given, has_table)
   assert '\n' not in str(refused.value)
 
 

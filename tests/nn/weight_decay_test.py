@@ -13,9 +13,16 @@ from tests.support import lock_step
 DECAYING = [
   name for name in optimizers.OPTIMIZERS if name not in ('ftrl', 'lars', 'lamb')
 ]
+QUICK = 'sgd', 'adamw'
 
 
-@pytest.mark.parametrize('name', DECAYING)
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK))
+    for name in DECAYING
+  ],
+)
 def test_a_matrix_decays_beside_the_step_and_a_vector_does_not(
   tf_session, name
 ):

@@ -2,11 +2,13 @@
 
 import itertools
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.rankers import deepfm
 
 
+@pytest.mark.slow
 def test_without_its_net_it_is_a_factorisation_machine(tf_session):
   ids = tf.constant([[0, 1, 2]], tf.int64)
   logits = deepfm.build(tf.zeros([1, 2]), ids, 3, 4)

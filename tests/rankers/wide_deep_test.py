@@ -1,10 +1,12 @@
 """wide_deep: a linear part of its own, and a net."""
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.rankers import wide_deep
 
 
+@pytest.mark.slow
 def test_without_its_net_it_is_linear(tf_session):
   ids = tf.constant([[0, 1], [1, 2]], tf.int64)
   numbers = tf.constant([[1.0], [2.0]])

@@ -114,6 +114,7 @@ def test_a_worker_that_is_never_stale_is_as_one_process(
   assert_alike(kind, found, train_alone(kind, 'adagrad', (3, 3)))
 
 
+@pytest.mark.slow
 def test_one_process_agrees_with_numpy():
   assert_alike('numbers', train_alone('numbers', 'sgd', (3, 1)), compute())
 

@@ -178,6 +178,7 @@ def test_a_slice_goes_on_from_what_the_one_before_leaves(make_cluster, num_ps):
 
 
 # A counter's is the only update that does not depend on the batch.
+@pytest.mark.slow
 @pytest.mark.parametrize('num_ps', [0, 1])
 def test_a_warmup_counts_nothing(make_cluster, num_ps):
   cluster = make_cluster(num_ps, 1)
