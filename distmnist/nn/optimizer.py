@@ -170,7 +170,8 @@ class Optimizer(tf.train.Optimizer):
         pairs, after = self._scale_layers(self.formula, pairs)
       find_powers = self._read_powers()
       turns = sparse_updates.begin_turns(
-        pairs, lambda device: self._find_row_rate(find_powers(device))
+        pairs,
+        lambda device: self.formula.find_rate(self._rate, find_powers(device)),
       )
 
       def update(gradient: tf.Tensor, w: tf.Variable) -> tf.Operation:
@@ -262,9 +263,6 @@ class Optimizer(tf.train.Optimizer):
       return weights.assign(
         weights.constraint(weights.read_value()), read_value=False
       )
-
-  def _find_row_rate(self, powers: Sequence[tf.Tensor]) -> float | tf.Tensor:
-    return self.formula.find_rate(self._rate, powers)
 
   def list_slots(
     self, variable: tf.Variable

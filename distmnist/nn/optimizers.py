@@ -16,19 +16,7 @@ from distmnist.nn import weight_decay as weight_decay_lib
 from distmnist.tables import shard_slices, sparse_table, tables_apart
 from distmnist.transport.strategy import Strategy
 
-# Those of formulas.KINDS: a launcher reads them here without TensorFlow.
-OPTIMIZERS = (
-  'sgd',
-  'momentum',
-  'nesterov',
-  'adam',
-  'adamw',
-  'adagrad',
-  'rmsprop',
-  'ftrl',
-  'lars',
-  'lamb',
-)
+OPTIMIZERS = tuple(formulas.KINDS)
 
 # As in PyTorch's AdamW and the LAMB authors' program; 0 for the others.
 _DECAYS = {'adamw': 0.01, 'lamb': 0.01}

@@ -83,10 +83,6 @@ STEPS = {
 SOME = 'sgd', 'adam'
 
 
-def test_each_formula_has_a_value_of_the_flag():
-  assert tuple(formulas.KINDS) == optimizers.OPTIMIZERS
-
-
 @pytest.mark.parametrize('name', optimizers.OPTIMIZERS)
 def test_an_optimizer_follows_its_equation(tf_session, name):
   variable = tf.get_variable('w', initializer=START.astype(np.float32))
