@@ -5,6 +5,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.data import seeds
+from distmnist.exchange.center import center
 from distmnist.lifecycle import restoring
 from distmnist.logdir import checkpoints
 from distmnist.nn import layers, optimizers, sparse_updates
@@ -244,3 +245,41 @@ def save_on_two_ps_and_restore_on_three(make_cluster, build, read, path):
           saver.save(session, path)
         found.append(read(session, model))
   return found
+
+
+class KeyStep:
+  """A worker's step that adds 1 to each number of the rows of its keys.
+
+  Attributes:
+    keys, rows: placeholder [n], float32 [n, width].
+    gradients: (values, indices) of each shard.
+    parts: the KeyShard of each ps.
+  """
+
+  def __init__(self, member, made, width, optimizer='sgd', dtype=tf.int64):
+    """
+    Args:
+      made: new_rows.NewRows.
+      optimizer: its name, at a rate of 1.
+      dtype: of the keys.
+    """
+    seeds.set_seed(3)
+    self.center = the_center = center.Center(member)
+    with tf.device(member.device_setter()), the_center.scope():
+      self.keys = tf.placeholder(dtype, [None])
+      self.rows = layers.embedding(self.keys, made, width, 'user')
+    self.slots = sparse_updates.RowSlots()
+    optimizer = self.slots.watch(
+      lambda **_: optimizers.make_optimizer(optimizer, 1.0, momentum=0.0)
+    )()
+    pairs = the_center.to_shards(
+      the_center.compute_gradients(optimizer, -tf.reduce_sum(self.rows))
+    )
+    self.apply = optimizer.apply_gradients(pairs)
+    self.gradients = [(g.values, g.indices) for g, _ in pairs]
+    self.parts = key_map.get_all(tf.get_default_graph())
+    key_shard.connect_all(self.slots.begin)
+
+  def run(self, session, keys):
+    """Returns the rows of `keys`, before they were changed."""
+    return session.run([self.rows, self.apply], {self.keys: keys})[0]

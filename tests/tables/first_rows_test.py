@@ -7,10 +7,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.data import seeds
-from distmnist.exchange.center import center
-from distmnist.nn import layers, optimizers, sparse_updates
-from distmnist.tables import first_rows, key_hash, key_map, key_shard, new_rows
+from distmnist.nn import layers
+from distmnist.tables import first_rows, key_hash, key_map, new_rows
+from tests.support import tables
 
 N, WIDTH, CAPACITY = 200, 3, 300
 _RNG = np.random.default_rng(2)
@@ -24,35 +23,17 @@ def find_fingerprints(words):
     return session.run(key_hash.find_fingerprints(tf.constant(words)))
 
 
-class Step:
-  """A worker's step that adds 1 to each number of the rows of its batch."""
+class Step(tables.KeyStep):
+  """A step of a table that is given rows."""
 
   def __init__(self, member, made, dtype=tf.int64, optimizer='sgd'):
-    seeds.set_seed(3)
-    self.center = the_center = center.Center(member)
-    with tf.device(member.device_setter()), the_center.scope():
-      self.keys = tf.placeholder(dtype, [None])
-      self.rows = layers.embedding(self.keys, made, WIDTH, 'user')
-    slots = sparse_updates.RowSlots()
-    optimizer = slots.watch(
-      lambda **_: optimizers.make_optimizer(optimizer, 1.0, momentum=0.0)
-    )()
-    gradients = the_center.compute_gradients(
-      optimizer, -tf.reduce_sum(self.rows)
-    )
-    self.apply = optimizer.apply_gradients(the_center.to_shards(gradients))
-    self.parts = key_map.get_all(tf.get_default_graph())
-    key_shard.connect_all(slots.begin)
-    first_rows.build(slots.begin, member.cpu_device, of_all=False)
+    super().__init__(member, made, WIDTH, optimizer, dtype)
+    first_rows.build(self.slots.begin, member.cpu_device, of_all=False)
 
   def begin(self, session, sources=None):
     session.run(tf.global_variables_initializer())
     key_map.fill(session)
     first_rows.put_all(session, sources or {})
-
-  def run(self, session, keys):
-    """Returns the rows of `keys`, before they were changed."""
-    return session.run([self.rows, self.apply], {self.keys: keys})[0]
 
   def read(self, session):
     """Returns {key: its row}."""

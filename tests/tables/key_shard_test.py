@@ -10,56 +10,30 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.data import seeds
-from distmnist.exchange.center import center
-from distmnist.nn import layers, optimizers, sparse_updates
+from distmnist.nn import layers
 from distmnist.tables import (
   key_hash,
   key_map,
-  key_shard,
   new_rows,
   row_reuse,
   sparse_table,
   table_saver,
 )
+from tests.support import tables
 
 WIDTH = 2
 
 
-def make_optimizer(name, rate):
-  return optimizers.make_optimizer(name, rate, momentum=0.0)
+class Step(tables.KeyStep):
+  """A step of a table that makes rows."""
 
-
-class Step:
-  """A step of a worker: it looks keys up, and adds 1 to each number."""
-
-  def __init__(self, member, capacity, make=None, **settings):
-    seeds.set_seed(3)
-    self.center = the_center = center.Center(member)
-    with tf.device(member.device_setter()), the_center.scope():
-      self.keys = tf.placeholder(tf.int64, [None])
-      self.rows = layers.embedding(
-        self.keys, layers.NewRows(capacity, **settings), WIDTH, 'user'
-      )
-    slots = sparse_updates.RowSlots()
-    optimizer = slots.watch(
-      lambda **_: (make or functools.partial(make_optimizer, 'sgd'))(1.0)
-    )()
-    gradients = the_center.compute_gradients(
-      optimizer, -tf.reduce_sum(self.rows)
-    )
-    pairs = the_center.to_shards(gradients)
-    self.apply = optimizer.apply_gradients(pairs)
-    self.gradients = [(g.values, g.indices) for g, _ in pairs]
-    self.parts = key_map.get_all(tf.get_default_graph())
-    key_shard.connect_all(slots.begin)
+  def __init__(self, member, capacity, optimizer='sgd', **settings):
+    made = layers.NewRows(capacity, **settings)
+    super().__init__(member, made, WIDTH, optimizer)
 
   def begin(self, session):
     session.run(tf.global_variables_initializer())
     key_map.fill(session)
-
-  def run(self, session, keys):
-    """Returns the rows of `keys`, before they were changed."""
-    return session.run([self.rows, self.apply], {self.keys: keys})[0]
 
   def read(self, session):
     """Returns [{key: [row, and what is beside it]}] of each ps."""
@@ -177,9 +151,7 @@ def test_keys_without_a_row_left_share_that_of_their_bucket(make_cluster):
 
 @pytest.mark.slow
 def test_a_row_that_was_another_keys_begins_anew(tf_session):
-  step = Step(
-    cluster_lib.Cluster(), 10, functools.partial(make_optimizer, 'rmsprop')
-  )
+  step = Step(cluster_lib.Cluster(), 10, 'rmsprop')
   step.begin(tf_session)
   before = step.run(tf_session, [5, 7])
   tf_session.run(step.apply, {step.keys: [5]})
@@ -272,7 +244,7 @@ def test_a_key_has_a_row_once_it_was_seen_often_enough(tf_session):
 def test_a_key_takes_the_row_of_one_not_seen_for_long(tf_session):
   step, keys = make_step(
     tf_session,
-    make=functools.partial(make_optimizer, 'rmsprop'),
+    optimizer='rmsprop',
     unseen_steps=40,
   )
   room = new_rows.NewRows(10).rows_in_bucket - new_rows.NUM_RESERVED
@@ -319,7 +291,7 @@ def test_what_ftrl_keeps_begins_from_the_row_also_of_a_row_that_is_taken(
   """Without penalties ftrl is adagrad: w <- w - g / sqrt(0.1 + g^2)."""
   step, keys = make_step(
     tf_session,
-    make=functools.partial(make_optimizer, 'ftrl'),
+    optimizer='ftrl',
     unseen_steps=2,
   )
   room = new_rows.NewRows(10).rows_in_bucket - new_rows.NUM_RESERVED
