@@ -132,9 +132,8 @@ def test_a_beat_that_fails_is_not_the_last(
 
   table.beat = fail_twice
   assert said.wait(60)
-  assert [line.partition(':')[0] for line in logged] == [
-    'a beat failed, and the next is tried'
-  ] * 2
+  # A slow machine has lines on waits, too.
+  assert sum(line.startswith('a beat failed') for line in logged) == 2
 
 
 def wait_until(is_true):
