@@ -127,10 +127,12 @@ def check_logdir(watchdog: watchdog_lib.Watchdog, logdir: str) -> None:
   """Says so if this worker does not share the chief's folder.
 
   Only the chief writes and reads checkpoints, so nothing is lost if it does
-  not; but graphs, reports and `evaluate` expect the chief's folder.
+  not; but graphs, reports and `evaluate` expect the chief's folder. A chief
+  that is started again signs before it checks in: until then this worker knows
+  the one before it.
   """
   life = watchdog.find_life(CHIEF)
-  if life and not logdirs.is_signed(logdir, life):
+  if life and not logdirs.was_signed(logdir, life):
     _log.info(
       f'--logdir={logdir} is not the folder that worker 0 has under this name: '
       'the checkpoints are there, the summaries of this worker here; give all '

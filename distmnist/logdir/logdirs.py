@@ -74,22 +74,35 @@ def remove_abandoned(logdir: str) -> None:
 
 
 def sign(logdir: str, life: str) -> None:
-  """Leaves the chief's `life` for the workers that share the folder."""
+  """Leaves the chief's `life` for the workers that share the folder.
+
+  Below those of earlier chiefs: a worker may know one of them still.
+  """
   path = layout.make_own_path(logdir, _SIGNATURE_FILE)
   if urls.is_remote(path):
-    paths.write(path, life.encode())
+    paths.write(path, '\n'.join([*_read_lives(logdir), life]).encode())
     return
   # Written in place: on NFS a new file under an old name is seen late.
-  with open(path, 'w', encoding='utf-8', opener=files.no_follow) as file:
-    file.write(life)
+  with open(path, 'a', encoding='utf-8', opener=files.no_follow) as file:
+    file.write(f'{life}\n')
 
 
 def is_signed(logdir: str, life: str) -> bool:
-  """Whether the chief with this `life` uses this very folder."""
+  """Whether the chief with this `life` is the last that has signed."""
+  return _read_lives(logdir)[-1:] == [life]
+
+
+def was_signed(logdir: str, life: str) -> bool:
+  """Whether the chief with this `life` uses, or used, this very folder."""
+  return life in _read_lives(logdir)
+
+
+def _read_lives(logdir: str) -> list[str]:
+  path = layout.own_path(logdir, _SIGNATURE_FILE)
   try:
-    return paths.read_text(layout.own_path(logdir, _SIGNATURE_FILE)) == life
+    return paths.read_text(path).splitlines()
   except OSError:
-    return False
+    return []
 
 
 def sign_time(logdir: str) -> float | None:

@@ -66,7 +66,10 @@ def test_a_worker_whose_folder_is_another_than_the_chiefs_says_so(
   lives['worker 0'] = 'a'
   consistency.check_logdir(watchdog, str(tmp_path))
   assert logged == []
-  lives['worker 0'] = 'b'
+  logdirs.sign(str(tmp_path), 'b')  # Started again, and not yet at the table.
+  consistency.check_logdir(watchdog, str(tmp_path))
+  assert logged == []
+  lives['worker 0'] = 'c'
   consistency.check_logdir(watchdog, str(tmp_path))
   [line] = logged
   assert line.startswith(f'--logdir={tmp_path} is not the folder ')

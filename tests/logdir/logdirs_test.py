@@ -33,3 +33,8 @@ def test_the_chief_signs_its_folder(tmp_path):
   logdirs.sign(str(tmp_path), 'abc')
   assert logdirs.is_signed(str(tmp_path), 'abc')
   assert not logdirs.is_signed(str(tmp_path), 'abd')
+  logdirs.sign(str(tmp_path), 'abd')
+  assert logdirs.is_signed(str(tmp_path), 'abd')
+  assert not logdirs.is_signed(str(tmp_path), 'abc')
+  assert logdirs.was_signed(str(tmp_path), 'abc')
+  assert not logdirs.was_signed(str(tmp_path), 'abe')
