@@ -64,7 +64,7 @@ def put_in_place(values: dict[str, _T]) -> dict[str, _T]:
   """Returns {name: array} in which averages replace the weights.
 
   Args:
-    values: dict of variable name -> array, with averages if there are any.
+    values: by the names of variables, with averages if there are any.
   """
   if not _EMA_DECAY.value:
     return values

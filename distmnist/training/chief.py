@@ -380,7 +380,6 @@ def _judge(
   """Evaluates the best checkpoint, else the last step; returns a _Judgement.
 
   Args:
-    task: task.Task of the chief.
     judges: {name: split.Split}, see problem_data.load_judges.
     kept: None unless its checkpoint is to be judged.
     evaluate: names of splits -> {name: metrics} of the last step.

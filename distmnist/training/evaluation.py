@@ -84,7 +84,7 @@ class Evaluator:
     """Returns {name: float}, the metrics over all examples.
 
     Args:
-      values: dict of variable name -> array; see checkpoints.fetch_whole. With
+      values: by the names of variables; see checkpoints.fetch_whole. With
         --ema_decay it has the averages, too.
     """
     self._session.run(

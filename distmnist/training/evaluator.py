@@ -56,9 +56,6 @@ def timeout_secs_from_flags() -> float:
 def run_task(task: task_lib.Task) -> int:
   """Evaluates what the chief saves until the training has ended.
 
-  Args:
-    task: task.Task of this evaluator.
-
   Returns:
     The exit code.
 
@@ -175,7 +172,7 @@ def follow(
 
   Args:
     timeout_secs: the longest wait for a checkpoint, in seconds.
-    pause: callable(secs) between two looks.
+    pause: called with seconds between two looks.
   """
   seen = set()
   deadline = time.monotonic() + timeout_secs

@@ -53,7 +53,6 @@ def describe(
     rule: the name of the strategy.
     has_model: whether --model is trained.
     problem: problem.Problem that is trained in its place.
-    groups: of the model.
   """
   given, lines = _find_given(), []
   for choice in _CHOICES:

@@ -513,7 +513,7 @@ def run(train: Callable[[WorkerTask], Any], script: str | None = None) -> int:
   """Runs the task that the flags name; returns its exit code.
 
   Args:
-    train: callable(WorkerTask), what a worker runs.
+    train: what a worker runs.
     script: the path of the file that has it; by default train's own.
 
   Raises:

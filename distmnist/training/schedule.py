@@ -113,7 +113,6 @@ class Plan:
     with the weights of another ends later than one that has not.
 
     Args:
-      step: of the checkpoint.
       path, is_of_other_run: see `find_last_step`.
 
     Raises:

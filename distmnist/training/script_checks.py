@@ -89,7 +89,6 @@ def is_read(name: str, script: str) -> bool:
   """Whether run_task reads a flag, or a script or a module beside it does.
 
   Args:
-    name: of the flag.
     script: the path of its file; modules that it imports later are not seen.
   """
   return is_adopted(name) or _is_in(name, _read_sources(script))

@@ -196,7 +196,6 @@ class StoredRows:
   ) -> None:
     """
     Args:
-      path: of the checkpoint.
       reader: of it, to look at the keys.
       table: its name.
       kind: of the model's keys, a key of new_rows.MARKS.

@@ -53,11 +53,7 @@ def build(
   train_split: problem_data.Examples,
   seed: int,
 ) -> WorkerGraph:
-  """Builds the WorkerGraph in the default graph, and logs what moves.
-
-  Args:
-    seed: from --seed.
-  """
+  """Builds the WorkerGraph in the default graph, and logs what moves."""
   cluster, strategy, plan = task.cluster, choice.strategy, choice.plan
   seeds.set_seed(seed, cluster.task_index)
   placement = step_lib.make_global_step(cluster)

@@ -142,7 +142,6 @@ class WorkerLoop:
     """Builds `scaffold` and `hooks`; the default graph is still open.
 
     Args:
-      seed: from --seed.
       judges: {name: split.Split} of the chief, see problem_data.load_judges.
     """
     task, choice, folder = self._task, self._choice, self._folder

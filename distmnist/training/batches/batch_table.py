@@ -202,7 +202,7 @@ def count_steps(table: np.ndarray, global_step: int) -> int:
     global_step: from the same checkpoint.
 
   Returns:
-    int, at most `global_step`; `global_step` itself if the table cannot tell.
+    At most `global_step`; `global_step` itself if the table cannot tell.
   """
   base_step, batches_per_push = int(table[0, 0]), int(table[1, 2])
   leased = int(table[leased_row(table), 0])

@@ -101,7 +101,7 @@ class Table:
     It runs entirely on the global_step's device.
 
     Args:
-      ops: list of ops, including the one that counts the global_step.
+      ops: including the one that counts the global_step.
     """
     self.is_marked = True
     row = self._dealing.num_rows + 1 + self._worker
@@ -127,7 +127,7 @@ class Table:
     """Takes a lease that was chosen from `table`.
 
     Returns:
-      bool; False if another worker was quicker: look and choose again.
+      False if another worker was quicker: look and choose again.
     """
     return bool(
       session.run(

@@ -73,7 +73,7 @@ class LockStep:
     read again.
 
     Returns:
-      list of the tickets that were discarded.
+      The tickets that were discarded.
     """
     thrown = []
     for number, step in zip(self._taken, global_steps, strict=True):

@@ -42,7 +42,6 @@ class BatchHook(tf.train.SessionRunHook):
     """
     Args:
       strategy: notified when this worker pauses.
-      is_stop_for_all: callable -> bool.
       task: already serving; its stalls are notified of waits.
     """
     self._source = source

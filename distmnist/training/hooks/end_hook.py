@@ -126,7 +126,7 @@ class EndHook(tf.train.SessionRunHook):
       find_last_step: called within a session: the global step
         at which the training ends.
       saves: save_hook.SaveHook of the chief; None on the others.
-      read_last: callable(session), with which the chief reads what it reports.
+      read_last: with which the chief reads what it reports.
       is_own_loop: whether a script decides when the loop ends.
     """
     self._task, self._others = task, others
@@ -287,7 +287,7 @@ class EndHook(tf.train.SessionRunHook):
         the longest wait. Otherwise it tells the task's stalls how that goes.
 
     Returns:
-      list of report.WorkerStats, of the workers that were heard from.
+      Those of the workers that were heard from.
     """
     stop, stalls = self._task.stop, self._task.stalls
     if stop.is_requested:  # After a signal only a checkpoint is written.

@@ -154,10 +154,6 @@ def keep_runnable(
 
   The others need something fed, or read, that a step does not: what is for an
   evaluation, say.
-
-  Args:
-    tensors: list of tensors.
-    step: list of the tensors of a step.
   """
   known = set().union(*(_find_sources(x.op) for x in step))
   return [x for x in tensors if _find_sources(x.op) <= known]

@@ -85,7 +85,7 @@ class Progress:
     """Counts the steps of a run; prints and writes what is due.
 
     Returns:
-      bool, whether a line was printed.
+      Whether a line was printed.
     """
     if not self._steps.done:
       return False  # A script has run something else.

@@ -72,9 +72,7 @@ class StartupHook(tf.train.SessionRunHook):
     """
     Args:
       global_step: int64 scalar variable.
-      stop: stop_request.StopRequest of this task.
       stalls: notified when the others make a step.
-      is_stop_for_all: callable -> bool.
     """
     self._start_step = start_step
     self._global_step = global_step

@@ -60,14 +60,13 @@ class StopHook(tf.train.SessionRunHook):
       global_step: int64 scalar variable.
       last_step: the global step at which training ends, or a callable -> int,
         called with each new session.
-      stop: stop_request.StopRequest of this process.
       is_stop_for_all: called at the start of each session and
         every half second.
       request_stop: callable(context), how to end before the last step; the
         context has a method request_stop.
       explain_nan: callable(loss, global step, place of the step in its run) ->
         str, see divergence.LossCheck; None to leave the `loss` alone.
-      save: callable(session), at the end saves what was trained.
+      save: at the end saves what was trained.
     """
     self._steps = steps
     self._global_step = global_step

@@ -32,9 +32,6 @@ _TRACE_STEPS = flags.DEFINE_list(
 def steps_from_flags(logdir: str | None) -> list[int]:
   """Returns --trace_steps.
 
-  Args:
-    logdir: --logdir.
-
   Raises:
     cli.UsageError: they are not steps, or there is no folder.
   """
@@ -66,7 +63,6 @@ class Tracer:
       local_steps: which steps of this worker, from 1.
       steps: a run of several steps is one file.
       folder: where trace_STEP.json goes.
-      task: task.Task of this worker.
     """
     self._wanted = sorted(local_steps)
     self._steps = steps

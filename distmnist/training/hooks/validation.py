@@ -63,9 +63,9 @@ class Validation:
       patience: evaluations without improvement after which training ends; 0
         never ends it.
       summary_dir: the folder for events.
-      end_run: callable(run_context), ends the loops of all workers; without a
+      end_run: ends the loops of all workers; without a
         run_context before the first step of any.
-      save: callable(session), saves before an evaluation of the last step,
+      save: saves before an evaluation of the last step,
         which may fail or take long.
       plateau: plateau.Plateau of the default graph, for --lr_schedule=plateau.
     """

@@ -113,7 +113,7 @@ def finish(metric: keras.metrics.Metric, sums: Iterable[np.ndarray]) -> float:
 
   Args:
     metric: made by `make`.
-    sums: list of arrays, what all batches together add to its variables.
+    sums: what all batches together add to its variables.
   """
   with runtime.eagerly():
     states = [*map(np.add, _read_first(metric), sums)]
@@ -127,11 +127,7 @@ def _read_first(metric: keras.metrics.Metric) -> list[np.ndarray]:
 
 
 def _find_result(metric: keras.metrics.Metric, states: Sequence[Any]) -> Any:
-  """Returns a metric from its variables' values; a scalar.
-
-  Args:
-    states: list of tensors or arrays.
-  """
+  """Returns a metric from its variables' values; a scalar."""
   result = metric.stateless_result(states)
   # One that is a variable itself keeps its own value.
   for variable, state in zip(metric.variables, states, strict=True):

@@ -119,7 +119,7 @@ class KerasModel:
     """Writes the model as a Keras file, whole or not at all.
 
     Args:
-      values: dict of variable name -> array; see checkpoints.fetch_whole.
+      values: by the names of variables; see checkpoints.fetch_whole.
       path: ending in .keras.
     """
     folder, name = os.path.split(path)

@@ -167,7 +167,6 @@ class Problem:
   ) -> None:
     """
     Args:
-      module: the module.
       named: how the user names it in --problem; '' for the package's.
       best: the metric that --best names, or None for the module's.
 
@@ -351,7 +350,7 @@ class Problem:
     """Writes the model, which must be a Keras model, as a Keras file.
 
     Args:
-      values: dict of variable name -> array; see checkpoints.fetch_whole.
+      values: by the names of variables; see checkpoints.fetch_whole.
       path: ending in .keras.
     """
     self.module.save(values, path)
@@ -404,7 +403,6 @@ def _divide(
   """Returns the BatchLoss of a loss() that gives weights of its own.
 
   Args:
-    error: callable(str) -> the error of the problem.
     found: what loss() gave.
     of_examples: float32 tensor [n], or None; they do not count in the divisor.
 

@@ -65,7 +65,7 @@ def locate(op: tf.Operation | None, path: str) -> str | None:
     path: the user's file.
 
   Returns:
-    str: 'file.py:7, in build()'; 'in loss()' if a library made it for that
+    'file.py:7, in build()'; 'in loss()' if a library made it for that
     function of the problem, as Keras does.
   """
   for origin in graph_copy.find_origins(op):

@@ -30,9 +30,6 @@ def check(
 ) -> None:
   """Checks the tables of the default graph, in which the model is built.
 
-  Args:
-    groups: of the model.
-
   Raises:
     cli.UsageError: names a table, the flag that conflicts with it, and what to
       do.

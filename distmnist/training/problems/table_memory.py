@@ -41,9 +41,6 @@ def check(
 ) -> None:
   """Checks the tables of the default graph.
 
-  Args:
-    groups: of the model.
-
   Raises:
     cli.UsageError: names a table and what to do.
   """

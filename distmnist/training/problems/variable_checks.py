@@ -22,7 +22,6 @@ class Noted:
     """
     Args:
       maker: the function that makes the variables, such as 'build()'.
-      error: callable(str) -> the exception to raise.
     """
     self._maker = maker
     self._error = error

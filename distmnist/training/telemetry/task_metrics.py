@@ -101,7 +101,7 @@ def _stop(task: task_lib.Task, logdir: str, who: str, is_taken: bool) -> bool:
   The exit code is 0, so that what started this task does not restart it.
 
   Returns:
-    bool, whether somebody obeys it: a launcher that does not may be gone, and
+    Whether somebody obeys it: a launcher that does not may be gone, and
     will then be known to be.
   """
   if is_taken:
