@@ -134,10 +134,7 @@ class WorkerTask:
     self,
     build_loss: Callable[[], Any],
     groups: Mapping[str, Mapping[str, Any]] | None = None,
-  ) -> (
-    tuple[tf.Tensor, tf.Tensor]
-    | tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]
-  ):
+  ) -> tuple[Any, ...]:
     """Builds the loss, and one step of this worker, in the default graph.
 
     Args:
