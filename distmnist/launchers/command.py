@@ -164,7 +164,7 @@ def _choose_templates() -> dict[str, str]:
 
 def _write_request(job: jobs.Job, folder: str, grace_secs: float) -> None:
   os.makedirs(folder, mode=0o700)
-  request = {
+  request: job_meeting.Request = {
     'cwd': os.getcwd(),
     'module': job.module,
     'num_ps': job.num_ps,

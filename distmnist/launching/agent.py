@@ -21,7 +21,8 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import TypedDict
 
 from distmnist.common import cli, console, ports
 from distmnist.common import signals as signals_lib
@@ -49,6 +50,15 @@ def serve() -> int:
     return cli.FAILED
   print(READY, file=sys.stderr, flush=True)
   return _Agent(json.loads(line)).serve()
+
+
+class Request(TypedDict):
+  """The first line from a launcher; see above."""
+
+  argv: Sequence[str]
+  env: dict[str, str]
+  port: int | None
+  grace_secs: float
 
 
 class _Launcher:
@@ -115,7 +125,7 @@ class _Agent:
   No read or write may block it: a lost launcher has to be noticed in time.
   """
 
-  def __init__(self, request: dict[str, Any]) -> None:
+  def __init__(self, request: Request) -> None:
     self._request = request
     # A signal that ends sshd's session is meant for the task.
     self._signals = signals_lib.Reader(

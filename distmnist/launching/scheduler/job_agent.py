@@ -13,7 +13,6 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from distmnist.common import ports, stop_grace
 from distmnist.common import signals as signals_lib
@@ -40,7 +39,9 @@ def run() -> None:
 class _Agent:
   """Runs the task of this job on behalf of the launcher."""
 
-  def __init__(self, folder: str, name: str, request: dict[str, Any]) -> None:
+  def __init__(
+    self, folder: str, name: str, request: job_meeting.Request
+  ) -> None:
     self._name = name
     self._request = request
     self._meeting = job_meeting.Meeting(folder, name)
@@ -70,11 +71,9 @@ class _Agent:
 
     An evaluator waits for no task and gets {}.
     """
-    names = [
-      f'{job} {index}'
-      for job in ('ps', 'worker')
-      for index in range(self._request[f'num_{job}'])
-    ]
+    num_ps, num_workers = self._request['num_ps'], self._request['num_worker']
+    roles = jobs.list_roles(num_ps, num_workers, has_evaluator=False)
+    names = [f'{job} {index}' for job, index in roles]
     if self._name not in names:
       return {}
     said = None

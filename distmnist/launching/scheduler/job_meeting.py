@@ -24,7 +24,7 @@ import json
 import os
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import TypedDict
 
 from distmnist.common import files
 
@@ -32,6 +32,18 @@ from distmnist.common import files
 BEAT_SECS = 5.0
 LOST_SECS = 60.0
 REQUEST = 'request.json'
+
+
+class Request(TypedDict):
+  """The launcher's request of all jobs."""
+
+  cwd: str
+  module: str
+  num_ps: int
+  num_worker: int
+  train_flags: list[str]
+  grace_secs: float
+  env: dict[str, str]
 
 
 class Meeting:
@@ -86,7 +98,7 @@ def _read(path: str) -> str:
     return ''
 
 
-def read_request(folder: str) -> dict[str, Any] | None:
+def read_request(folder: str) -> Request | None:
   """Returns the request of a run; None if the run is over."""
   try:
     with open(os.path.join(os.path.dirname(folder), REQUEST)) as file:

@@ -22,7 +22,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any
+from typing import IO
 
 from distmnist.common import cli, files, signals, stop_grace
 from distmnist.common.names import ATTEMPT, LAUNCH_ID
@@ -133,7 +133,7 @@ class SshHost(host_lib.Host):
   ) -> None:
     login, port = self._places[name]
     told = {LAUNCH_ID: os.environ[LAUNCH_ID]} if LAUNCH_ID in os.environ else {}
-    request = {
+    request: agent.Request = {
       'argv': argv,
       'env': {**told, **env},
       'port': port,
@@ -233,7 +233,7 @@ class _Task:
     self,
     login: str,
     command: list[str],
-    request: dict[str, Any],
+    request: agent.Request,
     log: str,
     beats: beats.Beats,
   ) -> None:
