@@ -409,11 +409,6 @@ def _iterate_lives(
           yield from _read_file(os.path.join(root, folder, name))
 
 
-def read(logdir: str) -> list[Line]:
-  """Returns all lines of all tasks by time."""
-  return list(iterate(logdir))
-
-
 def iterate(logdir: str, num_samples: float = math.inf) -> Iterator[Line]:
   """Yields the lines of all tasks by time, one of a file in memory at a time.
 

@@ -33,7 +33,7 @@ def open_record(tmp_path, sidecars=(), **fields):
 def read(tmp_path):
   return [
     {k: v for k, v in line.items() if k not in ('time', 'life', 'process')}
-    for line in metrics_file.read(str(tmp_path))
+    for line in metrics_file.iterate(str(tmp_path))
   ]
 
 

@@ -163,7 +163,7 @@ def test_the_program_has_the_folder_as_long_as_the_run(tmp_path, monkeypatch):
       options=training.Options(module='fake_train', say=lambda _: None),
     )
   assert seen == [True] and not owner.has_launcher(logdir)
-  first, *_, last = metrics_file.read(logdir)
+  first, *_, last = metrics_file.iterate(logdir)
   assert first['launcher'] == 'spark' and last['kind'] == 'end'
   assert (last['ok'], len(first['launch'])) == (False, 16)
 

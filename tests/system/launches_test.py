@@ -59,7 +59,7 @@ def check_metrics(logdir):
   path = REPO / 'distmnist' / 'watching' / 'metrics.schema.json'
   validator = jsonschema.Draft202012Validator(json.loads(path.read_text()))
   tasks = {}
-  for line in metrics_file.read(str(logdir)):
+  for line in metrics_file.iterate(str(logdir)):
     validator.validate(line)
     tasks.setdefault(line['task'], []).append(line)
   assert tasks.keys() >= {'ps 0', 'worker 0', 'worker 1'}

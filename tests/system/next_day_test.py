@@ -100,7 +100,9 @@ def test_a_report_sums_what_the_last_lines_of_killed_lives_say(tasks, tmp_path):
   wait_for_step(task, 300)
   tasks.signal(task, signal.SIGKILL)
   tasks.wait(task)
-  metrics = [x for x in metrics_file.read(str(logdir)) if x['kind'] == 'sample']
+  metrics = [
+    x for x in metrics_file.iterate(str(logdir)) if x['kind'] == 'sample'
+  ]
   known = metrics[-1]['local_steps']
   again = tasks.run(tmp_path / 'again', *flags)
   assert again.code == 0, again.output

@@ -55,7 +55,7 @@ def test_a_line_that_was_cut_off_is_left_alone(tmp_path):
   path = tmp_path / 'metrics' / 'ps_0' / 'metrics.jsonl'
   path.write_bytes(path.read_bytes() + b'{"kind": "sam')
   make(tmp_path, life='b').write('sample', state='serving')
-  lives = [line['life'] for line in metrics_file.read(str(tmp_path))]
+  lives = [line['life'] for line in metrics_file.iterate(str(tmp_path))]
   assert lives == ['a', 'a', 'b', 'b']
 
 
@@ -102,16 +102,16 @@ def test_no_link_is_followed(tmp_path, logged):
 
 
 def test_half_a_line_is_none_yet(tmp_path):
-  assert metrics_file.read(str(tmp_path)) == []
+  assert list(metrics_file.iterate(str(tmp_path))) == []
   make(tmp_path).write('sample', state='serving')
   path = tmp_path / 'metrics' / 'ps_0' / 'metrics.jsonl'
   with open(path, 'a') as file:
     file.write('{"kind": "end", "time": 1, ')
     file.flush()
-    assert len(metrics_file.read(str(tmp_path))) == 2
+    assert len(list(metrics_file.iterate(str(tmp_path)))) == 2
     file.write('"task": "ps 0", "life": "a", ')
     file.write('"ok": true, "text": ""}\nnonsense\n[1]\n')
-  kinds = [line['kind'] for line in metrics_file.read(str(tmp_path))]
+  kinds = [line['kind'] for line in metrics_file.iterate(str(tmp_path))]
   assert kinds == ['start', 'sample', 'end']
 
 
@@ -142,7 +142,7 @@ def test_no_file_grows_for_ever(tmp_path, monkeypatch):
     writer.write('evaluation', split='test', step=num_steps, metrics={})
   path = metrics_file.path_of(str(tmp_path), 'ps 0')
   assert os.path.getsize(path) <= 10_000 + 200
-  lines = metrics_file.read(str(tmp_path))
+  lines = list(metrics_file.iterate(str(tmp_path)))
   assert [x['life'] for x in lines if x['kind'] == 'start'] == ['a', 'b']
   kept = [x for x in lines if x['kind'] == 'sample']
   assert kept[-1]['step'] == num_steps - 1
@@ -301,11 +301,11 @@ def test_the_state_says_what_all_lines_say_and_stays_short(
   monkeypatch.setattr(metrics_file.time, 'time', lambda: next(clock))
   for _ in write_run(tmp_path, 'first'):
     lines, written = metrics_file.read_state(str(tmp_path))
-    assert describe(lines) == describe(metrics_file.read(str(tmp_path)))
+    assert describe(lines) == describe(metrics_file.iterate(str(tmp_path)))
     assert len(lines) < 12 and len(written) >= 1
   for _ in write_run(tmp_path, 'resumed'):
     lines, _ = metrics_file.read_state(str(tmp_path))
-    assert describe(lines) == describe(metrics_file.read(str(tmp_path)))
+    assert describe(lines) == describe(metrics_file.iterate(str(tmp_path)))
 
 
 @pytest.mark.parametrize('step_secs', [1, -1])
@@ -350,7 +350,7 @@ def test_what_another_life_has_appended_stays(tmp_path, monkeypatch):
   monkeypatch.setattr(os, 'write', write_half)
   writer.write('sample', state='serving')
   writer.write('end', ok=True, text='')
-  lines = metrics_file.read(str(tmp_path))
+  lines = list(metrics_file.iterate(str(tmp_path)))
   assert [(x['life'], x['kind']) for x in lines] == [
     *(('a', 'start'), ('a', 'sample'), ('b', 'start'), ('b', 'sample')),
     ('a', 'end'),

@@ -55,7 +55,7 @@ def make(tmp_path):
 
 
 def read(tmp_path):
-  return metrics_file.read(str(tmp_path))
+  return list(metrics_file.iterate(str(tmp_path)))
 
 
 def test_all_lines_are_as_the_schema_says(make, tmp_path):
@@ -235,7 +235,7 @@ def test_what_is_said_is_kept_until_the_end(tmp_path):
     metrics.write('event', event='recovered', step=3)
     mine.ending = 'stopped'
   metrics.write('event', event='wait')
-  lines = metrics_file.read(str(tmp_path))
+  lines = list(metrics_file.iterate(str(tmp_path)))
   assert [line.get('event') for line in lines].count('recovered') == 1
   assert lines[-2]['step'] == 7
   assert lines[-1]['ok'] and lines[-1]['text'] == 'stopped'

@@ -183,7 +183,7 @@ def test_a_terminal_shows_the_table(tmp_path):
   assert ['evaluator', '0', 'ended'] in [words[:3] for words in lines], text
   evaluated = [
     line
-    for line in metrics_file.read(f'{tmp_path}/run')
+    for line in metrics_file.iterate(f'{tmp_path}/run')
     if (line['kind'], line['task']) == ('evaluation', 'evaluator 0')
   ]
   assert evaluated[-1]['step'] == 100

@@ -127,7 +127,7 @@ def test_the_record_has_the_end_of_each_task_of_a_host_that_dies(
   mine.close()
   events = [
     (line['event'], line.get('attempt') or line['code'])
-    for line in metrics_file.read(str(tmp_path))
+    for line in metrics_file.iterate(str(tmp_path))
     if line.get('about') == 'worker 1'
   ]
   again = [('started', 2), ('ended', 0)] * num_restarts

@@ -34,7 +34,7 @@ def test_a_ps_is_a_run_in_tensorboard(make_cluster, tmp_path, set_flags):
   task.watchdog.life = 'a'
   with task_metrics.kept(task):
     pass
-  lines = metrics_file.read(str(tmp_path))
+  lines = list(metrics_file.iterate(str(tmp_path)))
   assert [line['kind'] for line in lines] == [
     *('start', 'sample', 'sample', 'end')
   ]
@@ -58,7 +58,7 @@ def test_evaluations_are_curves_over_the_step(tmp_path, set_flags):
   assert read_curves(tmp_path / 'metrics' / 'evaluator_0') == [
     (40, {'accuracy': 0.5})
   ]
-  assert metrics_file.read(str(tmp_path))[-1]['text'] == 'stopped'
+  assert list(metrics_file.iterate(str(tmp_path)))[-1]['text'] == 'stopped'
 
 
 def test_the_last_evaluation_of_the_chief_has_a_run_of_its_own(tmp_path):
