@@ -32,7 +32,10 @@ _FOLDER = 'history'
 
 
 class History:
-  """Appends events of one life of a worker to a file, or does nothing."""
+  """Appends events of one life of a worker to a file, or does nothing.
+
+  The file is open until the process ends, as that is when the life does.
+  """
 
   def __init__(self, path: str | None = None, **fields: Any) -> None:
     """
@@ -64,11 +67,6 @@ class History:
     line = {**self._fields, 'event': event, 'time': time.time(), **fields}
     with self._explaining():
       os.write(self._file, (json.dumps(line) + '\n').encode())
-
-  def close(self) -> None:
-    if self._file is not None:
-      os.close(self._file)
-      self._file = None
 
   @contextlib.contextmanager
   def _explaining(self) -> Iterator[None]:
