@@ -170,7 +170,7 @@ class HeartbeatTable:
     """Returns {task name: Beat}; raises tf.errors.OpError as `read` does."""
     keys, values = self._run(self._read_beats)
     return {
-      _name_of(key): Beat(*map(int, value))
+      _name_of(int(key)): Beat(*map(int, value))
       for key, value in zip(keys, values, strict=True)
     }
 
@@ -182,7 +182,7 @@ class HeartbeatTable:
     """Returns {task name: text} of those that take long over something."""
     keys, texts = self._run(self._read_busy)
     return {
-      _name_of(key): text.decode()
+      _name_of(int(key)): text.decode()
       for key, text in zip(keys, texts, strict=True)
       if text
     }

@@ -1,5 +1,7 @@
 """Weights of examples: how much each counts in the loss."""
 
+from __future__ import annotations
+
 import numpy as np
 
 
@@ -34,6 +36,6 @@ def check_any(called: str, weights: np.ndarray) -> np.ndarray:
   return weights
 
 
-def find_wrong(values: np.ndarray) -> np.ndarray:
+def find_wrong(values: np.ndarray) -> np.ndarray | np.bool_:
   """Returns which numbers are no weights, bool of their shape."""
   return ~((values >= 0) & np.isfinite(values))

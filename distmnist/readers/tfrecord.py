@@ -128,7 +128,7 @@ class Reader:
     """Returns bytes that tell these examples from others."""
     return paths.identify(self._paths)
 
-  def _check_parsed(self, number: int, text: bytes) -> None:
+  def _check_parsed(self, number: int | np.integer, text: bytes) -> None:
     """Raises ValueError if a record on its own cannot be parsed."""
     try:
       self._parse(np.array([text], object))
@@ -146,13 +146,14 @@ class Reader:
     new = np.flatnonzero(~self._is_checked[indices])
     num_whole = _count_whole(packed[i] for i in new) if len(new) else 0
     if num_whole < len(new):
+      damaged = int(indices[new[num_whole]])
       raise ValueError(
-        f'{self._locate(indices[new[num_whole]], " is damaged")}, counted from '
+        f'{self._locate(damaged, " is damaged")}, counted from '
         '0, does not have the checksum that was written with it'
       )
     self._is_checked[indices[new]] = True
 
-  def _locate(self, number: Any, what: str = '') -> str:
+  def _locate(self, number: int | np.integer, what: str = '') -> str:
     owner = int(np.searchsorted(self._firsts, number, 'right')) - 1
     row = number - self._firsts[owner]
     return f'{self._paths[owner]}{what}: its record {row:,}'

@@ -266,7 +266,7 @@ def _parse(name: str, texts: np.ndarray, dtype: tf.DType) -> np.ndarray:
   return np.array(found).reshape(texts.shape)
 
 
-def parse_float(text: str) -> float:
+def parse_float(text: str | int) -> float:
   """Returns a number.
 
   Raises:

@@ -151,11 +151,11 @@ def test_what_has_run_to_the_end_is_dropped_no_more():
     make_trial(3, trials.DONE, 0.7),
   ]
   # The first had been the best before the second was retried.
-  schedule = halving.Schedule(found, [[3, ''], [1, '']])
+  schedule = halving.Schedule(found, [(3, ''), (1, '')])
   assert numbers(schedule.choose_dropped(0)) == [3]
   assert [trial.is_over(2) for trial in found] == [True, False, False]
 
 
 def test_nothing_is_next_when_all_have_ended():
   found = [make_trial(1, trials.DONE, 0.5)]
-  assert halving.Schedule(found, [[1, '']]).find_next() == []
+  assert halving.Schedule(found, [(1, '')]).find_next() == []

@@ -11,7 +11,7 @@ from tests.support.trials import make_repeats, make_three_trials, make_trial
 
 
 def make_progress(found, folder, rungs=None):
-  schedule = halving.Schedule(found, rungs or [[len(found), '']])
+  schedule = halving.Schedule(found, rungs or [(len(found), '')])
   return progress.Progress(schedule, str(folder))
 
 
@@ -53,7 +53,7 @@ def test_an_end_is_said_and_in_the_results_at_once(
   for trial in found:
     trial.folder = str(tmp_path)
   found[1].cause = 'no memory; a long tail'
-  shown = make_progress(found, tmp_path, [[3, ''], [1, '']])
+  shown = make_progress(found, tmp_path, [(3, ''), (1, '')])
   shown.note(found[0], 0)
   shown.note(found[1], 0)
   assert caplog.messages == [
@@ -88,7 +88,7 @@ def test_with_repeats_each_trial_is_in_a_file_and_the_best_is_a_mean(
   tmp_path, capsys, caplog
 ):
   found = make_repeats((0.9, 0.88), (0.899, 0.88))
-  schedule = halving.Schedule(found, [[2, '']], repeats=2)
+  schedule = halving.Schedule(found, [(2, '')], repeats=2)
   progress.Progress(schedule, str(tmp_path)).show()
   assert len(capsys.readouterr().out.splitlines()) == 3
   *_, best, rival, _ = caplog.messages
@@ -105,7 +105,7 @@ def test_where_a_seed_of_each_has_diverged_none_is_best(
   found = make_repeats((0.9, None), (0.8, None))
   for trial in found[1::2]:
     trial.state = trials.DIVERGED
-  schedule = halving.Schedule(found, [[2, '']], repeats=2)
+  schedule = halving.Schedule(found, [(2, '')], repeats=2)
   progress.Progress(schedule, str(tmp_path)).show()
   said = [r.message for r in caplog.records if 'sweeps' in r.name]
   assert len(said) == 1 and str(tmp_path / progress.CSV) in said[0]
