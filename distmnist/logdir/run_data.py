@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from distmnist.common import files, layout
 from distmnist.storage import paths
 
@@ -24,7 +26,8 @@ def describe(unit: str, *splits: split.Split | streamed.Streamed) -> str:
   checksum = 0
   for split in splits:
     for part in split.identify():
-      data = part if isinstance(part, bytes) else part.data
+      # As bytes: bfloat16 is no kind of number to a memoryview.
+      data = part if isinstance(part, bytes) else part.view(np.uint8).data
       checksum = zlib.crc32(data, checksum)
   num_examples = sum(split.num_examples for split in splits)
   return f'{num_examples:,} {unit} with checksum {checksum:08x}'

@@ -1,6 +1,10 @@
 """run_data: images and labels are recognised, and others are told apart."""
 
+import zlib
+
 import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist.data import split as split_lib
 from distmnist.logdir import run_data
@@ -33,6 +37,16 @@ def test_each_image_and_each_label_counts():
   found.add(describe(images[:4], labels[:4]))
   found.add(describe(images[1:], labels[1:]))
   assert len(found) == 5
+
+
+@pytest.mark.parametrize(
+  'dtype', [bool, np.float32, tf.bfloat16.as_numpy_dtype, 'S3']
+)
+def test_numbers_of_each_kind_are_its_bytes(dtype):
+  images, labels = np.arange(6).reshape(2, 3).astype(dtype), np.arange(2)
+  checksum = zlib.crc32(images.tobytes() + labels.tobytes())
+  assert describe(images, labels).endswith(f'{checksum:08x}')
+  assert describe(images[:, :0], labels) != describe(images, labels)
 
 
 def test_how_many_are_for_validation_is_part_of_it():
