@@ -44,25 +44,14 @@ def read(named: str | None) -> bytes | None:
 
 
 def make_flags(named: str | None, folder: str) -> tuple[str, ...]:
-  """Returns the flags for tasks that have the file in a folder.
-
-  Args:
-    named: the value of the flag, or None.
-  """
+  """Returns the flags for tasks that have the file in a folder; see `read`."""
   if not named or not named.endswith('.py'):
     return ()
   return (f'--problem={posixpath.join(folder, posixpath.basename(named))}',)
 
 
 def make_env(named: str | None) -> tuple[tuple[str, str], ...]:
-  """Returns the variables that send the file.
-
-  Args:
-    named: see `read`.
-
-  Raises:
-    cli.UsageError: see `read`.
-  """
+  """Returns the variables that send the file; see `read`."""
   if named is None or (source := read(named)) is None:
     return ()
   return ((SENT_FILE, sent_file.pack(named, source)),)

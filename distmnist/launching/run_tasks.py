@@ -163,10 +163,6 @@ class PidLines:
   """Waits for the first pid of each process, then prints all in one line."""
 
   def __init__(self, names: Iterable[str]) -> None:
-    """
-    Args:
-      names: the processes to wait for.
-    """
     self._missing = set(names)
     self._first: dict[str, int] = {}
 

@@ -122,11 +122,7 @@ def _suggest(name: str, known: Collection[str]) -> str:
 
 
 def _explain_order(name: str, words: Sequence[str]) -> cli.UsageError:
-  """Returns the cli.UsageError about a flag of the launcher after the `--`.
-
-  Args:
-    words: the flags as they were given.
-  """
+  """Returns the cli.UsageError about a flag of the launcher after the `--`."""
   given = command_line.find_value(words, name)
   value = f'={given}' if given and not given.startswith('-') else ''
   return cli.UsageError(

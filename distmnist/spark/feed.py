@@ -139,12 +139,7 @@ class Feed:
   def make_flags(
     self, train_flags: Sequence[str], is_images: bool
   ) -> list[str]:
-    """Returns the flags with which train uses these examples.
-
-    Args:
-      train_flags: given by the user.
-      is_images: see `make_layout`.
-    """
+    """Returns what to add to the flags of train for these examples."""
     # A worker's own files: no other worker has these examples.
     added = ['--epochs_over=dataset']
     if not is_images:

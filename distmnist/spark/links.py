@@ -32,7 +32,7 @@ Message = dict[str, Any]
 
 
 class Link:
-  """One end of a connection, which a thread of its own reads.
+  """One end of a connection, which it owns and a thread of its own reads.
 
   Attributes:
     is_open: whether it is not closed at this end; whoever hears the end of the
@@ -40,10 +40,6 @@ class Link:
   """
 
   def __init__(self, connected: socket.socket) -> None:
-    """
-    Args:
-      connected: this then owns it.
-    """
     connected.settimeout(None)  # The kernel keeps the time: see _set_timeout.
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     keepalive.set_on(connected)

@@ -44,7 +44,6 @@ def run(options: Options, documents: list[Object], text: str) -> int:
   all of its objects are deleted. The second leaves that to Kubernetes.
 
   Args:
-    options: of the run.
     documents: the manifests, with the label `launch`.
     text: the same as YAML.
 

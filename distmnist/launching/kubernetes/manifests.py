@@ -424,8 +424,6 @@ def _make_template(
   """Returns the template of the Pod of a task, or of all tasks of a role.
 
   Args:
-    options: of the run.
-    labels: of the Pods.
     job_name: 'ps', 'worker' or 'evaluator'.
     argv: 'python', '-m', the module and its flags.
     is_serving: whether other tasks reach it.

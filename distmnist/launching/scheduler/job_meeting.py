@@ -53,7 +53,6 @@ class Meeting:
     """
     Args:
       folder: an existing folder for one attempt of all tasks.
-      name: of the task.
     """
     self._folder = folder
     self._name = name.replace(' ', '_')
@@ -111,10 +110,6 @@ class Pulse:
   """Whether the other side is alive: a file of its changes as long as it is."""
 
   def __init__(self, path: str) -> None:
-    """
-    Args:
-      path: of that file.
-    """
     self._path = path
     self._next_look = 0.0
     self._heard, self._heard_time = None, time.monotonic()

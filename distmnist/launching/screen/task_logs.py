@@ -105,9 +105,6 @@ def rotate(logs_dir: str, tasks: Iterable[jobs.Task]) -> None:
   """Renames the logs of earlier runs, so that a run begins new ones.
 
   A launcher that still writes to one continues under its new name.
-
-  Args:
-    logs_dir: an existing folder.
   """
   for task in tasks:
     path = log_path(logs_dir, task)
@@ -184,13 +181,12 @@ def find_reason(lines: Sequence[str]) -> str | None:
 
 
 class AttemptLogs:
-  """The logs of tasks that may restart: each has one log for all attempts."""
+  """The logs of tasks that may restart: each has one log for all attempts.
+
+  They are in an existing folder.
+  """
 
   def __init__(self, logs_dir: str) -> None:
-    """
-    Args:
-      logs_dir: an existing folder.
-    """
     self._logs_dir = logs_dir
     # Where each last attempt begins, in bytes.
     self._starts: dict[str, int] = {}

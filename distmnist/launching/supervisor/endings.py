@@ -52,9 +52,6 @@ def report_failure(group: task_group.TaskGroup, logs_dir: str) -> int:
 def show_failure(group: task_group.TaskGroup, logs_dir: str) -> tuple[str, int]:
   """Shows the last lines of the task that is the root cause.
 
-  Args:
-    group, logs_dir: see `report_failure`.
-
   Returns:
     One line on the failure, and the exit code.
   """
