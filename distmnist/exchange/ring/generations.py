@@ -37,7 +37,7 @@ class Queues:
       value = tf.AttrValue(s=_name(name, generation))
       tf_internals.set_attr(op, 'shared_name', value)
 
-  def drop(self, generation: str, server: tf.distribute.Server) -> None:
+  def drop(self, generation: str, server: tf.train.Server) -> None:
     """Frees what the queues of a generation hold here: all have left it.
 
     Args:

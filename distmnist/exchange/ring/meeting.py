@@ -110,7 +110,7 @@ class Meeting:
   """
 
   def __init__(
-    self, cluster: Cluster, server: tf.distribute.Server, fingerprint: int
+    self, cluster: Cluster, server: tf.train.Server, fingerprint: int
   ) -> None:
     """
     Args:
@@ -219,7 +219,7 @@ def _hash(
 class _Board:
   """The rows, on worker 0; may be used by several threads."""
 
-  def __init__(self, cluster: Cluster, server: tf.distribute.Server) -> None:
+  def __init__(self, cluster: Cluster, server: tf.train.Server) -> None:
     place, own = cluster.coordinator_device, cluster.task_device
     with (
       tf.Graph().as_default() as graph,

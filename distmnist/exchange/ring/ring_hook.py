@@ -90,7 +90,7 @@ class RingHook(strategy.MemberHook):
     if self.is_given:
       _log.info(_describe(agreed, before, self._cluster.task_index))
 
-  def _read_step(self, server: tf.distribute.Server) -> int:
+  def _read_step(self, server: tf.train.Server) -> int:
     """Returns the global step of this worker's own values, without a session.
 
     A session of the training has edges to the others.

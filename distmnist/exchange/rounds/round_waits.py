@@ -120,7 +120,7 @@ def format_state(found: Mapping[str, Any]) -> str:
 class WaitingWorkers:
   """Reads this ps's table of tokens, in its own graph and session."""
 
-  def __init__(self, cluster: Cluster, server: tf.distribute.Server) -> None:
+  def __init__(self, cluster: Cluster, server: tf.train.Server) -> None:
     """
     Args:
       cluster: cluster.Cluster of a ps.

@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import tensorflow.compat.v1 as tf
 
@@ -86,6 +86,24 @@ class _Run:
     return done, next(metrics, None)
 
 
+class Source(Protocol):
+  """The number of steps that there may be, and what feeds them."""
+
+  @property
+  def left(self) -> float:
+    """The steps that the next runs may have in total."""
+    ...
+
+  @property
+  def until_end(self) -> float:
+    """About how many steps are left to this worker in all."""
+    ...
+
+  def make_feed(self, num_batches: int) -> dict[tf.Tensor, Any]: ...
+  def make_blank_feed(self, num_batches: int) -> dict[tf.Tensor, Any]: ...
+  def note(self, global_steps: Sequence[int]) -> None: ...
+
+
 class _Endless:
   """Stands in for the source of batches where a step needs none."""
 
@@ -120,7 +138,7 @@ class Steps(tf.train.SessionRunHook):
     self,
     tensors: Mapping[str, tf.Tensor],
     num_steps: int = 1,
-    source: Any = None,
+    source: Source | None = None,
     exchanges: Sequence[periodic_exchange.Exchange] = (),
     last_step_tensors: dict[str, tf.Tensor] | None = None,
     warmup: Warmup | None = None,
@@ -130,8 +148,8 @@ class Steps(tf.train.SessionRunHook):
     Args:
       tensors: {name: scalar tensor} of one step; `global_step` is the train_op.
       num_steps: K; 1 with a `pace`.
-      source: object that knows how many steps there may be and feeds them, such
-        as batch_source.BatchSource; None feeds nothing and has no end.
+      source: such as batch_source.BatchSource; None feeds nothing and has no
+        end.
       exchanges: list of periodic_exchange.Exchange in the step.
       last_step_tensors: {name: scalar tensor} of one step, which are fetched
         only for the last step of a run.
@@ -325,7 +343,7 @@ class Steps(tf.train.SessionRunHook):
 
 def make(
   tensors: Mapping[str, tf.Tensor],
-  source: Any,
+  source: Source | None,
   last_step_tensors: dict[str, tf.Tensor],
   warmup: Warmup | None,
   pace: run_length.Pace | None = None,
