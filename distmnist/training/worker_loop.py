@@ -231,7 +231,10 @@ class WorkerLoop:
       max(1, math.ceil(cluster.num_workers / dealing.batches_per_update)),
       has_traces=bool(self._choice.traced_steps),
     )
-    return run_length.Pace(marks, strategy.agreement)
+    stop = self._task.stop
+    return run_length.Pace(
+      marks, strategy.agreement, is_stopping=lambda: stop.is_requested
+    )
 
   def _make_stop_hook(
     self,

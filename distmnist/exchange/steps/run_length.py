@@ -133,18 +133,23 @@ class Pace:
     marks: Marks | None = None,
     agreement: RunAgreement | None = None,
     clock: Callable[[], float] = time.monotonic,
+    is_stopping: Callable[[], bool] = lambda: False,
   ) -> None:
     """
     Args:
       marks: Marks, or None if nothing is due.
       agreement: where all workers must make the same runs; None where each
         makes its own.
+      is_stopping: whether this worker is to end after its next run. The first
+        long run takes as long as TensorFlow needs to prepare it, which a stop
+        that came meanwhile does not have.
       clock: callable -> float, seconds.
     """
     self._marks = marks or Marks()
     self._local_step = 0
     self._agreement = agreement
     self._clock = clock
+    self._is_stopping = is_stopping
     self.begin_session()
 
   def begin_session(self) -> None:
@@ -176,6 +181,8 @@ class Pace:
     """Whether the next run may have `length` steps."""
     if self._agreement:
       return self._agreement.is_long
+    if self._is_stopping():
+      return False
     room = self._marks.find_room(self._global_step, self._local_step)
     return self.length is not None and room >= self.length
 

@@ -108,6 +108,15 @@ def test_a_run_is_never_longer_than_what_is_due_allows():
   assert pace.choose_length(ENDLESS, []) and pace.length == 10
 
 
+def test_a_worker_that_is_to_stop_begins_no_long_run():
+  clock, stopping = Clock(), [False]
+  pace = run_length.Pace(clock=clock, is_stopping=lambda: stopping[0])
+  make_steps(pace, clock, [0.0099] * 16)
+  assert pace.choose_length(ENDLESS, []) == 10 and pace.is_long()
+  stopping[0] = True
+  assert not pace.is_long()
+
+
 def test_who_traces_makes_one_step_at_a_time():
   clock = Clock()
   pace = run_length.Pace(run_length.Marks(has_traces=True), clock=clock)
