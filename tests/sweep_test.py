@@ -49,9 +49,9 @@ def test_a_flagfile_counts_as_given(set_flags, tmp_path):
   spec = sweep.make_spec(['a=1,2,3,4'], [f'--flagfile={path}', '--b=1'])
   assert spec.flags == ['--train_steps=8', '--b=1']
   assert spec.rungs == [
-    [4, '--train_steps=2'],
-    [2, '--train_steps=4'],
-    [1, '--train_steps=8'],
+    (4, '--train_steps=2'),
+    (2, '--train_steps=4'),
+    (1, '--train_steps=8'),
   ]
 
 
