@@ -126,8 +126,8 @@ def _import_file(named: str) -> types.ModuleType:
       sys.path.append(folder)
   # Python would reuse bytecode of a file with the same length and mtime second.
   loader = sent_file.Loader(name, path, source)
-  spec = importlib.machinery.ModuleSpec(name, loader, origin=path)
-  spec.has_location = True  # Its origin is the module's __file__.
+  spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+  assert spec is not None  # It would be, without a loader.
   module = importlib.util.module_from_spec(spec)
   sys.modules[name] = module
   try:
