@@ -25,6 +25,8 @@ from distmnist.launching.supervisor import failures
 
 # How often to look at the shared folder.
 TICK_SECS = 0.2
+# For the submit commands of jobs that have ended: one may outlive its job.
+_SUBMIT_SECS = 1.0
 
 
 class JobHost(host_lib.Host):
@@ -55,6 +57,8 @@ class JobHost(host_lib.Host):
     self._grace_secs = grace_secs
     self._jobs: dict[str, _Job] = {}  # Until their ends.
     self._ended: list[tuple[str, int | None]] = []
+    # Of jobs that have ended, until they have ended themselves.
+    self._submits: list[subprocess.Popen[bytes]] = []
     self._look_time = 0.0
 
   def __enter__(self) -> JobHost:
@@ -72,6 +76,10 @@ class JobHost(host_lib.Host):
       while self._jobs and time.monotonic() < deadline:
         self.poll(TICK_SECS)
       self.kill()
+      deadline = time.monotonic() + _SUBMIT_SECS
+      for submit in self._submits:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+          submit.wait(max(0.0, deadline - time.monotonic()))
 
   def start(
     self,
@@ -130,7 +138,8 @@ class JobHost(host_lib.Host):
 
   def _end(self, name: str, code: int) -> None:
     job = self._jobs.pop(name)
-    job.close()
+    self._submits = [s for s in self._submits if s.poll() is None]
+    self._submits.append(job.close())
     if job.reason:
       self.reasons[name] = job.reason
     self._ended.append((name, code))
@@ -219,13 +228,14 @@ class _Job:
       return self._fail(cli.LOST, reason)
     return None
 
-  def close(self) -> None:
-    """Ends what was started here for it."""
+  def close(self) -> subprocess.Popen[bytes]:
+    """Ends what was started here for it; returns its submit command."""
     self._show_output(log_view.Log.finish)
     if self._process.poll() is None and not self.has_place:
       # A submit command that waits then withdraws its job.
       with contextlib.suppress(PermissionError):  # It runs as another user.
         os.killpg(self._process.pid, signal.SIGTERM)
+    return self._process
 
   def _look_for_place(self) -> job_meeting.Pulse | None:
     if not self._pulse and self._meeting.hear('place'):
