@@ -113,6 +113,7 @@ def build_normed(images, is_training):
   return layers.flatten(batch_norm.batch_norm(images, 'norm', is_training))
 
 
+@pytest.mark.slow
 def test_batch_norm_goes_by_its_averages(tmp_path):
   path, _ = save(
     tmp_path / 'x',

@@ -5,6 +5,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from distmnist.common import layout
 from distmnist.common.names import PROGRAMS
 from tests.support import programs
@@ -21,6 +23,7 @@ def test_all_programs_of_the_package_are_listed():
   assert listed == list(PROGRAMS)
 
 
+@pytest.mark.slow
 def test_the_program_that_is_named_gets_the_other_arguments(tmp_path):
   _, told = programs.run(
     'distmnist', 'status', f'--logdir={tmp_path}/none', code=1

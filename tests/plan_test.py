@@ -18,6 +18,7 @@ def run(capsys, set_flags, *words):
   return capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.slow
 def test_a_plan_names_shards_places_and_times(capsys, set_flags):
   lines = run(capsys, set_flags, '--num_ps=2', '--num_workers=4', '--mbits=100')
   assert lines[0] == 'async_sgd, 2 ps, 4 workers; mlp on mnist'
@@ -43,6 +44,7 @@ def test_a_plan_names_shards_places_and_times(capsys, set_flags):
   ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'words, secs',
   [
@@ -66,6 +68,7 @@ def test_the_least_time_is_that_of_a_worker_or_of_a_ps(
   assert line.startswith(f'100 Mbit/s: {1000 * secs:.2f} ms a step at least')
 
 
+@pytest.mark.slow
 def test_hosts_may_be_given_instead(capsys, set_flags):
   lines = run(capsys, set_flags, '--ps_hosts=a:1', '--worker_hosts=b:1,c:1,d:1')
   assert lines[0].startswith('async_sgd, 1 ps, 3 workers')
@@ -95,6 +98,7 @@ def test_each_rule_moves_what_it_moves(
   )
 
 
+@pytest.mark.slow
 def test_it_is_told_in_which_way_a_mean_is_taken(capsys, set_flags):
   words = '--num_ps=0', '--num_workers=3', '--strategy=ring_allreduce'
   lines = run(capsys, set_flags, *words)
@@ -113,12 +117,14 @@ def test_its_help_has_no_flags_that_change_no_plan():
   assert not {'max_restarts', 'live_table', 'isolate'} & shown
 
 
+@pytest.mark.slow
 def test_one_process_moves_nothing(capsys, set_flags):
   lines = run(capsys, set_flags, '--num_ps=0', '--num_workers=1')
   assert lines[0] == 'async_sgd, 0 ps, 1 worker; mlp on mnist'
   assert lines[-1] == 'one process: nothing moves'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', registry.names(STRATEGIES))
 def test_a_plan_agrees_with_what_a_step_says(set_flags, name):
   """The mean of what the steps themselves count, over one period."""

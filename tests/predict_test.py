@@ -59,6 +59,7 @@ def run(set_flags, export_dir, monkeypatch, tmp_path, capsys):
   return run_main
 
 
+@pytest.mark.slow
 def test_a_png_is_a_line_and_of_an_idx_file_come_the_first_ten(run):
   lines = run('--images=3.png,twelve.idx')
   # From logits 0.9 and five times 0: e ** 0.9 / (e ** 0.9 + 5).
@@ -110,6 +111,7 @@ def test_the_csv_file_has_all_images_in_their_order(run, tmp_path, chunk_size):
   ]
 
 
+@pytest.mark.slow
 def test_with_labels_comes_the_accuracy(run, tmp_path):
   lines = run('--images=twelve.idx', '--labels=labels.idx')
   assert lines[-1] == 'accuracy 1.0000 (12 of 12 images)'

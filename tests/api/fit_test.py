@@ -57,6 +57,7 @@ def test_the_splits_have_the_names_of_the_arguments(monkeypatch, given, names):
   assert settings.get('best') == best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('resume, is_resumed', [(None, True), ('never', False)])
 def test_a_run_that_begins_anew_has_the_model_of_its_call(
   tmp_path, monkeypatch, resume, is_resumed
@@ -183,6 +184,7 @@ with fit._opened(None) as folder:
 """
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_has_left_is_removed(monkeypatch, tmp_path):
   env = {**os.environ, 'PYTHONPATH': REPO, 'TMPDIR': str(tmp_path)}
   for left in 'fitted', 'fitted', '':

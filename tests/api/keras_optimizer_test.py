@@ -41,6 +41,7 @@ def test_the_optimizer_is_the_one_that_is_compiled(optimizer, settings):
   assert found == pytest.approx(settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'make_optimizer',
   [

@@ -36,6 +36,7 @@ def test_a_terminal_has_plain_lines(monkeypatch, capsys, tmp_path, shell):
   assert capsys.readouterr().out == 'step 1/9  epoch 0.11\nreport  here\n'
 
 
+@pytest.mark.slow
 def test_a_cell_has_one_picture_that_grows(monkeypatch, capsys, tmp_path):
   pytest.importorskip('matplotlib')
   drawn = []

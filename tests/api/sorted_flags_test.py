@@ -2,11 +2,14 @@
 
 import subprocess
 
+import pytest
+
 from distmnist import sweep  # noqa: F401  Its flags.
 from distmnist.api import sorted_flags
 from distmnist.common import child_program
 
 
+@pytest.mark.slow
 def test_flags_are_taken_in_any_order():
   words = [
     '--train_steps=5',

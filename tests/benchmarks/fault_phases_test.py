@@ -110,6 +110,7 @@ def calls(tmp_path):
     yield found, run
 
 
+@pytest.mark.slow
 def test_calls_fail_while_they_are_told_to(calls):
   found, run = calls
   assert run('write', 'read', 'fork')[:3] == [
@@ -131,6 +132,7 @@ def test_calls_fail_while_they_are_told_to(calls):
   assert run('write')[0] == 'write done'
 
 
+@pytest.mark.slow
 def test_a_call_that_hangs_goes_on_when_the_fault_is_over(calls):
   found, _ = calls
   found.fail(files.READS, files.HANGS)

@@ -182,6 +182,7 @@ if '--task=1' in sys.argv:
 """
 
 
+@pytest.mark.slow
 def test_a_peer_that_fails_is_named_and_leaves_nobody(
   work, make_peer, tmp_path
 ):
@@ -200,6 +201,7 @@ def test_a_peer_that_hangs_is_ended(work, make_peer, tmp_path):
   assert not usage.find_by_word(str(tmp_path / 'fake.py'))
 
 
+@pytest.mark.slow
 def test_a_server_is_killed_when_the_workers_are_done(
   work, make_peer, tmp_path
 ):
@@ -241,6 +243,7 @@ def test_a_wrong_command_line_exits_with_2(flag, capsys):
   assert flag.partition('=')[0] in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_step_of_the_bare_script_is_one_message_each_way():
   bare = importlib.import_module('bare')  # peer_kinds has put it on the path.
   net, worker = kinds.common.NETS['mlp'], '/job:worker/task:1'

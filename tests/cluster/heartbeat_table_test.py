@@ -30,6 +30,7 @@ def open_board(make_cluster):
     each.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_ps', [0, 2])
 def test_all_read_what_each_has_written_last(open_board, num_ps):
   first, second = open_board(0, num_ps), open_board(1, num_ps)
@@ -53,6 +54,7 @@ def measure(act, times=20):
   return ((counter.read() or (0, 0))[0] - before) / times
 
 
+@pytest.mark.slow
 def test_settings_are_read_once(open_board):
   first, second = open_board(0), open_board(1)
   first.write({'life': 1}, {'seed': 1})
@@ -65,6 +67,7 @@ def test_settings_are_read_once(open_board):
   assert measure(read) < few + 1000
 
 
+@pytest.mark.slow
 def test_a_beat_tells_of_the_one_before_and_all_are_read(open_board):
   first, second = open_board(0), open_board(1)
   assert first.beat(Beat(7, 1, 0)) == Beat(-1, -1, -1)
@@ -76,6 +79,7 @@ def test_a_beat_tells_of_the_one_before_and_all_are_read(open_board):
   }
 
 
+@pytest.mark.slow
 def test_who_was_replaced_does_not_beat_over_who_came(open_board):
   old, new = open_board(1), open_board(1)
   old.beat(Beat(7, 1, 0))
@@ -103,6 +107,7 @@ def test_a_beat_costs_the_same_however_many_there_are(open_board):
   assert 50 * many < 100_000
 
 
+@pytest.mark.slow
 def test_a_session_that_is_closed_under_a_beat_is_made_anew(open_board):
   one = open_board(0)
   one.beat(Beat(7, 1, 0))

@@ -41,6 +41,7 @@ def test_messages_keep_their_order_and_outlive_the_session_of_their_sender(
   assert [received.get(timeout=DEADLINE_SECS) for _ in messages] == messages
 
 
+@pytest.mark.slow
 def test_a_queue_is_known_by_name_and_place(open_queue):
   open_queue(1, 'news', num_ps=2).send({})
   assert open_queue(0, 'news', num_ps=2).size() == 1

@@ -107,6 +107,7 @@ def read_until(process, text):
   raise AssertionError(f'no {text!r} in {found}')
 
 
+@pytest.mark.slow
 def test_a_wake_is_no_request(start):
   process = start()
   tell(process, 'k')
@@ -125,6 +126,7 @@ def test_a_request_is_like_a_signal(start):
   assert process.wait(60) == 143
 
 
+@pytest.mark.slow
 def test_the_signal_that_follows_a_request_is_the_first(start):
   process = start()
   tell(process, 'r')
@@ -137,6 +139,7 @@ def test_the_signal_that_follows_a_request_is_the_first(start):
   assert process.wait(60) == 143
 
 
+@pytest.mark.slow
 def test_signals_within_a_second_are_one(start):
   process = start(one_stop_secs=60)
   tell(process, 's')
@@ -148,6 +151,7 @@ def test_signals_within_a_second_are_one(start):
   assert process.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_a_signal_after_a_second_is_another(start):
   process = start()
   tell(process, 's')
@@ -157,6 +161,7 @@ def test_a_signal_after_a_second_is_another(start):
   assert process.wait(60) == 143
 
 
+@pytest.mark.slow
 def test_a_request_that_follows_a_signal_is_nothing_new(start):
   process = start()
   tell(process, 's')
@@ -178,6 +183,7 @@ def test_what_is_given_up_is_saved_too_and_has_the_code_of_its_error(start):
   assert process.stderr.read() == 'error: worker 1 is gone\n'
 
 
+@pytest.mark.slow
 def test_a_signal_after_giving_up_is_the_first(start):
   process = start()
   tell(process, 'g')
@@ -230,6 +236,7 @@ def test_it_ends_while_its_main_thread_waits_for_a_reader(start):
   assert process.wait(60) == 143
 
 
+@pytest.mark.slow
 def test_what_was_not_saved_is_said_at_an_end_in_order_too(start):
   process = start()
   tell(process, 'u')
@@ -240,6 +247,7 @@ def test_what_was_not_saved_is_said_at_an_end_in_order_too(start):
   assert 'error: step 9 is not saved' in process.stderr.read()
 
 
+@pytest.mark.slow
 def test_what_is_given_up_keeps_its_code_and_says_what_is_lost(start):
   process = start()
   tell(process, 'u')
@@ -251,6 +259,7 @@ def test_what_is_given_up_keeps_its_code_and_says_what_is_lost(start):
   assert 'error: worker 1 is gone' in process.stderr.read()
 
 
+@pytest.mark.slow
 def test_in_another_thread_than_the_main_one_it_is_one_line():
   program = (
     'import threading\n'
@@ -271,6 +280,7 @@ def test_in_another_thread_than_the_main_one_it_is_one_line():
   assert 'error: a training has to run in the main thread, the ' in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('signum', [10, 12, 24])
 def test_what_a_scheduler_sends_before_it_kills_asks_to_save(start, signum):
   process = start(one_stop_secs=0.2)
@@ -287,6 +297,7 @@ def test_what_a_scheduler_sends_before_it_kills_asks_to_save(start, signum):
   assert process.wait(60) == 128 + signum
 
 
+@pytest.mark.slow
 def test_a_signal_that_the_user_s_code_handles_is_his(start):
   process = start()
   tell(process, 'h')
@@ -297,6 +308,7 @@ def test_a_signal_that_the_user_s_code_handles_is_his(start):
   read_until(process, LINE)
 
 
+@pytest.mark.slow
 def test_a_descriptor_that_the_user_s_code_took_is_taken_back(start):
   process = start()
   tell(process, 'a')
@@ -305,6 +317,7 @@ def test_a_descriptor_that_the_user_s_code_took_is_taken_back(start):
   read_until(process, LINE)
 
 
+@pytest.mark.slow
 def test_what_may_pass_amid_the_work_is_worth_a_restart(start):
   process = start()
   tell(process, 'p')

@@ -149,6 +149,7 @@ def test_helpfull_has_the_flags_of_libraries_too(run):
   assert 'Library absl.logging:' in out
 
 
+@pytest.mark.slow
 def test_nobody_reads_what_is_printed():
   """As with `... | head -1`."""
   done = subprocess.run(

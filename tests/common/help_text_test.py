@@ -119,6 +119,7 @@ def test_helpfull_explains_all_by_subject(values):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('program', ['train', 'launch', 'sweep'])
 def test_help_fits_a_screen_and_helpfull_leaves_no_flag_out(read_help, program):
   short, full = (read_help(program, f) for f in ('--help', '--helpfull'))

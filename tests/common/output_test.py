@@ -14,6 +14,7 @@ cli.run(main, ['program'])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'redirected, code, said',
   [

@@ -84,6 +84,7 @@ def test_a_launcher_finds_out_before_it_touches_anything(tmp_path):
     pass
 
 
+@pytest.mark.slow
 def test_of_two_launchers_the_second_is_refused(tmp_path):
   code = (
     'import sys; from distmnist.common import owner\n'
@@ -344,6 +345,7 @@ def test_a_file_that_cannot_be_read_is_waited_for_and_replaced(tmp_path):
   take(tmp_path, pause=Clock(lambda: None))
 
 
+@pytest.mark.slow
 def test_of_many_at_once_one_gets_it(tmp_path):
   code = (
     'import sys; from distmnist.common import owner; sys.stdin.read(1)\n'

@@ -31,6 +31,7 @@ def test_a_bucket_that_is_not_there_or_not_ours_is_one_line(store):
   assert 'list and read' in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('trouble', ['busy', 'reset'])
 def test_a_store_that_is_away_is_not_the_user_s_mistake(
   store, monkeypatch, trouble

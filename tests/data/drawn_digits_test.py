@@ -8,6 +8,7 @@ import pytest
 from distmnist.data import drawn_digits
 
 
+@pytest.mark.slow
 def test_the_same_seed_draws_the_same_images():
   for first, second in zip(
     drawn_digits.draw(600, 5), drawn_digits.draw(600, 5), strict=True
@@ -22,6 +23,7 @@ def test_every_number_of_images_is_filled_with_ink(num_images):
   assert (images.reshape(num_images, -1).max(1) > 100).all()
 
 
+@pytest.mark.slow
 def test_the_size_is_that_of_a_pixel_and_nothing_else():
   images, labels = drawn_digits.draw(600, 3)
   large, same = drawn_digits.draw(600, 3, size=56)

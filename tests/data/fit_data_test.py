@@ -277,6 +277,7 @@ def make_dataset(*parts):
   return tf.data.Dataset.from_tensor_slices(parts)
 
 
+@pytest.mark.slow
 def test_a_data_set_is_read_in_its_order():
   given = make_dataset({'a': X, 't': X.astype(str)}, Y)
   x, y = fit_data.take(None, 'x', given)

@@ -77,6 +77,7 @@ def test_neither_shards_nor_other_variables_change_them(num_shards, num_more):
     np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 def test_another_seed_or_name_gives_others():
   ours, theirs = draw(), draw(seed=4)
   drawn = [name for name in ours if name not in ('zeros', 'own')]

@@ -69,6 +69,7 @@ def test_a_step_has_the_images_that_it_is_fed_with(tf_session, set_flags):
     np.testing.assert_allclose(images_v, images[chosen] / 255, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_warmup_reads_no_batch(tf_session, set_flags):
   set_flags()
   images, labels = make_data(6)
@@ -102,6 +103,7 @@ def test_the_images_are_not_in_the_graph_but_on_the_worker(set_flags):
   assert astray == {'array_0/Initializer/PyFunc', 'array_1/Initializer/PyFunc'}
 
 
+@pytest.mark.slow
 def test_chunks_are_one_pass_in_order_and_the_last_is_smaller(tf_session):
   images, labels = make_data(5)
   chunk, initializer = input_pipeline.build_chunks(
@@ -117,6 +119,7 @@ def test_chunks_are_one_pass_in_order_and_the_last_is_smaller(tf_session):
       tf_session.run(chunk)
 
 
+@pytest.mark.slow
 def test_examples_may_be_any_nest(tf_session, set_flags):
   set_flags()
   x = {

@@ -53,11 +53,13 @@ def check_equal(found, expected):
     np.testing.assert_array_equal(found[name], value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('shape', [(3, 1), (2, 3)])
 def test_the_first_weights_are_the_same_for_any_number_of_shards(shape):
   check_equal(draw_weights(3, 0, *shape), draw_weights(3))
 
 
+@pytest.mark.slow
 def test_the_first_weights_do_not_depend_on_worker_or_input():
   def build_input():
     images = tf.zeros([2, 5, 5, 1], tf.uint8)
@@ -67,6 +69,7 @@ def test_the_first_weights_do_not_depend_on_worker_or_input():
   check_equal(draw_weights(3, worker=2, before=build_input), draw_weights(3))
 
 
+@pytest.mark.slow
 def test_two_seeds_and_two_variables_share_no_weight():
   found = [x for s in (0, 1) for x in draw_weights(s).values()]
   values = np.concatenate([np.ravel(x) for x in found])
@@ -81,6 +84,7 @@ def draw_mask(session, seed, place, name='dropout', worker=0):
       return session.run(layers.dropout(tf.ones([8, 64]), 0.5, True))
 
 
+@pytest.mark.slow
 def test_a_mask_depends_on_seed_batch_and_op_and_not_on_the_worker(tf_session):
   mask = draw_mask(tf_session, 1, 700)
   np.testing.assert_array_equal(draw_mask(tf_session, 1, 700, worker=3), mask)

@@ -37,6 +37,7 @@ def check_small_data_set(data_dir):
     np.testing.assert_array_equal(images.ravel(), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('split, n', [('train', 60000), ('test', 10000)])
 def test_the_real_files_have_the_published_content(split, n):
   given = os.environ.get('DISTMNIST_DATA_DIR', ROOT.parent / 'shared' / 'data')

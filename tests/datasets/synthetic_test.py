@@ -22,6 +22,7 @@ def load(split, **values):
     return synthetic.load('no/such/folder', split)
 
 
+@pytest.mark.slow
 def test_has_the_shapes_and_types_of_the_contract():
   for split, n in (('train', 300), ('test', 200)):
     images, labels = load(split)

@@ -33,6 +33,7 @@ class Run:
     return clocks.tolist(), permits.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('bound', [0, 3])
 def test_a_worker_is_given_as_many_permits_as_it_may_be_ahead(
   tf_session, bound
@@ -50,6 +51,7 @@ def test_a_worker_is_given_as_many_permits_as_it_may_be_ahead(
   assert run.read() == ([bound, 0], [0, 0])
 
 
+@pytest.mark.slow
 def test_one_that_leaves_holds_up_nobody(tf_session):
   run = Run(tf_session, 1)
   run.run(run.clocks.enter)
@@ -61,6 +63,7 @@ def test_one_that_leaves_holds_up_nobody(tf_session):
   assert run.read() == ([0, 0], [1, 0])
 
 
+@pytest.mark.slow
 def test_permits_are_offered_until_the_worker_has_left(tf_session, monkeypatch):
   run, asked = Run(tf_session, 0), []
   stop = types.SimpleNamespace(on_request=asked.append)

@@ -50,6 +50,7 @@ def test_what_saves_nothing_is_not_named():
   assert found == ('half the bytes', pytest.approx(6.5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name, pulled, pushed', [('async_sgd', 56, 16), ('agn', 8, 8)]
 )

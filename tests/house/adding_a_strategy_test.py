@@ -72,11 +72,13 @@ def test_the_page_has_a_rule_and_its_test():
   assert PAGE.read_text('utf-8').count('```python\n') == len(FILES)
 
 
+@pytest.mark.slow
 def test_ruff_has_nothing_to_say(tree):
   run(tree, 'ruff', 'check', '--no-cache', *FILES)
   run(tree, 'ruff', 'format', '--no-cache', '--check', *FILES)
 
 
+@pytest.mark.slow
 def test_it_imports_what_a_rule_may(tree):
   check_imports(tree)
 

@@ -126,6 +126,7 @@ def take_steps(session, build_optimizer, name, gradients):
   return session.run(w).item()
 
 
+@pytest.mark.slow
 def test_resnet_decays_as_the_penalty_of_its_paper(tf_session, build_optimizer):
   """He et al. 2016: a penalty of 1e-4 |w|^2 / 2, and a momentum of 0.9."""
   found = take_steps(

@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 import distmnist
 from tests.support.runner import REPO
 
@@ -49,6 +51,7 @@ def test_scripts_and_image_use_the_constraints():
     assert f'!{path.partition("/")[0]}' in kept, path
 
 
+@pytest.mark.slow
 def test_the_image_has_what_its_install_reads(tmp_path):
   before, _, _ = (REPO / 'Dockerfile').read_text().partition('\nRUN ')
   for line in re.findall('^COPY (.*)$', before, re.M):

@@ -6,6 +6,8 @@ No hook, call-back or global is wired behind the reader's back.
 import ast
 import re
 
+import pytest
+
 from distmnist.common.names import PACKAGE_DIR
 from distmnist.training import worker_loop
 
@@ -47,6 +49,7 @@ def test_a_session_is_changed_in_one_place():
   }
 
 
+@pytest.mark.slow
 def test_no_call_back_is_set_from_outside():
   """A function given to an object later is an argument, or a plain call."""
   set_later = []

@@ -73,6 +73,7 @@ def name_of(path):
   return '.'.join(('distmnist', *path.with_suffix('').parts))
 
 
+@pytest.mark.slow
 def test_the_contracts_of_the_rooms_are_kept():
   check_imports(REPO)
 
@@ -101,6 +102,7 @@ def test_each_program_with_tensorflow_imports_runtime_first():
     assert imports[0].lineno < min(n.lineno for n in others), path
 
 
+@pytest.mark.slow
 def test_a_launch_imports_no_tensorflow():
   names = [
     name_of(path)

@@ -74,6 +74,7 @@ class Host:
     return psutil.Process(int((self.folder / name).read_text()))
 
 
+@pytest.mark.slow
 def test_the_output_and_the_exit_code_come_back(tmp_path):
   with Host('worker0:env=COLOUR,count=2,exit=3', tmp_path) as host:
     out = host.process.stdout.read().decode()
@@ -81,6 +82,7 @@ def test_the_output_and_the_exit_code_come_back(tmp_path):
   assert out == "COLOUR='red'\nworker0 line 0\nworker0 line 1\n"
 
 
+@pytest.mark.slow
 def test_a_signal_is_told_by_its_number(tmp_path):
   with Host('worker0:leave', tmp_path) as host:
     host.wait_for('worker0.ready')
@@ -104,6 +106,7 @@ def test_a_signal_after_the_end_of_the_task_changes_nothing(tmp_path):
     assert host.process.wait(DEADLINE_SECS) == 0
 
 
+@pytest.mark.slow
 def test_the_end_of_stdin_ends_the_task_though_nobody_reads_it(tmp_path):
   with Host('worker0:leave', tmp_path) as host:
     host.wait_for('worker0.ready')
@@ -178,6 +181,7 @@ def test_a_port_that_is_never_free_is_left_to_the_task_to_name(tmp_path):
       assert host.process.wait(DEADLINE_SECS) == 1
 
 
+@pytest.mark.slow
 def test_who_is_told_to_leave_before_the_start_does_not_start(tmp_path):
   with socket.create_server(('', 0)) as earlier:
     port = earlier.getsockname()[1]

@@ -52,6 +52,7 @@ def test_a_child_dies_with_its_parent():
     psutil.Process(pid).wait(timeout=60)
 
 
+@pytest.mark.slow
 def test_a_task_that_was_told_is_not_told_again_as_it_leaves():
   program = (
     'import signal, sys, time; told = [];'

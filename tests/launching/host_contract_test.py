@@ -193,6 +193,7 @@ def enter(request, tmp_path, heed_signals):
     yield open_host
 
 
+@pytest.mark.slow
 def test_tasks_end_with_their_codes_and_their_lines_are_in_order(enter):
   do = 'all:env=COLOUR,count=300;worker1:exit=3'
   room = enter(do)
@@ -207,6 +208,7 @@ def test_tasks_end_with_their_codes_and_their_lines_are_in_order(enter):
     ]
 
 
+@pytest.mark.slow
 def test_a_task_that_a_signal_kills_is_started_again(enter):
   do = 'all@1:kill=9;all@2:env=DISTMNIST_ATTEMPT'
   room = enter(do)
@@ -220,6 +222,7 @@ def test_a_task_that_a_signal_kills_is_started_again(enter):
     assert room.lines(name) == ["DISTMNIST_ATTEMPT='2'"]
 
 
+@pytest.mark.slow
 def test_a_signal_reaches_the_tasks_it_is_for(enter):
   do = 'worker0:leave;worker1:leave'
   room = enter(do)
@@ -235,6 +238,7 @@ def test_a_signal_reaches_the_tasks_it_is_for(enter):
   assert room.lines('worker 1') == ['leaving on 15']
 
 
+@pytest.mark.slow
 def test_a_task_that_is_suspended_or_deaf_is_killed(enter):
   do = 'worker0:deaf,touch=on,forever;worker1:deaf,child,touch=on,forever'
   room = enter(do)
@@ -248,6 +252,7 @@ def test_a_task_that_is_suspended_or_deaf_is_killed(enter):
   background.assert_gone(tasks)
 
 
+@pytest.mark.slow
 def test_who_leaves_a_host_leaves_nothing(enter):
   do = 'worker0:leave;worker1:child,leave'
   room = enter(do)

@@ -102,6 +102,7 @@ def test_a_user_without_rights_gets_one_and_stays_himself():
   )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason='needs the rights of root')
 def test_root_keeps_its_rights_over_files(tmp_path):
   (tmp_path / 'secret').touch()

@@ -138,6 +138,7 @@ DELIVERING = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('signum', [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_at_the_end_kills_what_runs_beside_and_nothing_else(
   tmp_path, signum

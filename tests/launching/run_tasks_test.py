@@ -28,6 +28,7 @@ def launch_with_data(do, folder, monkeypatch):
   )
 
 
+@pytest.mark.slow
 def test_the_data_is_there_before_the_others_start(tmp_path, monkeypatch):
   do = 'data:touch=got;worker0:gone=data.got,print=hello'
   assert launch_with_data(do, tmp_path, monkeypatch) == 0
@@ -35,6 +36,7 @@ def test_the_data_is_there_before_the_others_start(tmp_path, monkeypatch):
   assert logs == {'ps_0.log': '', 'worker_0.log': 'hello\n'}
 
 
+@pytest.mark.slow
 def test_without_the_data_nobody_starts(tmp_path, monkeypatch, capsys):
   do = 'data:print=no_mirror,exit=1;worker0:touch=on;ps0:touch=on'
   assert launch_with_data(do, tmp_path, monkeypatch) == 1

@@ -55,6 +55,7 @@ def test_each_flag_of_the_list_is_as_train_defines_it():
   assert len(mine) > 80
 
 
+@pytest.mark.slow
 def test_it_needs_no_tensorflow():
   code = (
     'import sys\n'

@@ -27,6 +27,7 @@ def make(make_cluster):
     session.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('run', ['abc', ''])
 def test_the_next_chief_of_a_training_takes_its_center_over(make, run):
   flags, missing, session = make()
@@ -37,6 +38,7 @@ def test_the_next_chief_of_a_training_takes_its_center_over(make, run):
   flags.check_run(session, run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('first, second', [('abc', 'abd'), ('abc', '')])
 def test_the_center_of_another_training_is_refused(make, first, second):
   flags, _, session = make()

@@ -138,6 +138,7 @@ def test_a_worker_finds_out_when_its_chief_comes_later(make_watchdog, ps_row):
   assert not isinstance(stop.error, cli.LostError)
 
 
+@pytest.mark.slow
 def test_a_task_that_comes_back_on_its_host_need_not_wait(
   make_watchdog, ps_row
 ):

@@ -76,6 +76,7 @@ def test_a_center_that_is_alive_is_taken_over(tf_session):
   assert start.lines == ['taking over the live variables']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('has_all', [True, False])
 def test_what_a_checkpoint_lacks_keeps_its_first_value(
   tf_session, tmp_path, has_all
@@ -92,6 +93,7 @@ def test_what_a_checkpoint_lacks_keeps_its_first_value(
   assert start.lines == [f'restored {path}']
 
 
+@pytest.mark.slow
 def test_a_new_center_fills_its_maps_of_keys(tf_session):
   rows = layers.embedding(tf.constant([5]), layers.NewRows(10), 1, 'user')
   Start().set_in(tf_session)
@@ -118,6 +120,7 @@ def make_table(keys):
   return part
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('small_slices')
 def test_each_slice_of_first_rows_shows_that_the_chief_goes_on(tf_session):
   part, start = make_table(np.arange(N)), Start()
@@ -132,6 +135,7 @@ def test_each_slice_of_first_rows_shows_that_the_chief_goes_on(tf_session):
   assert len(calls) == 3 * N // 2
 
 
+@pytest.mark.slow
 def test_wrong_first_rows_are_found_before_anything_has_a_value(tf_session):
   make_table(np.zeros(N, int))
   start = Start()
@@ -152,6 +156,7 @@ def load_nothing():
   return Gone().read()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'load', [load_nothing, lambda: ({}, {'user': Gone()})], ids=['whole', 'rows']
 )

@@ -111,6 +111,7 @@ def test_who_was_replaced_while_it_stood_still_ends_without_a_save(
   new._heartbeats._beat_once()  # It has its row, and keeps it.
 
 
+@pytest.mark.slow
 def test_a_beat_that_fails_is_not_the_last(
   make_watchdog, ps_row, monkeypatch, logged
 ):

@@ -116,6 +116,7 @@ def test_each_part_of_a_session_is_watched():
   ]
 
 
+@pytest.mark.slow
 def test_a_place_is_safe_as_long_as_another_would_see_a_beat(
   make_watchdog, ps_row
 ):

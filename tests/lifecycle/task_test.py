@@ -56,6 +56,7 @@ def test_who_computes_on_no_gpu_sees_none(
   assert os.environ['CUDA_VISIBLE_DEVICES'] == visible
 
 
+@pytest.mark.slow
 def test_who_told_the_roles_is_said_in_its_names(set_flags, tf_config, logged):
   set_flags()
   tf_config('worker', 1)

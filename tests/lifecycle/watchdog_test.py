@@ -11,6 +11,7 @@ from distmnist.lifecycle import heartbeats, stalls
 from tests.support import in_process
 
 
+@pytest.mark.slow
 def test_tasks_with_the_same_settings_check_in(make_watchdog, ps_row):
   chief, worker = make_watchdog(0), make_watchdog(1)
   chief.check_in()

@@ -247,6 +247,7 @@ def test_a_task_goes_on_while_a_disk_does_not_give_it_a_checkpoint(tmp_path):
       process.stdin.close()
 
 
+@pytest.mark.slow
 def test_each_slice_is_read_as_it_was_saved(tmp_path):
   rng = np.random.default_rng(0)
   table = rng.normal(size=[700, 3]).astype('f')

@@ -23,6 +23,7 @@ def impatient(monkeypatch):
   monkeypatch.setattr(retries, 'WAITS_SECS', ())
 
 
+@pytest.mark.slow
 def test_what_is_saved_is_there_is_read_and_is_removed(folder):
   saving.CheckpointWriter(folder, 2).save_values(VALUES, 7)
   path = f'{folder}/model.ckpt-7'
@@ -37,6 +38,7 @@ def test_what_is_saved_is_there_is_read_and_is_removed(folder):
   assert paths.list_names(folder) == ['checkpoint']
 
 
+@pytest.mark.slow
 def test_a_partial_one_is_read_as_a_whole_one(folder):
   path, whole = partial.make_both(folder)
   before = os.listdir(scratch.folder())
@@ -51,6 +53,7 @@ def test_a_partial_one_is_read_as_a_whole_one(folder):
       np.testing.assert_array_equal(reader.read(name), value)
 
 
+@pytest.mark.slow
 def test_a_partial_one_is_of_no_use_without_its_base(folder):
   path, _ = partial.make_both(folder)
   base = f'{folder}/model.ckpt-2'
@@ -64,6 +67,7 @@ def test_a_partial_one_is_of_no_use_without_its_base(folder):
     checkpoint_reader.Reader(path)
 
 
+@pytest.mark.slow
 def test_only_the_last_are_kept(folder):
   writer = saving.CheckpointWriter(folder, 2)
   for step in (1, 2, 30):

@@ -22,6 +22,7 @@ def test_what_is_no_run_is_told(tmp_path, set_flags):
     find_run.from_flags()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root can drop its rights')
 @pytest.mark.parametrize(
   'closed, named', [('', ''), ('metrics/ps_0', 'metrics/ps_0/metrics.jsonl')]

@@ -21,6 +21,7 @@ def find_steps(folder):
   return [checkpoints.parse_step(path) for path in found]
 
 
+@pytest.mark.slow
 def test_a_base_stays_as_long_as_it_is_needed(folder):
   found = []
   for steps in ((1, 2, 3), (4, 5)):  # By a chief and by its successor.

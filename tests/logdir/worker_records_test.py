@@ -103,6 +103,7 @@ def test_what_is_damaged_or_of_another_version_is_left_out(tmp_path, fields):
   assert [s.worker for s in worker_records.read(str(tmp_path))] == [0]
 
 
+@pytest.mark.slow
 def test_in_a_store_each_life_has_an_object(store, tmp_path):
   logdir = f'{store.url}/{tmp_path.name}'
   first, second = make_stats(1, 'a'), make_stats(1, 'b')

@@ -74,6 +74,7 @@ def test_evaluation_shares_the_variables_of_training(
   assert first.tolist() == second.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.daily(but=SMALL)
 @each_model
 def test_a_model_is_cut_into_shards_and_says_nothing_of_devices(
@@ -103,6 +104,7 @@ def test_a_model_learns_a_batch_by_heart(tf_session, make_model, model):
   assert predictions.tolist() == LABELS.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('model', QUICK)
 def test_the_seed_decides_the_first_weights(make_model, model):
   build = make_model(model)

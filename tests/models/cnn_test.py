@@ -14,6 +14,7 @@ def default_flags(set_flags):
   set_flags()
 
 
+@pytest.mark.slow
 def test_it_has_the_3274634_parameters_of_the_tutorial(tf_session):
   cnn.make(10)(tf.zeros([1, 28, 28, 1]), is_training=True)
   shapes = {v.op.name: v.shape.as_list() for v in tf.global_variables()}
@@ -37,6 +38,7 @@ def get_hidden(is_training):
   return graph.get_operation_by_name('softmax/MatMul').inputs[0]
 
 
+@pytest.mark.slow
 def test_training_drops_half_of_the_hidden_units_and_doubles_the_rest(
   tf_session,
 ):

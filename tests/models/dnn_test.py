@@ -13,6 +13,7 @@ def build(images):
   return logits, {v.op.name: v for v in tf.global_variables()}
 
 
+@pytest.mark.slow
 def test_it_is_five_layers_of_160_by_default(tf_session, set_flags):
   set_flags()
   _, variables = build(tf.zeros([1, 28, 28, 1]))
@@ -21,6 +22,7 @@ def test_it_is_five_layers_of_160_by_default(tf_session, set_flags):
   assert sum(map(np.prod, shapes)) == 230250
 
 
+@pytest.mark.slow
 def test_the_first_weights_are_those_of_he(tf_session, set_flags):
   set_flags()
   tf.set_random_seed(3)

@@ -1,6 +1,7 @@
 """clip of optimizer: gradients by their global norm."""
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import optimizers
@@ -26,6 +27,7 @@ def compute_clipped(tf_session, clip_norm, gradients):
   return [-x for x in tf_session.run(v)]
 
 
+@pytest.mark.slow
 def test_gradients_are_scaled_down_to_their_global_norm(tf_session):
   # The norm of (3, 0, 0, 4) is 5.
   found = compute_clipped(tf_session, 0.5, [[3.0, 0.0], [0.0, 4.0]])

@@ -68,6 +68,7 @@ def test_lists_of_ids_are_combined(tf_session, is_under_rule, kind):
     np.testing.assert_allclose(value, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_tensor_of_ids_keeps_its_shape(tf_session):
   ids = np.array([[[1, 2], [3, 3]]], np.int16)
   divisors = {'sum': 1, 'mean': 2, 'sqrtn': 2**0.5}
@@ -89,6 +90,7 @@ def test_a_tensor_of_ids_keeps_its_shape(tf_session):
     np.testing.assert_allclose(found, expected[name], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['ragged', 'sparse'])
 def test_weights_of_other_places_are_an_error(tf_session, kind):
   ids, weights = (
@@ -180,6 +182,7 @@ def test_arguments_that_do_not_fit_are_named(tf_session, settings, message):
     layers.embedding(**given)
 
 
+@pytest.mark.slow
 def test_sizes_may_be_numbers_of_numpy(tf_session):
   ids = np.array([3, 7])
   for num_rows in (ids.max() + 1, layers.NewRows(ids.max() + 1)):
@@ -197,6 +200,7 @@ def test_a_lookup_in_a_loop_is_refused(tf_session):
     tf.while_loop(lambda i, total: i < 2, add, (0, tf.zeros([1, 2])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('num_rows', 'width', 'what'),
   [
@@ -239,6 +243,7 @@ def test_text_is_looked_up_by_itself(tf_session, kind):
   np.testing.assert_array_equal(tf_session.run(found), np.full([2, 2], 2.0))
 
 
+@pytest.mark.slow
 def test_the_lowest_numbers_are_no_keys(tf_session):
   ids = tf.constant([3, -(2**63)], tf.int64)
   found = layers.embedding(ids, layers.NewRows(10), 2, 'user')

@@ -81,6 +81,7 @@ def test_a_step_is_that_of_the_mean_loss(tf_session, name, clip_norm):
     np.testing.assert_allclose(mine, wanted, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_rows_are_summed_up_and_what_has_no_gradient_has_none(tf_session):
   loss, _, variables = build_loss()
   optimizer = optimizers.make_optimizer('sgd', 0.1)
@@ -90,6 +91,7 @@ def test_rows_are_summed_up_and_what_has_no_gradient_has_none(tf_session):
   assert rows.shape == [6, 2] and dense.shape == [2, 1]
 
 
+@pytest.mark.slow
 def test_a_slice_begins_when_the_gradient_of_the_one_before_is_there(
   tf_session,
 ):

@@ -200,6 +200,7 @@ def test_a_group_that_moves_nothing_is_refused(
   assert '\n' not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_what_lies_beside_a_copy_has_the_center_s_name(set_flags):
   set_flags('--strategy=easgd', '--easgd_momentum=0.9')
   member = cluster.make_cluster(('p:1', 'q:1'), ('w:1',), 'worker', 0)

@@ -79,6 +79,7 @@ def find_before(ops):
   return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['momentum', 'lamb'])
 def test_the_steps_of_an_update_come_in_their_order(set_flags, name):
   set_flags(
@@ -167,6 +168,7 @@ def test_a_run_goes_on_under_another_rule(train, tmp_path):  # noqa: F811
   assert found['beta1_power'] == pytest.approx(0.9**6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('is_table', [False, True])
 def test_another_ps_gets_both_in_one_message(tf_session, is_table):
   pairs = []

@@ -63,6 +63,7 @@ def test_a_gradient_of_zeros_changes_nothing_anyway(tf_session, name):
   np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', LAZY)
 def test_rows_that_are_not_there_stay_where_they_are(tf_session, name):
   found = train(tf_session, name, SOME, True)

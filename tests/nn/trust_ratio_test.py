@@ -34,6 +34,7 @@ def test_norms_are_of_whole_layers_and_beside_each_shard():
       assert {norm.device for norm in norms[id(w)]} == {w.device}
 
 
+@pytest.mark.slow
 def test_a_ps_sends_one_message_to_each_that_shares_a_layer():
   with tf.Graph().as_default() as graph:
     build()
@@ -46,6 +47,7 @@ def test_a_ps_sends_one_message_to_each_that_shares_a_layer():
   assert sorted(sent) == [(PS[0], PS[1]), (PS[1], PS[0])]
 
 
+@pytest.mark.slow
 def test_the_norms_of_shards_are_added_as_squares(tf_session, monkeypatch):
   monkeypatch.setattr(f'{__name__}.PS', ['/cpu:0'] * 3)
   pairs, norms = build()

@@ -102,6 +102,7 @@ def test_a_model_of_another_user_is_loaded_only_if_it_is_named(
   assert fitted.make_model().count_params()
 
 
+@pytest.mark.slow
 def test_the_same_call_goes_on_with_the_first_ones_model(tmp_path):
   folder = str(tmp_path / 'fitted')
   fitted.fill(folder, make(), SPLITS, is_resumed=False)
@@ -153,6 +154,7 @@ def test_other_weights_are_other_examples(tmp_path):
       fitted.fill(folder, make(), other, is_resumed=True)
 
 
+@pytest.mark.slow
 def test_names_of_the_users_own_count(tmp_path):
   folder = str(tmp_path / 'fitted')
   fitted.fill(folder, make(activation='tanh'), SPLITS, is_resumed=False)
@@ -184,6 +186,7 @@ def make_with_a_layer_of(module):
   return model
 
 
+@pytest.mark.slow
 def test_the_tasks_import_what_registers_a_layer(tmp_path, monkeypatch):
   imported = []
   monkeypatch.setattr(fitted.importlib, 'import_module', imported.append)
@@ -224,6 +227,7 @@ def test_code_of_the_callers_own_is_refused_before_anything_starts(
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_groups_are_those_of_places_by_the_names_that_are_given(folder):
   assert fitted.find_groups(['a', 'b.c', 'd']) == ()
   group = groups.Group('whatever', "groups['x']", 2.0, 'adam')
@@ -294,6 +298,7 @@ def test_groups_have_the_same_variables_in_the_tasks(
 SCHEDULES = keras.optimizers.schedules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'schedule',
   [
@@ -321,6 +326,7 @@ def test_the_rate_is_that_of_the_compiled_schedule(folder, schedule):
   assert found == pytest.approx(expected, rel=1e-6, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_a_number_is_no_schedule(folder):
   model = make()
   assert keras_optimizer.read_schedule(model) is None

@@ -118,6 +118,7 @@ def test_the_mark_that_excel_begins_a_file_with_is_no_text(tmp_path, names):
   assert (x.tolist(), y.tolist()) == ([1, 2], [b'a', b'b'])
 
 
+@pytest.mark.slow
 def test_text_may_have_any_bytes_and_any_length(tmp_path):
   """Those of Latin-1 would all become one character, and the words alike."""
   words = [
@@ -294,6 +295,7 @@ def test_what_arrow_parses_is_what_python_would(tmp_path):
   assert num_by_arrow > 150
 
 
+@pytest.mark.slow
 def test_a_file_is_read_in_parts(tmp_path, monkeypatch):
   monkeypatch.setattr(csv, '_PART_BYTES', 16)
   lines = [f'{n},{"x" * (n % 40)}\n' for n in range(600)]

@@ -19,6 +19,7 @@ def test_it_makes_the_examples_that_are_asked_for_in_their_order():
     assert y.tolist() == [b'%d' % n for n in numbers]
 
 
+@pytest.mark.slow
 def test_what_it_leaves_out_or_adds_is_seen():
   reader = dataset.Reader(4, lambda indices: stream(indices).skip(1))
   assert len(reader.read(np.array([1, 2, 3]))[1]) == 2

@@ -44,6 +44,7 @@ def test_the_class_of_an_image_is_its_folder(folder):
   assert np.abs(x[2].astype(int) - [0, 255, 0]).max() < 4
 
 
+@pytest.mark.slow
 def test_colours_may_be_read_as_grey(folder):
   reader = image_folder.Reader(str(folder), size=(3, 5), channels=1)
   assert reader.read(np.array([0]))[0].shape == (1, 3, 5, 1)
@@ -85,6 +86,7 @@ def test_an_image_in_another_class_is_another_example(folder, tmp_path):
   assert second.identify() != known
 
 
+@pytest.mark.slow
 def test_a_folder_without_images_is_named(tmp_path):
   with pytest.raises(ValueError, match='has no images: expected one folder'):
     image_folder.Reader(str(tmp_path), size=(4, 4))

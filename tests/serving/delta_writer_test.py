@@ -501,6 +501,7 @@ def test_a_variable_without_numbers_stays_one(tmp_path, shape):
   assert arrays['w'].shape == tuple(shape)
 
 
+@pytest.mark.slow
 def test_a_table_does_not_become_smaller(run, tmp_path, set_flags):
   State(capacity=900).save(run)
   path = State().step().save(run)

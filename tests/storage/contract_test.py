@@ -144,6 +144,7 @@ def test_a_file_is_brought_here_and_one_made_here_is_put_there(folder):
     assert file.read() == 'whole'
 
 
+@pytest.mark.slow
 def test_a_path_of_this_machine_needs_no_library(tmp_path):
   code = (
     'import sys; sys.modules["fsspec"] = None\n'

@@ -26,6 +26,7 @@ def test_a_process_has_one_that_goes_at_its_end(tmp_path):
   assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_that_of_a_killed_process_is_removed_and_of_a_living_one_not(tmp_path):
   code = (
     'import sys; from distmnist.storage import scratch;'

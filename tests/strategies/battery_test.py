@@ -247,6 +247,7 @@ def train_alone(name, last_step, **how):
     return train(name, member, make_session, last_step, **how)
 
 
+@pytest.mark.slow
 @each_strategy_in_time
 def test_one_process_learns_the_toy(set_flags, name):
   set_flags('--communication_period=2')
@@ -355,6 +356,7 @@ def make_member(num_ps, index):
   return cluster_lib.make_cluster(ps_hosts, ('w0:1', 'w1:1'), 'worker', index)
 
 
+@pytest.mark.slow
 @each_in_time(WITH_PS, QUICK)
 def test_every_center_variable_and_slot_sits_on_a_ps(set_flags, name):
   set_flags()
@@ -444,6 +446,7 @@ def test_a_loss_that_reaches_nothing_is_refused(set_flags, name):
         rule.minimize(tf.constant(1.0), make_optimizers('sgd', 1), global_step)
 
 
+@pytest.mark.slow
 @each_case('placement')
 def test_each_variable_is_where_the_rule_declares_it(name, case):
   make_rule = find_rule(name).make_with(case.settings)
@@ -465,6 +468,7 @@ def test_a_step_moves_the_bytes_that_the_rule_declares(
   assert found == case.moved
 
 
+@pytest.mark.slow
 @each_strategy_in_time
 def test_a_step_tells_the_global_step_and_the_staleness(
   tf_session, set_flags, name

@@ -41,6 +41,7 @@ def test_synchronous_workers_wait_at_an_exchange_and_not_between(make_stepper):
   assert made.read_copies() == [[3.875], [0.5]]
 
 
+@pytest.mark.slow
 def test_the_step_is_read_before_it_is_counted():
   # No gate reaches between the two, and the wrong order, which shows as a
   # staleness of -1, is too rare to be hoped for: so we look at the graph.

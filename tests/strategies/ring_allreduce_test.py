@@ -420,6 +420,7 @@ def make_member(index, num_workers):
   return cluster_lib.make_cluster((), hosts, 'worker', index)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('index', [0, 1])
 def test_every_variable_and_op_is_on_the_own_task(tf_session, set_flags, index):
   set_flags()

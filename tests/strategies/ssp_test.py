@@ -264,6 +264,7 @@ def test_random_steps_agree_with_the_oracle(
   assert oracle.step >= 25
 
 
+@pytest.mark.slow
 def test_the_clocks_are_on_a_ps_and_in_no_checkpoint():
   cluster = stepper_lib.NoSessions()
   worker = stepper_lib.Worker(cluster, 1, RULE.make_with({'bound': 3}), 5)

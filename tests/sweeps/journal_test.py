@@ -295,6 +295,7 @@ def test_a_problem_that_has_changed_since_a_sweep_began_is_told(
   assert not sweep_with('x = 1')
 
 
+@pytest.mark.slow
 def test_it_goes_where_the_best_trials_are(open_journal):
   def judge(combination):
     far = abs(math.log10(float(combination['rate'])) + 2)
@@ -313,6 +314,7 @@ def test_it_goes_where_the_best_trials_are(open_journal):
     assert optimizer in ('sgd', 'adam')
 
 
+@pytest.mark.slow
 def test_a_sweep_that_goes_on_proposes_what_it_would_have(
   open_journal, tmp_path
 ):

@@ -108,6 +108,7 @@ def test_flags_of_spark_are_for_its_runner_too(set_flags):
   assert find_launch_flags(set_flags, *spark) is None
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_no_secret(tmp_path):
   done = sweeps.run_fresh(tmp_path, 'a=1', *SECRETS, '--dry_run')
   assert done.returncode == 0, done.stderr

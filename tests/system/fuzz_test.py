@@ -290,6 +290,7 @@ def test_flags_of_train_pass_the_launcher_untouched(words, num_ps):
     assert task.command
 
 
+@pytest.mark.slow
 @fuzz
 @given(
   wanted=st.sampled_from(['auto', '0', '1', '7']),

@@ -52,6 +52,7 @@ def net(tmp_path):
   return problems.write(tmp_path / 'net.py', NET)
 
 
+@pytest.mark.slow
 def test_each_graph_of_a_problem_has_the_global_step(net, set_flags, tmp_path):
   problem = problems.load(net, set_flags)
   train, _ = problem_data.load_training_splits(problem)

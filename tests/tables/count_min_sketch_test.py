@@ -22,6 +22,7 @@ def count(tf_session):
   return lambda given: tf_session.run(counted, {keys: given})
 
 
+@pytest.mark.slow
 def test_sightings_are_counted(count):
   keys = np.random.default_rng(0).integers(-(2**62), 2**62, 90)
   for times in range(1, 6):
@@ -32,6 +33,7 @@ def test_sightings_are_counted(count):
   assert count([]).tolist() == []
 
 
+@pytest.mark.slow
 def test_what_was_seen_long_ago_fades(count):
   often, others = [3], np.arange(100, 590)
   for _ in range(20):

@@ -122,6 +122,7 @@ def test_a_given_key_needs_no_sightings_and_others_do(tf_session):
   assert 17 in step.read(tf_session)
 
 
+@pytest.mark.slow
 def test_another_source_takes_the_place_of_the_arrays(tf_session):
   step = alone(make((KEYS, ROWS)))
   other = first_rows.Given(new_rows.First(KEYS[:7], ROWS[:7] + 1))

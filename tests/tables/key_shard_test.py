@@ -203,6 +203,7 @@ def test_without_a_new_key_nothing_is_made(tf_session):
   }
 
 
+@pytest.mark.slow
 def test_no_thread_wakes_up_for_a_table_that_makes_no_rows(tf_session):
   step = Step(cluster_lib.Cluster(), 10)
   step.begin(tf_session)

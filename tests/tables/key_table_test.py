@@ -53,6 +53,7 @@ def test_outside_of_a_rule_a_table_makes_no_row(tf_session):
   assert (found < new_rows.LOWEST_KEY).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('is_under_rule', [False, True])
 def test_a_table_of_one_name_is_one(tf_session, is_under_rule):
   the_center = center.Center(cluster_lib.Cluster())

@@ -1,5 +1,6 @@
 """row_counts: the rows of a step, by ps and by table."""
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
@@ -14,6 +15,7 @@ def test_without_a_table_nothing_is_counted(tf_session):
   assert row_counts.find() == {}
 
 
+@pytest.mark.slow
 def test_ids_and_rows_are_counted_by_table(tf_session):
   with center.Center(cluster_lib.Cluster()).scope():
     layers.embedding(tf.constant([1, 2, 2, 7]), 10, 3, 'user')
@@ -30,6 +32,7 @@ def test_ids_and_rows_are_counted_by_table(tf_session):
   }
 
 
+@pytest.mark.slow
 def test_rows_are_counted_by_ps(make_cluster, set_flags):
   set_flags()
   cluster = make_cluster(2, 1)

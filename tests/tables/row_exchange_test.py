@@ -54,6 +54,7 @@ def find_messages(fetches):
   return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_ps, num_tables', [(1, 1), (2, 3)])
 def test_a_step_sends_each_ps_two_messages_and_gets_one(
   tf_session, num_ps, num_tables
@@ -65,6 +66,7 @@ def test_a_step_sends_each_ps_two_messages_and_gets_one(
   assert len(find_messages(names)) == 3 * num_ps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'num_rows, wire_dtype, size',
   [(100, 'float32', 4), (10_000_000, 'float16', 2)],
@@ -81,6 +83,7 @@ def test_bytes_are_those_of_the_different_ids_in_a_table_of_any_size(
   assert found == (4 * WIDTH * size, 4 * (WIDTH * size + 8))
 
 
+@pytest.mark.slow
 def test_rows_and_gradients_are_those_of_their_ids(make_cluster):
   cluster = make_cluster(2, 1)
   the_center, pairs = build(cluster.worker(0))

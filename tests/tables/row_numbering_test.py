@@ -21,6 +21,7 @@ def build(member, num_rows):
   return tables[0].make_numbering(tables)
 
 
+@pytest.mark.slow
 def test_positions_of_a_shard_follow_each_other(make_cluster):
   cluster = make_cluster(3, 1)
   with tf.Graph().as_default():

@@ -77,6 +77,7 @@ def read(path, build):
     return session.run(outputs, rows)
 
 
+@pytest.mark.slow
 def test_rows_by_number_are_those_of_the_whole_table(tmp_path):
   path, expected = save(tmp_path, tables.build_outputs)
   np.testing.assert_array_equal(read(path, tables.build_outputs), expected)
@@ -100,6 +101,7 @@ def test_rows_by_key_are_those_of_the_whole_table(saved_by_keys):
   np.testing.assert_array_equal(read(path, tables.build_by_keys), expected)
 
 
+@pytest.mark.slow
 def test_keys_of_another_kind_are_refused(saved_by_keys):
   def build(ids, widths):
     del widths
@@ -112,6 +114,7 @@ def test_keys_of_another_kind_are_refused(saved_by_keys):
     read(path, build)
 
 
+@pytest.mark.slow
 def test_a_small_table_is_a_variable():
   stored = stored_table.StoredTables()
   with tf.Graph().as_default(), stored.scope():

@@ -1,6 +1,7 @@
 """The tables of a model: shared by name, together by width."""
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
@@ -8,6 +9,7 @@ from distmnist.exchange.center import center
 from distmnist.nn import layers
 
 
+@pytest.mark.slow
 def test_tables_of_one_width_move_together_and_a_name_is_one_table(tf_session):
   the_center = center.Center(cluster_lib.Cluster())
   assert not the_center.rows
@@ -35,6 +37,7 @@ def test_tables_of_one_width_move_together_and_a_name_is_one_table(tf_session):
   np.testing.assert_array_equal(wide_v, tables[2][[4]])
 
 
+@pytest.mark.slow
 def test_a_step_without_an_id_moves_no_row(tf_session):
   the_center = center.Center(cluster_lib.Cluster())
   ids = tf.placeholder(tf.int64, [None])

@@ -113,6 +113,7 @@ def check(make_cluster, set_flags, name, *words):
   assert {size % w.nbytes for sizes in moved for size in sizes} == {0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('is_parsed', [True, False])
 def test_without_the_flag_a_rule_trains_its_tables_itself(
   tf_session, set_flags, is_parsed

@@ -137,6 +137,7 @@ def test_without_the_flag_a_graph_has_no_marks(set_flags, small_slices, words):
     ]
 
 
+@pytest.mark.slow
 def test_a_table_saved_in_one_piece_has_no_marks(set_flags):
   set_flags('--save_tables=touched')
   with tf.Graph().as_default():

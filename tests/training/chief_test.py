@@ -187,6 +187,7 @@ def test_the_report_is_of_the_center_if_the_best_has_been_removed(
   assert found['test_accuracy'] == pytest.approx(share)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'words, best_step',
   [
@@ -222,6 +223,7 @@ def test_the_best_is_reported_if_it_is_asked_for(
     assert found['test_accuracy'] == 0.7
 
 
+@pytest.mark.slow
 def test_when_its_time_is_over_all_are_told_once(
   tf_session, set_flags, monkeypatch
 ):

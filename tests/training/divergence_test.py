@@ -26,6 +26,7 @@ def save(folder, step, **values):
   return checkpoints.path_of_step(str(folder), step)
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_checkpoint_tells(tmp_path):
   split = evaluation_test.make_split(7)
   check = divergence.CheckpointCheck(evaluation_test.PROBLEM, split)
@@ -41,6 +42,7 @@ def test_the_loss_of_a_checkpoint_tells(tmp_path):
   assert check.find(sane) is None
 
 
+@pytest.mark.slow
 def test_without_data_the_loss_of_drawn_pixels_tells(tmp_path):
   check = divergence.without_data(evaluation_test.PROBLEM, (1, 3, 1))
   biases = np.zeros(3, 'f')
@@ -60,6 +62,7 @@ def test_another_model_is_named(tmp_path):
     check.find(save(tmp_path, 1, weights=np.eye(3, dtype='f')))
 
 
+@pytest.mark.slow
 def test_words_are_looked_up_in_their_table(tmp_path):
   def build(words, is_training):
     del is_training
@@ -108,6 +111,7 @@ def explain(numbers, loss=lose, slice_size=4):
   return check.explain(float('nan'), 17, 1)
 
 
+@pytest.mark.slow
 def test_a_loss_that_cannot_take_a_batch_has_not_diverged():
   said = explain([0, 1, 3, 2])
   assert said == (

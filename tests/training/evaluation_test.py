@@ -38,6 +38,7 @@ def make_values(weights):
   }
 
 
+@pytest.mark.slow
 def test_accuracy_is_the_share_of_right_answers_over_all_chunks():
   num_images = 2 * evaluation.CHUNK_SIZE + 2
   evaluator = evaluation.Evaluator(PROBLEM, make_split(num_images))
@@ -50,6 +51,7 @@ def test_accuracy_is_the_share_of_right_answers_over_all_chunks():
   assert found['accuracy'] == pytest.approx(share)
 
 
+@pytest.mark.slow
 def test_shards_are_put_together_for_the_evaluation(tf_session):
   with sharding.sharded(2):
     build_model(tf.zeros([1, 1, 3, 1]), is_training=True)
@@ -79,6 +81,7 @@ def build_with_batch_norm(images, is_training):
   return layers.flatten(batch_norm.batch_norm(pixels, 'norm', is_training))
 
 
+@pytest.mark.slow
 def test_moving_averages_are_evaluated_by_values_and_by_checkpoint(
   tf_session, tmp_path
 ):
@@ -101,6 +104,7 @@ def test_moving_averages_are_evaluated_by_values_and_by_checkpoint(
     assert evaluator.compute_checkpoint(path) == evaluator.compute(values)
 
 
+@pytest.mark.slow
 def test_tables_of_words_and_what_a_metric_counts_in_are_ready():
   def build(images, is_training):
     words = tf.lookup.StaticHashTable(
@@ -120,6 +124,7 @@ def test_tables_of_words_and_what_a_metric_counts_in_are_ready():
   assert found['accuracy'] == pytest.approx(1 / 3)
 
 
+@pytest.mark.slow
 def test_an_op_that_says_the_data_end_does_not_cut_an_evaluation_short():
   def build(images, is_training):
     # TensorFlow takes StopIteration of the user's Python for that.

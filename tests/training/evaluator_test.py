@@ -168,6 +168,7 @@ def test_the_report_of_an_earlier_run_is_not_the_end_of_this_one(
   ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('env', [{}, {ATTEMPT: '2', LAUNCH_ID: 'this'}])
 def test_what_an_earlier_run_has_saved_is_not_taken_for_this_one(
   folder, run_task, set_flags, monkeypatch, env

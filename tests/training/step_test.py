@@ -158,6 +158,7 @@ def build_dealt(rule, member, dealing):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('is_lock_step', [False, True])
 def test_only_leased_batches_are_marked(tf_session, set_flags, is_lock_step):
   set_flags('--num_gpus=0')
@@ -185,6 +186,7 @@ class Forgetful(strategy.Strategy):
     return strategy.Update(new_step, staleness, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_rule_that_does_not_mark_its_batches_is_refused(
   tf_session, set_flags
 ):

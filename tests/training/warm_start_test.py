@@ -58,6 +58,7 @@ def begin(num_outputs=3, num_ps=2):
     return session.run(values)
 
 
+@pytest.mark.slow
 def test_the_values_come_and_neither_the_step_nor_slots(set_flags, source):
   set_flags(f'--warm_start={source}')
   warm_start.check(None, False)
@@ -69,6 +70,7 @@ def test_the_values_come_and_neither_the_step_nor_slots(set_flags, source):
   assert np.isin(found['backup'], 1).all()
 
 
+@pytest.mark.slow
 def test_another_head_begins_anew(set_flags, source, caplog):
   set_flags(f'--warm_start={source}')
   found = begin(num_outputs=4)
@@ -77,6 +79,7 @@ def test_another_head_begins_anew(set_flags, source, caplog):
   assert 'net/rows; anew: head/w' in caplog.text
 
 
+@pytest.mark.slow
 def test_a_pattern_chooses(set_flags, source):
   set_flags(f'--warm_start={source}:head/.*')
   warm_start.check(None, False)
@@ -93,6 +96,7 @@ def test_a_run_that_goes_on_reads_nothing(set_flags, source):
     assert fed_initial_values.make_feed() == {}
 
 
+@pytest.mark.slow
 def test_a_keras_file_and_a_saved_model_are_sources(set_flags, tmp_path):
   with runtime.eagerly():
     model = keras.Sequential([keras.Input([7])], name='net')
@@ -169,6 +173,7 @@ def test_a_table_comes_key_by_key_whatever_its_room(set_flags, tmp_path):
     begin_table(tf.int64, 100, None)
 
 
+@pytest.mark.slow
 def test_a_table_in_one_piece_is_read_in_slices(
   set_flags, tmp_path, monkeypatch
 ):
@@ -247,6 +252,7 @@ def test_a_damaged_checkpoint_is_no_source(set_flags, source, tmp_path):
     warm_start.check(None, False)
 
 
+@pytest.mark.slow
 def test_a_shape_that_a_pattern_names_has_to_fit(set_flags, source):
   set_flags(f'--warm_start={source}:head/w')
   with pytest.raises(
@@ -291,6 +297,7 @@ def test_a_path_may_have_a_colon(set_flags, source, tmp_path):
   warm_start.check(None, False)
 
 
+@pytest.mark.slow
 def test_all_values_are_of_one_checkpoint(set_flags, source, monkeypatch):
   set_flags(f'--warm_start={source}')
   reads = []

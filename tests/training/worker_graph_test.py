@@ -40,6 +40,7 @@ def build(set_flags):
   return build_graph
 
 
+@pytest.mark.slow
 def test_a_graph_has_the_step_and_says_what_moves(build):
   graph, task, choice, lines = build(WORKER, '--batch_size=20')
   assert graph.warmup is None
@@ -58,17 +59,20 @@ def test_a_graph_has_the_step_and_says_what_moves(build):
   )
 
 
+@pytest.mark.slow
 def test_one_process_has_nothing_to_move(build):
   graph, _, _, lines = build(cluster_lib.Cluster())
   assert lines == []
   assert graph.step.global_step.device == '/device:CPU:0'
 
 
+@pytest.mark.slow
 def test_rules_that_need_it_have_a_warm_up(build):
   graph, *_ = build(WORKER, '--strategy=downpour')
   assert isinstance(graph.warmup, graph_warmup.Warmup)
 
 
+@pytest.mark.slow
 def test_a_warm_up_holds_back_what_a_model_updates_itself(build, monkeypatch):
   updates = []
 
@@ -104,6 +108,7 @@ def test_batch_norm_under_local_steps_is_warned_of_by_the_chief(
   assert 'batch norm' in lines[-1] or 'averages' in lines[-1]
 
 
+@pytest.mark.slow
 def test_a_center_that_is_not_on_a_ps_is_refused(build, monkeypatch):
   monkeypatch.setattr(cluster_lib.Cluster, 'device_setter', lambda *_: '/cpu:0')
   with pytest.raises(cli.RunError, match='must sit on a ps to be shared'):
@@ -168,6 +173,7 @@ def test_linear_scaling_is_by_the_batches_of_an_update(
   assert find_schedule(WORKER, *flags, *words)[0].scale == scale
 
 
+@pytest.mark.slow
 def test_linear_scaling_counts_gpus(find_schedule):
   member = dataclasses.replace(WORKER, num_gpus=2)
   flags = '--lr_schedule=linear_scaling', '--batch_size=5'

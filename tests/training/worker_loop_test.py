@@ -85,6 +85,7 @@ def test_a_chief_has_few_hooks_and_ends_by_saving_and_waiting(train, tmp_path):
   assert (tmp_path / 'report.json').exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_asked_to_stop_writes_no_report(train, monkeypatch):
   monkeypatch.setattr(in_process.NoStop, 'is_requested', True)
   run = train()

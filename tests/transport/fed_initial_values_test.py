@@ -9,6 +9,7 @@ from distmnist.transport import fed_initial_values, sharding
 ROWS = np.arange(35, dtype=np.float32).reshape(7, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_ps', [1, 2, 3])
 def test_each_shard_has_its_part(num_ps):
   with tf.Graph().as_default(), tf.Session() as session:

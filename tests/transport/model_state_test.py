@@ -66,6 +66,7 @@ def test_in_lock_step_nothing_is_lost_for_want_of_a_round(start):
   assert str(caught.value).endswith('average, count, is_set')
 
 
+@pytest.mark.slow
 def test_without_lock_step_each_batch_moves_it_from_where_it_is(start):
   first, second = start(1, 2, is_lock_step=False)
   first.run(3, 1)
@@ -145,6 +146,7 @@ def test_a_change_of_another_kind(make_cluster, first, step, expected):
     assert sessions[1][0].run(value) == expected
 
 
+@pytest.mark.slow
 def test_without_a_ps_each_worker_has_its_own(start):
   [worker] = start(0, 1, is_lock_step=True)
   worker.run(3, 1)
@@ -153,6 +155,7 @@ def test_without_a_ps_each_worker_has_its_own(start):
   assert count == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_ps', [0, 1])
 def test_a_slice_goes_on_from_what_the_one_before_leaves(make_cluster, num_ps):
   cluster = make_cluster(num_ps, 1)

@@ -182,6 +182,7 @@ def test_the_average_of_weights_reaches_them(tf_session, dtype, num_shards):
     assert abs(found.astype(float) - float(expected)).max() <= last_bit
 
 
+@pytest.mark.slow
 def test_block_momentum_grows_by_what_is_below_its_last_bit(tf_session):
   rule = bmuf.Bmuf(cluster_lib.Cluster(), 1, 1.0, 1.0)
   with rule.scope():

@@ -102,6 +102,7 @@ def test_without_a_ps_nothing_is_sent(tf_session):
   assert make_wire('float16', num_ps=0).to_worker(values, PS) == values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('dtype', ['float32', 'float16', 'bfloat16'])
 def test_values_arrive(make_cluster, dtype):
   cluster = make_cluster(2, 1)
@@ -129,6 +130,7 @@ def test_small_tensors_are_joined_up_to_a_size():
   assert wire.bundle(values[:3], [0, 1, 0]) == [[0, 2], [1]]
 
 
+@pytest.mark.slow
 def test_a_push_waits_for_what_its_begin_waits_for(make_cluster):
   cluster = make_cluster(2, 1)
   member = cluster.worker(0)

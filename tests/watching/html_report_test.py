@@ -66,6 +66,7 @@ def logdir(tmp_path, monkeypatch):
   return folder
 
 
+@pytest.mark.slow
 def test_the_page_has_all_and_refers_to_nothing(logdir):
   page, words = draw(logdir, flag_changes=[(20, '--x a -> <b>')])
   assert not re.search(r'<(script|link|img|image|iframe)|@import', page)
@@ -158,6 +159,7 @@ def test_a_lone_point_has_its_number_and_steps_are_whole(tmp_path):
   assert '0.8125' in chart
 
 
+@pytest.mark.slow
 def test_of_many_workers_the_legend_has_the_mean_and_the_splits(tmp_path):
   metrics = {'loss': 0.25}
   for i in range(10):
@@ -169,6 +171,7 @@ def test_of_many_workers_the_legend_has_the_mean_and_the_splits(tmp_path):
   assert 'mean of 10 workers' in words and 'test 0.25' in words
 
 
+@pytest.mark.slow
 def test_pushes_that_all_have_no_staleness_are_no_chart(tmp_path):
   worker = metrics_file.Writer(str(tmp_path), 'worker 0', 'x', host='h', pid=1)
   worker.write('sample', state='training', step=1, staleness={'0': 5})
@@ -208,6 +211,7 @@ def test_below_its_title_the_page_says_what_was_trained(tmp_path, flags, setup):
   assert words.index(setup) < words.index('Curves')
 
 
+@pytest.mark.slow
 def test_a_name_of_a_metric_may_look_like_a_formula(tmp_path):
   for i in range(2):
     worker = metrics_file.Writer(str(tmp_path), f'worker {i}', 'a', host=f'{i}')
@@ -217,6 +221,7 @@ def test_a_name_of_a_metric_may_look_like_a_formula(tmp_path):
   assert 'by the clock of its host' in words  # There are two.
 
 
+@pytest.mark.slow
 def test_of_a_run_that_has_hardly_begun_there_is_a_page_as_well(tmp_path):
   launcher = metrics_file.Writer(
     *(str(tmp_path), 'launcher', 'x'),

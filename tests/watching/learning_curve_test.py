@@ -137,6 +137,7 @@ def test_a_loss_that_is_not_finite_is_left_out(folder):
   assert look(folder).find_history() == {'loss': [1.0], 'accuracy': [0.5]}
 
 
+@pytest.mark.slow
 def test_without_a_folder_there_is_an_empty_picture():
   pytest.importorskip('matplotlib')
   curve = learning_curve.Curve(None)
@@ -144,6 +145,7 @@ def test_without_a_folder_there_is_an_empty_picture():
   assert curve._repr_png_().startswith(b'\x89PNG')
 
 
+@pytest.mark.slow
 def test_it_is_drawn_with_its_validation(folder):
   pytest.importorskip('matplotlib')
   writer = make_writer(folder, 0)

@@ -129,6 +129,7 @@ def test_the_first_time_is_that_of_the_first_line(tmp_path):
   assert first == read_lines(tmp_path)[0]['time']
 
 
+@pytest.mark.slow
 def test_no_file_grows_for_ever(tmp_path, monkeypatch):
   monkeypatch.setattr(metrics_file, 'MAX_BYTES', 10_000)
   clock = itertools.count(1.7e9)
@@ -172,6 +173,7 @@ def test_half_of_the_samples_stay_whatever_the_clock_did(
     assert 4000 < sum(line.endswith('}\n') for line in file) < 6000
 
 
+@pytest.mark.slow
 def test_samples_are_thinned_among_means(tmp_path, monkeypatch):
   clock = itertools.count(1.7e9)
   monkeypatch.setattr(metrics_file.time, 'time', lambda: next(clock))

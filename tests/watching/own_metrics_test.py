@@ -58,6 +58,7 @@ def read(tmp_path):
   return list(metrics_file.iterate(str(tmp_path)))
 
 
+@pytest.mark.slow
 def test_all_lines_are_as_the_schema_says(make, tmp_path):
   mine = make().start()
   mine.write('event', event='wait', text='no step for 10 s')
@@ -196,6 +197,7 @@ def test_of_a_task_that_fails_the_end_says_why(tmp_path):
   assert (last['ok'], last['text']) == (False, 'a long story')
 
 
+@pytest.mark.slow
 def test_bytes_are_counted_since_the_first_look():
   program = subprocess.run(
     [sys.executable, '-c', _SEND],

@@ -79,6 +79,7 @@ def test_the_model_sees_whole_tensors_on_the_worker(tf_session):
   assert center.shards == tf.trainable_variables()
 
 
+@pytest.mark.slow
 def test_each_step_sees_what_the_center_is_then(start):
   center, model, session = start(2)
   doubled = [2 * view for view in model]
@@ -97,6 +98,7 @@ def test_without_a_ps_a_view_is_the_variable_itself(tf_session):
   assert names(model) == ['rows', 'scalar']
 
 
+@pytest.mark.slow
 def test_gradients_of_the_whole_reach_the_shards(start):
   center, (rows, scalar), session = start(2)
   optimizer = optimizers.make_optimizer('sgd', 0.5)
@@ -111,6 +113,7 @@ def test_gradients_of_the_whole_reach_the_shards(start):
   assert [x.tolist() for x in found] == [(ROWS / 2).tolist(), 7]
 
 
+@pytest.mark.slow
 def test_what_the_loss_does_not_reach_is_pulled_alone(start):
   center, (rows, scalar, a, b), session = start(2, in_place=['a', 'b'])
   assert center.count_bytes() == (44, 44)
@@ -125,6 +128,7 @@ def test_what_the_loss_does_not_reach_is_pulled_alone(start):
   assert [x.tolist() for x in found] == [2, [7, 7]]
 
 
+@pytest.mark.slow
 def test_the_gradient_of_rows_is_one_tensor(start):
   center, (rows, _), session = start(1)
   loss = tf.reduce_sum(tf.gather(rows, [1, 1, 4]))
@@ -134,6 +138,7 @@ def test_the_gradient_of_rows_is_one_tensor(start):
   assert session.run(found)[:, 0].tolist() == [0, 2, 0, 0, 1]
 
 
+@pytest.mark.slow
 def test_parts_like_those_of_the_shards_come_back_whole(start):
   center, _, session = start(2)
   parts = center.read_shards()
@@ -143,6 +148,7 @@ def test_parts_like_those_of_the_shards_come_back_whole(start):
   assert [x.tolist() for x in found] == [(ROWS**2).tolist(), 49]
 
 
+@pytest.mark.slow
 def test_what_stays_in_place_is_its_own_view_and_comes_last(start):
   center, model, session = start(2, in_place=['a', 'b'])
   a, b = model[2:]
@@ -157,6 +163,7 @@ def test_what_stays_in_place_is_its_own_view_and_comes_last(start):
   assert [x.tolist() for x in found[2:]] == [1, [5, 5], [3, 3]]
 
 
+@pytest.mark.slow
 def test_gradients_come_in_the_order_of_the_views(start):
   center, (rows, scalar, a), session = start(1, in_place=['a'])
   loss = 2 * tf.reduce_sum(rows) + 3 * scalar + 4 * tf.reduce_sum(a)

@@ -78,6 +78,7 @@ def threads():
     yield pool
 
 
+@pytest.mark.slow
 def test_one_at_a_time(room, threads):
   sessions = [room.open() for _ in range(8)]
   numbers = list(threads.map(room.enter, sessions * 4))
@@ -110,6 +111,7 @@ def test_a_worker_that_dies_in_its_wait_hardly_lets_another_in(threads):
   assert sum(tries) <= 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_inside_lets_go(room, threads):
   inside, next_one = room.open(), room.open()
   slow = threads.submit(room.enter_slowly, inside)

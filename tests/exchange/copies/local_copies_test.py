@@ -100,6 +100,7 @@ def test_the_model_gets_a_copy_of_each_variable_on_the_worker(tf_session):
   assert copies.shards == tf.global_variables() == tf.trainable_variables()
 
 
+@pytest.mark.slow
 def test_copies_start_with_the_values_that_the_center_has_then(start):
   copies, session = start(2)
   found = session.run(copies.variables)
@@ -164,6 +165,7 @@ def test_a_gradient_too_few_is_an_error(tf_session, alone):
     alone.to_shards([tf.zeros([5, 2])])
 
 
+@pytest.mark.slow
 def test_what_is_cut_along_another_axis_comes_together_again(make_cluster):
   cluster = make_cluster(3, 2)
   member = cluster.worker(1)

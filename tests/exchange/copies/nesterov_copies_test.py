@@ -30,6 +30,7 @@ def build(tf_session):
   return build
 
 
+@pytest.mark.slow
 def test_the_velocity_of_bfloat16_reaches_its_limit(tf_session):
   copies = nesterov_copies.NesterovCopies(cluster_lib.Cluster(), 0.99)
   with copies.scope():

@@ -1,11 +1,13 @@
 """shard_copies: what travels together, and copies that follow the center."""
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.copies import shard_copies
 from distmnist.transport import sharding, variable_lists
 
 
+@pytest.mark.slow
 def test_units_are_of_one_ps_and_what_stays_in_place_is_not_pulled(
   tf_session, make_cluster
 ):

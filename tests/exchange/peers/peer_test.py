@@ -78,6 +78,7 @@ def wait_until_met(found):
     time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_both_have_the_mean_and_the_visited_one_counts(pair):
   here, there, found = pair
   here.begin([1, 8])
@@ -104,6 +105,7 @@ def test_one_that_has_not_begun_is_found_later(pair, monkeypatch):
   assert here.read() == ([2, 5], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('is_there', [False, True])
 def test_a_number_that_is_not_finite_is_given_to_no_other(pair, is_there):
   here, there, found = pair

@@ -104,6 +104,7 @@ def test_the_mean_has_the_bits_of_a_sum_in_the_order_of_the_workers(
       assert [mean.tobytes() for mean in of_worker] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('in_chunks', [False, True], ids=['all', 'chunks'])
 def test_one_whose_step_has_failed_sends_its_part_and_takes_nothing(
   make_cluster, in_chunks

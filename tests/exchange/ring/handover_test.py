@@ -26,6 +26,7 @@ def open_session(cluster, index):
   return tf.Session(cluster.servers[index].target, config=config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('giver', [0, 2])
 def test_any_worker_gives_its_values_to_some(make_cluster, giver):
   cluster = make_cluster(0, 3)
@@ -49,6 +50,7 @@ def test_any_worker_gives_its_values_to_some(make_cluster, giver):
       np.testing.assert_array_equal(value, expected * has_it)
 
 
+@pytest.mark.slow
 def test_the_next_session_may_take_from_another(make_cluster):
   cluster = make_cluster(0, 3)
   cluster.reset()

@@ -83,6 +83,7 @@ def test_who_has_most_steps_gives_to_those_with_fewer(steps, expected):
   assert (found.giver, found.takers, found.step) == expected
 
 
+@pytest.mark.slow
 def test_a_successor_gets_in_and_the_others_learn_of_it(cluster):
   members = [Member(cluster, i) for i in range(3)]
   first = meet(members, [None] * 3)
@@ -95,6 +96,7 @@ def test_a_successor_gets_in_and_the_others_learn_of_it(cluster):
   assert members[1].meeting.find_changed() == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_none_goes_on_before_all_are_there(cluster):
   members = [Member(cluster, i) for i in range(3)]
   meet(members, [None] * 3)
@@ -109,6 +111,7 @@ def test_none_goes_on_before_all_are_there(cluster):
   end(members[1].begin(3), *waiting)
 
 
+@pytest.mark.slow
 def test_one_that_has_not_begun_need_not_meet_again(cluster):
   members = [Member(cluster, i) for i in range(3)]
   first = meet(members, [None] * 3)
@@ -117,6 +120,7 @@ def test_one_that_has_not_begun_need_not_meet_again(cluster):
   assert members[0].meeting.find_changed() == []
 
 
+@pytest.mark.slow
 def test_a_board_that_was_lost_is_written_again(cluster):
   members = [Member(cluster, i) for i in range(3)]
   first = meet(members, [None] * 3)
@@ -126,6 +130,7 @@ def test_a_board_that_was_lost_is_written_again(cluster):
   assert again.find_new(first) == [0] and again.giver == 1
 
 
+@pytest.mark.slow
 def test_whose_place_was_taken_ends_and_leaves_the_row_alone(cluster):
   members = [Member(cluster, i) for i in range(3)]
   meet(members, [None] * 3)
@@ -148,6 +153,7 @@ def test_what_ends_the_wait_comes_through(cluster):
   assert isinstance(error, TooLongError)
 
 
+@pytest.mark.slow
 def test_who_has_other_variables_is_refused(cluster):
   threads = [Member(cluster, i, FINGERPRINT + i // 2).begin() for i in range(3)]
   for thread in threads:

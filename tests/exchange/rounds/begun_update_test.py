@@ -55,6 +55,7 @@ def test_one_that_cannot_be_finished_is_not_to_be_saved(amid_an_update):
   run.leave(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('taken', [0, 1])
 def test_of_shards_that_arrive_together_each_may_be_ahead(make_cluster, taken):
   cluster = make_cluster(1, 1)

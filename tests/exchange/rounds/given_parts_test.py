@@ -42,6 +42,7 @@ def give(part, token):
   return build
 
 
+@pytest.mark.slow
 def test_the_same_token_comes_in_once_a_part_and_worker(run):
   assert run(give(0, 7)) == 7
   assert run(give(0, 7)) == round_entry.NEVER_IN
@@ -50,6 +51,7 @@ def test_the_same_token_comes_in_once_a_part_and_worker(run):
   assert run(give(0, 8)) == 8
 
 
+@pytest.mark.slow
 def test_what_is_forgotten_at_a_ps_may_come_again_there(run):
   for part in range(3):
     run(give(part, 7))

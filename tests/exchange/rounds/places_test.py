@@ -58,6 +58,7 @@ def test_the_first_two_have_a_place_however_often_they_ask(desk):
   assert desk.ask(1, LIFE + 1, step=1) == (0, LIFE + 1)
 
 
+@pytest.mark.slow
 def test_one_that_is_late_is_told_how_many_rounds_it_missed(desk):
   assert desk.ask(1, LIFE + 3, step=7) == (4, round_entry.NEVER_IN)
 

@@ -81,6 +81,7 @@ class Desk:
     self._session.run(self._close)
 
 
+@pytest.mark.slow
 def test_a_token_tells_life_and_step(tf_session):
   desk = Desk(tf_session, num_contributions=2, step=7)
   assert desk.read_token() == 7
@@ -91,6 +92,7 @@ def test_a_token_tells_life_and_step(tf_session):
   assert steps.tolist() == [7, 7, 7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_contributions', [2, 3])
 def test_nobody_begins_in_a_life_before_it_is_prepared(
   tf_session, num_contributions
@@ -100,6 +102,7 @@ def test_nobody_begins_in_a_life_before_it_is_prepared(
   assert desk.begin_life() == (2 * LIFE + 4, [2 * LIFE + 4, LIFE + 4])
 
 
+@pytest.mark.slow
 def test_the_first_contributions_are_in_and_later_ones_are_too_old(tf_session):
   desk = Desk(tf_session, num_contributions=2)
   token, _ = desk.begin_life()
@@ -115,6 +118,7 @@ def test_the_first_contributions_are_in_and_later_ones_are_too_old(tf_session):
   assert desk.contribute(1, token + 1) == (1, -1)
 
 
+@pytest.mark.slow
 def test_a_worker_is_in_a_round_once_and_with_spare_tokens_more_often(
   tf_session,
 ):
@@ -135,6 +139,7 @@ def test_a_worker_is_in_a_round_once_and_with_spare_tokens_more_often(
     assert desk.contribute(1, token) == (1, -1)
 
 
+@pytest.mark.slow
 def test_a_new_life_drops_what_was_given_before_it(tf_session):
   desk = Desk(tf_session, num_contributions=2, step=5)
   old, _ = desk.begin_life()
@@ -161,6 +166,7 @@ def test_a_round_is_complete_until_it_is_counted(tf_session, num_contributions):
   assert not desk.is_complete()
 
 
+@pytest.mark.slow
 def test_once_a_life_is_closed_nothing_more_enters_it(tf_session):
   desk = Desk(tf_session, num_contributions=2)
   token, _ = desk.begin_life()

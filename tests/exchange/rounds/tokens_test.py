@@ -51,6 +51,7 @@ def test_who_is_let_go_takes_one_for_each_step_left(
   assert len(taken) == (11 if built.tokens.has_own_queue else 0)
 
 
+@pytest.mark.slow
 def test_a_worker_that_missed_rounds_begins_with_the_newest_token(tf_session):
   built = token_queues.Built(tf_session, 2, num_workers=3)
   for _ in range(3):

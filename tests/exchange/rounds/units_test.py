@@ -74,6 +74,7 @@ def is_waiting(future):
   return True
 
 
+@pytest.mark.slow
 def test_all_wait_until_a_unit_is_updated_and_are_woken(run, wait):
   waits = [wait(1, worker, 4) for worker in (0, 1)]
   end_unit(run, 0, 5)
@@ -143,6 +144,7 @@ def test_a_close_ends_each_wait_and_what_is_closed_may_be_closed_again(
   run(lambda tokens: tokens.release())
 
 
+@pytest.mark.slow
 def test_a_unit_is_due_until_it_is_applied(run):
   assert run(lambda tokens: tokens.units.begin(1, make_token(5)))
   assert run(lambda tokens: tokens.units.begin(1, make_token(5)))
@@ -152,6 +154,7 @@ def test_a_unit_is_due_until_it_is_applied(run):
   assert run(lambda tokens: tokens.units.begin(1, make_token(6)))
 
 
+@pytest.mark.slow
 def test_it_is_even_while_no_unit_is_begun_ahead(run):
   def look(step):
     return run(

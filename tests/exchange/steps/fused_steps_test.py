@@ -218,6 +218,7 @@ class LoseOnce(tf.train.SessionRunHook):
       run_context.request_stop()
 
 
+@pytest.mark.slow
 def test_after_a_recovery_each_exchange_is_where_it_is_due():
   period, found = 2, []
   with tf.Graph().as_default():

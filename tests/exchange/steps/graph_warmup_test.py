@@ -88,6 +88,7 @@ def test_each_kind_of_run_is_run_and_the_copies_are_pulled_late(
 
 
 # With a penalty on weights alone beside the loss, or in its place.
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'rule, has_loss', [(async_sgd, True), (async_sgd, False), (downpour, False)]
 )

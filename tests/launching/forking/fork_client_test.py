@@ -330,6 +330,7 @@ def test_it_starts_though_the_folder_of_its_log_was_removed(tmp_path):
   assert server.process.returncode == 0
 
 
+@pytest.mark.slow
 def test_an_empty_log_that_cannot_be_removed_is_no_error(tmp_path, monkeypatch):
   def refuse(path):
     raise PermissionError(13, 'Permission denied', path)

@@ -25,6 +25,7 @@ fork_server.main(int(sys.argv[1]), sys.argv[2])
 """
 
 
+@pytest.mark.slow
 def test_a_task_is_announced_and_its_end_reported(server, tmp_path):
   for action, code in (
     *(('print=hello', 0), ('exit=3', 3), ('raise=boom', 1)),
@@ -37,6 +38,7 @@ def test_a_task_is_announced_and_its_end_reported(server, tmp_path):
     assert server.read() == {'name': action, 'code': code}
 
 
+@pytest.mark.slow
 def test_a_signal_reaches_its_task_alone(server, tmp_path):
   for name in 'ab':
     server.start(name, tmp_path / name, '--do=worker0:forever')
@@ -53,6 +55,7 @@ def test_a_signal_reaches_its_task_alone(server, tmp_path):
   assert server.read() == {'name': 'b', 'code': -signal.SIGKILL}
 
 
+@pytest.mark.slow
 def test_the_end_of_the_launcher_is_the_end_of_the_tasks(server, tmp_path):
   server.start('a', tmp_path / 'a.log', '--do=worker0:forever')
   pid = server.read()['pid']
@@ -108,6 +111,7 @@ def test_an_isolated_task_gets_its_signals_and_goes_with_a_killed_server(
   assert not task.is_running() or task.status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_a_broken_import_is_an_answer_with_its_reason(tmp_path):
   (tmp_path / 'broken.py').write_text('1 / 0')
   with Server('broken', tmp_path / 'log') as server:
@@ -116,6 +120,7 @@ def test_a_broken_import_is_an_answer_with_its_reason(tmp_path):
   assert 'Traceback' in (tmp_path / 'log').read_text()
 
 
+@pytest.mark.slow
 def test_a_broken_syntax_is_an_answer_with_its_line(tmp_path):
   path = tmp_path / 'broken.py'
   path.write_text('x = 1\nx = = 2\n')
@@ -123,6 +128,7 @@ def test_a_broken_syntax_is_an_answer_with_its_line(tmp_path):
     assert server.read()['error'].endswith(f'({path}:2)')
 
 
+@pytest.mark.slow
 def test_a_process_that_the_kernel_refuses_costs_no_other_task(tmp_path):
   log = tmp_path / 'server.log'
   with Server('fake_train', log, ('-c', REFUSED)) as server:
@@ -141,6 +147,7 @@ def test_a_process_that_the_kernel_refuses_costs_no_other_task(tmp_path):
     assert server.read() == {'name': 'a', 'code': -signal.SIGTERM}
 
 
+@pytest.mark.slow
 def test_a_task_without_a_log_may_start_again(tmp_path):
   with Server('fake_train', tmp_path / 'server.log') as server:
     server.read()
@@ -153,6 +160,7 @@ def get_network(process):
   return os.readlink(f'/proc/{process.pid}/ns/net')
 
 
+@pytest.mark.slow
 def test_a_task_gets_its_own_flags_variables_and_log(server, tmp_path):
   (tmp_path / 'a').write_text('before\n')
   do = '--do=worker0:env=COLOUR,facts'
@@ -166,6 +174,7 @@ def test_a_task_gets_its_own_flags_variables_and_log(server, tmp_path):
   assert (tmp_path / 'b').read_text().startswith('COLOUR=None\n')
 
 
+@pytest.mark.slow
 def test_a_task_holds_no_descriptor_of_the_server(server, tmp_path):
   server.start('a', tmp_path / 'a.log', '--do=worker0:forever')
   process = psutil.Process(server.read()['pid'])
@@ -178,6 +187,7 @@ def test_a_task_holds_no_descriptor_of_the_server(server, tmp_path):
     time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_only_who_asks_for_it_is_isolated(nobodys_server):
   tasks = [
     start_and_wait(nobodys_server, name, isolate)

@@ -54,6 +54,7 @@ def test_the_chief_is_shown_and_its_success_is_ours(cluster, capfd, caplog):
   assert not any('delete' in words for words, _ in cluster.calls)
 
 
+@pytest.mark.slow
 def test_who_failed_first_is_named_and_the_chief_gives_the_code(
   cluster, caplog
 ):
@@ -73,6 +74,7 @@ def test_who_failed_first_is_named_and_the_chief_gives_the_code(
   )
 
 
+@pytest.mark.slow
 def test_a_chief_that_was_replaced_is_followed_too(cluster, capfd):
   first = make_pod('mnist-worker-0-a', '1', terminated=make_end(137))
   second = make_pod('mnist-worker-0-b', '2', terminated=make_end(0))
@@ -86,6 +88,7 @@ def test_a_chief_that_was_replaced_is_followed_too(cluster, capfd):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('kind', 'path', 'pod'),
   [
@@ -113,6 +116,7 @@ def test_a_log_that_breaks_off_goes_on(cluster, capfd):
   assert f'the log of {CHIEF}\nmore of {CHIEF}\n' in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_with_no_pod_left_fails(cluster, caplog):
   cluster.play((make_object('Job', 'Failed'), []))
   assert run() == 1
@@ -152,6 +156,7 @@ def test_ctrl_c_has_the_tasks_save_and_removes_the_run(cluster, tmp_path):
       assert template['metadata']['labels']['launch'] == launch
 
 
+@pytest.mark.slow
 def test_a_chief_that_could_not_save_gives_its_code(
   cluster, tmp_path, monkeypatch, caplog
 ):
@@ -224,6 +229,7 @@ def test_nothing_is_created_where_it_is_not_known_what_is_there(
   assert (tmp_path / 'calls').read_text() == 'get\n'
 
 
+@pytest.mark.slow
 def test_a_run_that_somebody_deletes_is_an_error(cluster):
   cluster.play((make_object('Job', 'Complete', name='mnist-worker-1'), []))
   with pytest.raises(cli.RunError, match='was deleted by somebody else'):
@@ -289,6 +295,7 @@ def test_a_log_goes_to_the_screen(monkeypatch, tmp_path, capfd, is_new, words):
   assert capfd.readouterr().out == f'{words}\n'
 
 
+@pytest.mark.slow
 def test_a_signal_once_the_run_has_ended_ends_nothing(cluster, monkeypatch):
   cluster.play(
     (make_object('Job', 'Complete'), [make_pod(CHIEF, terminated=make_end(0))])
@@ -304,6 +311,7 @@ def test_a_signal_once_the_run_has_ended_ends_nothing(cluster, monkeypatch):
   assert not any('delete' in words for words, _ in cluster.calls)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_for_a_while_is_asked_again(
   cluster, monkeypatch, caplog
 ):

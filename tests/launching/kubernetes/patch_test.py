@@ -170,6 +170,7 @@ READY = {
 }
 
 
+@pytest.mark.slow
 @needs_kubectl
 @each_kind
 def test_the_ready_patches_are_in_the_manifests_of_each_kind(patched, kind):
@@ -193,6 +194,7 @@ def test_the_page_has_no_other_patches_and_complete_objects_fit_the_schemas():
   kube_schemas.validate(list(yaml.safe_load_all(text)))
 
 
+@pytest.mark.slow
 @needs_kubectl
 @each_kind
 def test_all_that_is_not_patched_is_as_without(patched, kind):
@@ -203,6 +205,7 @@ def test_all_that_is_not_patched_is_as_without(patched, kind):
   assert documents == manifests.make_as_read(**fields)
 
 
+@pytest.mark.slow
 @needs_kubectl
 @each_kind
 def test_patches_of_a_file_are_merged_one_after_the_other(patched, kind):
@@ -236,6 +239,7 @@ spec:
     )
 
 
+@pytest.mark.slow
 @needs_kubectl
 def test_an_object_may_be_deleted_and_one_may_be_meant_by_its_name(patched):
   text = 'kind: NetworkPolicy\n$patch: delete\n---\nkind: Job\n'
@@ -267,6 +271,7 @@ def test_what_is_no_patch_or_fits_nothing_is_refused(patched, text, error):
   assert '\n' not in str(found.value)
 
 
+@pytest.mark.slow
 @needs_kubectl
 @pytest.mark.parametrize(
   ('text', 'error'),
@@ -295,6 +300,7 @@ def test_a_patch_that_breaks_its_object_is_refused(patched, text, error):
     patched(text)
 
 
+@pytest.mark.slow
 @needs_kubectl
 @pytest.mark.parametrize(
   ('text', 'error'),

@@ -41,6 +41,7 @@ async def read_to_the_end(actor):
   return text.decode(), code
 
 
+@pytest.mark.slow
 def test_a_task_has_the_port_the_variables_and_the_folder(actor, tmp_path):
   async def run():
     address = await actor.find_address()
@@ -63,6 +64,7 @@ def test_a_task_has_the_port_the_variables_and_the_folder(actor, tmp_path):
   assert (tmp_path / 'worker0.on').exists()
 
 
+@pytest.mark.slow
 def test_a_signal_reaches_the_task(actor, tmp_path):
   async def run():
     await actor.start(make_argv('all:leave', tmp_path), {}, '/', 8.0)
@@ -74,6 +76,7 @@ def test_a_signal_reaches_the_task(actor, tmp_path):
   assert asyncio.run(run()) == ('leaving on 15\n', 143)
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_there_is_named(actor):
   words = asyncio.run(actor.start([], {}, '/no/such', 8.0))
   assert words == 'there is no folder /no/such: --ray_dir names one that is'
@@ -97,6 +100,7 @@ asyncio.run(run())
 """
 
 
+@pytest.mark.slow
 def test_without_its_actor_a_task_ends_in_order(tmp_path):
   """Ray kills the actor and its children, and not what they have started."""
   argv = make_argv('all:child,leave', tmp_path)

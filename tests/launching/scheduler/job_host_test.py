@@ -23,6 +23,7 @@ def run(folder, template):
   return code, host.reasons.get('ps 0', ''), text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('template', 'words'),
   [
@@ -38,6 +39,7 @@ def test_what_the_scheduler_refuses_is_told_in_its_words(
   assert log == f'submit: {words}\n'
 
 
+@pytest.mark.slow
 def test_it_ends_as_the_task_and_shows_what_it_wrote(tmp_path):
   folder = tmp_path / '1'
   tell = f'echo a:1 >{folder}/ps_0.place; echo hello >{folder}/ps_0.out'
@@ -50,12 +52,14 @@ def test_it_ends_as_the_task_and_shows_what_it_wrote(tmp_path):
   assert script.endswith(f" {folder} 'ps 0'\n")
 
 
+@pytest.mark.slow
 def test_why_a_job_does_not_start_its_task_is_shown(tmp_path):
   tell = f"printf 'no python\\ncut' >{tmp_path}/1/ps_0.scheduler; sleep 0.5"
   end = f'{tell}; echo 1 >{tmp_path}/1/ps_0.end # {{script}}'
   assert run(tmp_path, end) == (1, '', 'scheduler: no python\n')
 
 
+@pytest.mark.slow
 def test_a_task_that_was_killed_is_named_by_its_signal(tmp_path):
   end = f'echo -9 >{tmp_path}/1/ps_0.end # {{script}}'
   assert run(tmp_path, end)[0] == -9

@@ -87,6 +87,7 @@ class Done:
     return [path.name for path in self._folder.glob('job_7.*')]
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_well_says_little(run):
   done = run('all:count=1')
   assert (done.code, done.ended) == (0, '7 0\n')
@@ -96,6 +97,7 @@ def test_a_job_that_ends_well_says_little(run):
     assert done.log(f'{name}_0') == f'{name}0 line 0\n'
 
 
+@pytest.mark.slow
 def test_the_root_cause_comes_last(run):
   done = run('worker1:wait=worker0.ready,wait=ps0.ready,exit=4;all:leave')
   assert (done.code, done.ended) == (4, '7 4\n')
@@ -105,6 +107,7 @@ def test_the_root_cause_comes_last(run):
   assert done.log('ps_0') == 'leaving on 15\n'
 
 
+@pytest.mark.slow
 def test_tasks_start_again_together_and_are_told_so(run):
   done = run(
     'worker1@1:wait=worker0.ready,wait=ps0.ready,exit=4;all@1:leave;'
@@ -139,6 +142,7 @@ def test_an_evaluator_starts_again_with_all_others(run):
     assert done.log(f'{name[:-1]}_0').endswith(f'---\n{name} line 0\n')
 
 
+@pytest.mark.slow
 def test_a_chief_that_is_done_ends_a_run_with_restarts(run):
   done = run(
     'worker1:wait=worker0.ready,gone=worker0.ready,exit=4;worker0:touch=ready',
@@ -148,6 +152,7 @@ def test_a_chief_that_is_done_ends_a_run_with_restarts(run):
   assert 'not restarted, as the training is complete' in done.said[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('of_slurm', 'said', 'ended'),
   [
@@ -178,12 +183,14 @@ def test_a_cancelled_job_says_why_and_that_it_has_ended(
   assert done.said[-1] == f'job 7: {said} tasks were told to leave'
 
 
+@pytest.mark.slow
 def test_why_an_earlier_job_in_the_folder_was_cancelled_is_not_repeated(run):
   run(srun=CANCEL.format(f'{CANCELLED} DUE TO TIME LIMIT ***'))
   done = run(srun=CANCEL.format(f'{CANCELLED} ***'))
   assert done.said[-1] == 'job 7: cancelled: the tasks were told to leave'
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_whose_chief_could_not_save_says_so(run):
   done = run(
     'worker0:lose;ps0:leave',
@@ -220,6 +227,7 @@ def test_jobs_that_share_a_folder_mark_where_their_lines_begin(run):
   )
 
 
+@pytest.mark.slow
 def test_the_last_lines_are_not_those_of_an_earlier_job(run):
   run('worker0:count=1')
   done = run('worker0:exit=3')
@@ -229,6 +237,7 @@ def test_the_last_lines_are_not_those_of_an_earlier_job(run):
   ]
 
 
+@pytest.mark.slow
 def test_a_step_that_does_not_start_is_an_error(run):
   done = run(srun='echo srun: error: no step >&2; exit 1', max_restarts=3)
   assert (done.code, done.ended) == (1, '7 1\n')

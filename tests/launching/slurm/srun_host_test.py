@@ -115,6 +115,7 @@ class Room:
     return (self.folder / f'{name}.log').read_text()
 
 
+@pytest.mark.slow
 def test_each_task_ends_as_it_does(room):
   room.start(
     a='import os; print(os.environ["COLOUR"], os.readlink("/proc/self/fd/0"))',
@@ -129,6 +130,7 @@ def test_each_task_ends_as_it_does(room):
   assert room.host.reasons == {}
 
 
+@pytest.mark.slow
 def test_what_has_ended_may_start_again(room):
   room.start(a='print(1)', b='print(1)')
   room.end('a', 'b')
@@ -178,6 +180,7 @@ def fake(tmp_path, env):
     yield room
 
 
+@pytest.mark.slow
 def test_tasks_that_find_a_port_taken_start_again_on_others(fake, caplog):
   """All of them, and nobody hears of it."""
   caplog.set_level('INFO', 'distmnist')
@@ -197,6 +200,7 @@ def test_tasks_that_find_a_port_taken_start_again_on_others(fake, caplog):
   ]
 
 
+@pytest.mark.slow
 def test_tasks_that_are_told_to_leave_do_not_move(fake):
   fake.start(a='print(1)')
   fake.host.signal(['a'], signal.SIGTERM)
@@ -227,6 +231,7 @@ def test_a_second_signal_changes_nothing(fake):
   assert fake.host.signals == [signal.SIGTERM]
 
 
+@pytest.mark.slow
 def test_an_attempt_is_counted_from_before_the_job_came_again(tmp_path, env):
   show = f'import os; print(os.environ.get({ATTEMPT!r}))'
   argv, log = ['python', '-c', show], str(tmp_path / 'a.log')
@@ -276,6 +281,7 @@ def test_an_srun_that_cannot_start_tasks_is_an_error(tmp_path, env, srun, said):
       room.end('a')
 
 
+@pytest.mark.slow
 def test_gpus_of_a_node_are_shared_out(tmp_path, env):
   env = {**env, 'CUDA_VISIBLE_DEVICES': '4,5'}
   show = 'import os; print(os.environ["CUDA_VISIBLE_DEVICES"])'

@@ -45,6 +45,7 @@ def wait_for_end(host):
   return ended
 
 
+@pytest.mark.slow
 def test_a_host_where_nothing_comes_to_run_is_given_up(start, monkeypatch):
   monkeypatch.setattr(ssh_host, 'READY_SECS', 0.5)
   host = start('exec sleep 60')
@@ -64,6 +65,7 @@ class NothingToWrite:
     return getattr(os, name)
 
 
+@pytest.mark.slow
 def test_a_request_that_fills_the_pipe_arrives_once(
   start, tmp_path, monkeypatch
 ):
@@ -83,18 +85,21 @@ def test_a_request_that_fills_the_pipe_arrives_once(
   assert large['A'] in lines[0]
 
 
+@pytest.mark.slow
 def test_what_a_shell_says_without_an_end_hides_no_agent(start):
   host = start(f"printf 'hello %s\\n' '{agent.READY}' >&2; exit 7")
   assert wait_for_end(host) == [('worker 0', 7)]
   assert host.begun == [('worker 0', None)]
 
 
+@pytest.mark.slow
 def test_an_ssh_that_is_killed_is_named_so_whatever_it_has_said(start):
   host = start('echo added a key >&2; kill -9 $$')
   assert wait_for_end(host) == [('worker 0', cli.FAILED)]
   assert host.reasons['worker 0'] == 'ssh to me@there: killed by SIGKILL'
 
 
+@pytest.mark.slow
 def test_some_connect_at_a_time_and_all_may_be_told_to_leave(start, tmp_path):
   host = start(f'echo >>{tmp_path}/count; exec sleep 60', num_tasks=9)
   count = tmp_path / 'count'

@@ -100,6 +100,7 @@ def test_one_that_fails_is_named_at_once_and_ends_no_run(
   assert line == f'x has failed: {cause}; log: {tmp_path}/x.log'
 
 
+@pytest.mark.slow
 def test_one_ends_with_a_launcher_that_is_killed(tmp_path):
   code = (
     'import sys, time\n'

@@ -167,6 +167,7 @@ def start_again(task, max_restarts, folder, env):
     yield group
 
 
+@pytest.mark.slow
 def test_a_restart_has_a_line_of_its_own_in_the_log(tmp_path, env):
   (task,) = make_tasks('worker0@1:write=cut,exit=3;worker0@2:print=whole')
   with start_again(task, 1, tmp_path, env) as group:
@@ -178,6 +179,7 @@ def test_a_restart_has_a_line_of_its_own_in_the_log(tmp_path, env):
   assert log == 'cut\n--- restart 1 of 1 ---\nwhole\n'
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_restart_counts_as_running_until_the_stop(
   caplog, tmp_path, env, monkeypatch
 ):
@@ -192,6 +194,7 @@ def test_who_waits_for_a_restart_counts_as_running_until_the_stop(
     assert group.failure is None
 
 
+@pytest.mark.slow
 def test_wait_returns_who_still_runs_at_the_deadline(tmp_path, env):
   cluster = make_tasks('worker0:forever', num_workers=2)
   with make_group('fake_train', str(tmp_path), env) as group:
@@ -214,6 +217,7 @@ def test_what_ended_while_the_launcher_was_suspended_is_not_late(
     assert group.stop() == []
 
 
+@pytest.mark.slow
 def test_the_end_of_the_context_is_the_end_of_the_tasks(tmp_path, env):
   cluster = make_tasks('worker0:forever')
   before = signal.getsignal(signal.SIGINT)
@@ -237,6 +241,7 @@ def test_a_stop_during_the_import_does_not_wait_for_it(tmp_path, env):
     assert group.stop() == []
 
 
+@pytest.mark.slow
 def test_a_module_that_cannot_be_imported_is_one_error(tmp_path, env):
   (tmp_path / 'broken_module.py').write_text('import no_such_thing')
   env['PYTHONPATH'] = str(tmp_path)
@@ -289,6 +294,7 @@ def test_a_server_that_was_killed_is_back_with_its_tasks(caplog, tmp_path, env):
   assert log == '--- the fork server died: restart 1 of 1 ---\nback\n'
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_again_and_again_ends_the_run(tmp_path, env):
   (task,) = make_tasks('worker0:touch=on,forever')
   with (
@@ -336,6 +342,7 @@ def test_a_stop_is_heard_while_hundreds_start(tmp_path, env):
     assert group.wait(cluster) == []
 
 
+@pytest.mark.slow
 def test_a_task_is_called_what_it_is(tmp_path, env):
   (task,) = make_tasks('worker0:touch=on,forever')
   task = dataclasses.replace(

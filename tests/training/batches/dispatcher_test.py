@@ -100,6 +100,7 @@ def test_a_checkpoint_without_a_table_is_restored(make_cluster, tmp_path):
   assert isinstance(batch_table.read_rest(values), data_order.Rest)
 
 
+@pytest.mark.slow
 def test_a_push_that_is_counted_and_not_noted_is_made_again(
   make_cluster, tmp_path
 ):

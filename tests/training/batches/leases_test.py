@@ -200,6 +200,7 @@ def test_with_streams_of_their_own_each_worker_goes_on_where_it_was(
     assert found == collections.Counter(range(found.total()))
 
 
+@pytest.mark.slow
 def test_where_updates_drop_pushes_a_slow_worker_leaves_little_unread():
   dealing = make_dealing(3, 1, 1000, pushes_per_step=2)
   life = Life(dealing, drops=0.5)

@@ -210,6 +210,7 @@ def test_a_chief_without_input_goes_on_saving_while_the_others_make_steps(
   assert looks == [paused, 3, paused, 5, paused, 5, paused, 5]
 
 
+@pytest.mark.slow
 def test_the_chief_waits_and_then_saves_what_the_others_have_added(set_flags):
   set_flags('--end_timeout_secs=7')
   done, others = [], Others()

@@ -1,6 +1,7 @@
 """What a table has made is counted, said once when it is full, and drawn."""
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
@@ -13,6 +14,7 @@ MADE = new_rows.NewRows(1)
 ROOM = 60 * (MADE.rows_in_bucket - new_rows.NUM_RESERVED)
 
 
+@pytest.mark.slow
 def test_growth_is_counted_over_a_recovery_and_said_once(
   tf_session, tmp_path, caplog
 ):

@@ -104,6 +104,7 @@ def test_what_others_push_meanwhile_is_not_in_the_best(chief):
   assert chief.session.run(chief.w).tolist() == [0.5]
 
 
+@pytest.mark.slow
 def test_patience_runs_out_across_lives(chief):
   for step, w in [(5, 0), (10, 0.5), (15, 0), (20, 0.25)]:
     chief.run_to(step, w)
@@ -141,6 +142,7 @@ def test_what_has_ended_makes_no_step_when_it_is_started_again(chief):
   ]
 
 
+@pytest.mark.slow
 def test_without_patience_it_never_ends(tf_session, tmp_path):
   chief = Chief(tf_session, tmp_path, patience=0)
   for step in range(5, 100, 5):
@@ -182,6 +184,7 @@ def cutting(tf_session, tmp_path, set_flags):
   return Chief(tf_session, tmp_path / 'best', patience=0, factor=0.5)
 
 
+@pytest.mark.slow
 def test_the_rate_is_cut_after_each_patience(cutting):
   path = [(5, 0), (10, 0.5), (20, 0.25), (30, 0.5), (40, 0.25), (50, 0.25)]
   path += [(60, 0.25), (70, 0.75), (80, 0.25), (90, float('nan'))]
@@ -195,6 +198,7 @@ def test_the_rate_is_cut_after_each_patience(cutting):
   ]
 
 
+@pytest.mark.slow
 def test_a_cut_holds_for_those_who_have_gone_on_meanwhile(cutting):
   for step, w in [(5, 0), (10, 0.5), (20, 0.25)]:
     cutting.run_to(step, w)
@@ -207,6 +211,7 @@ def test_a_cut_holds_for_those_who_have_gone_on_meanwhile(cutting):
   assert cutting.read_cuts() == (1, [37])
 
 
+@pytest.mark.slow
 def test_rate_best_and_patience_outlive_a_chief_and_its_center(
   cutting, tmp_path
 ):
@@ -225,6 +230,7 @@ def test_rate_best_and_patience_outlive_a_chief_and_its_center(
     assert cutting.read_cuts() == (2, [30, 50])
 
 
+@pytest.mark.slow
 def test_a_chief_makes_the_cut_that_an_earlier_one_had_only_noted(cutting):
   for step, w in [(5, 0), (10, 0.5), (20, 0.25)]:
     cutting.run_to(step, w)
@@ -248,6 +254,7 @@ def set_back(cutting, step, cuts=(0, -1)):
   cutting.begin_session()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'is_new_life, rest, worse',
   [
@@ -273,6 +280,7 @@ def test_a_training_that_is_set_back_is_cut_where_it_was(
   assert cutting.read_cuts() == (2, [worse[1], 50])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('is_new_life', [False, True])
 def test_a_cut_before_the_best_is_made_again(cutting, is_new_life):
   path = [(10, 0.5), (20, 0.25), (30, 0.25), (40, 0.75), (50, 0.25)]
@@ -308,6 +316,7 @@ def test_what_is_stopped_early_is_not_cut(cutting):
   assert cutting.read_cuts() == (0, [])
 
 
+@pytest.mark.slow
 def test_no_second_cut_is_made_as_long_as_the_first_is_untold(cutting):
   for step, w in [(10, 0.5), (20, 0.25), (30, 0.25), (40, 0.25)]:
     cutting.run_to(step, w)

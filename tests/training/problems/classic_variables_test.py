@@ -71,6 +71,7 @@ def place_here(graph, first):
   return here
 
 
+@pytest.mark.slow
 def test_it_lies_on_the_ps_in_shards_with_the_names_it_would_have_had(
   set_flags,
 ):
@@ -85,6 +86,7 @@ def test_it_lies_on_the_ps_in_shards_with_the_names_it_would_have_had(
   assert devices[0] != devices[1]
 
 
+@pytest.mark.slow
 def test_first_values_are_the_same_for_any_number_of_ps(set_flags):
   set_flags()
   _, whole = build(num_ps=1)

@@ -221,6 +221,7 @@ def test_a_rate_that_is_none_is_refused(check, rate, message):
   assert message in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_rate_of_the_problem_takes_the_place_of_the_flags(check, set_flags):
   check(NET + '0.1 / (1 + epoch)')
   check(NET + '0.1 * (1 - tf.cast(step, tf.float32) / 20)')

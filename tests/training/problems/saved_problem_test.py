@@ -73,6 +73,7 @@ def test_help_imports_no_problem_of_a_run(set_flags, run, tmp_path, help_flag):
   parse(f'--logdir={run}', help_flag)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'words', [['--logdir={run}'], ['--checkpoint={run}/best/model.ckpt-3']]
 )

@@ -11,6 +11,7 @@ from distmnist.training.problems import table_batches
 CLUSTER = cluster_lib.make_cluster(('a:1', 'b:1'), ('w:1',), 'worker', 0)
 
 
+@pytest.mark.slow
 def test_each_row_of_a_batch_counts_once(set_flags):
   set_flags('--problem=clicks', '--clicks_examples=250', '--ranker=deepfm')
   found = table_batches.measure(CLUSTER, problem_lib.from_flags(), 100)

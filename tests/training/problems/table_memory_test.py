@@ -33,6 +33,7 @@ def test_tables_with_slots_are_held_against_the_flag(tf_session, set_flags):
   table_memory.check(make('a:1'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('is_made', [True, False])
 def test_a_ps_has_no_more_rows_than_a_tensor(tf_session, set_flags, is_made):
   set_flags('--ps_memory_mib=1000000000')
@@ -96,6 +97,7 @@ def test_other_tables_do_not_grow(tf_session):
   assert table_memory.describe_growth(1) is None
 
 
+@pytest.mark.slow
 def test_marks_of_touched_rows_count_a_byte_each(
   tf_session, set_flags, monkeypatch
 ):

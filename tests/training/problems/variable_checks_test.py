@@ -69,6 +69,7 @@ def test_a_rule_without_ps_trains_what_is_made_in_any_way(set_flags):
     build_with(make_int, 'ring_allreduce', num_ps=0)
 
 
+@pytest.mark.slow
 def test_an_untrained_variable_may_be_made_in_any_way(set_flags):
   set_flags()
   built = build_with(

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
@@ -27,6 +28,7 @@ def read_curves(folder):
   ]
 
 
+@pytest.mark.slow
 def test_a_ps_is_a_run_in_tensorboard(make_cluster, tmp_path, set_flags):
   set_flags(f'--logdir={tmp_path}')
   shared = make_cluster(1, 2)
