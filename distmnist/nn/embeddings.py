@@ -31,7 +31,7 @@ def embedding(
   name: str,
   weights: Ids | None = None,
   combiner: str | None = None,
-  initializer: Any = None,
+  initializer: Callable[..., tf.Tensor] | None = None,
 ) -> tf.Tensor:
   """Looks up rows of a table; calls with the same name share one table.
 
@@ -64,10 +64,11 @@ def embedding(
   """
   _check_table(ids, num_rows, width, name, initializer)
   _check_lists(ids, name, weights, combiner)
-  if initializer is None:
-    initializer = tf.random_uniform_initializer(-(width**-0.5), width**-0.5)
+  start = initializer
+  if start is None:
+    start = tf.random_uniform_initializer(-(width**-0.5), width**-0.5)
   with tf.variable_scope(name, reuse=tf.AUTO_REUSE):
-    find = _get_table(ids, num_rows, width, name, initializer)
+    find = _get_table(ids, num_rows, width, name, start)
     look_up = functools.partial(_look_up, find, width)
     if isinstance(ids, tf.Tensor):
       rows = look_up(ids)
@@ -91,7 +92,7 @@ def _get_table(
   num_rows: int | new_rows.NewRows,
   width: int,
   name: str,
-  initializer: Any,
+  initializer: Callable[..., tf.Tensor],
 ) -> Callable[[tf.Tensor], tf.Tensor]:
   """Returns a table's look-up, callable(ids [n]) -> rows [n, width]."""
   if isinstance(num_rows, new_rows.NewRows):
@@ -161,7 +162,7 @@ def _check_table(
 
 
 def _check_lists(
-  ids: Ids, name: str, weights: Any, combiner: str | None
+  ids: Ids, name: str, weights: Ids | None, combiner: str | None
 ) -> None:
   if combiner is not None and combiner not in combiners.COMBINERS:
     raise ValueError(
@@ -234,7 +235,9 @@ def _look_up_ids(
   return sparse_table.look_up(table, sparse_table.find_positions(ids, num_rows))
 
 
-def _look_up_keys(table: Any, name: str, keys: tf.Tensor) -> tf.Tensor:
+def _look_up_keys(
+  table: key_table.KeyTable | key_table.PlainTable, name: str, keys: tf.Tensor
+) -> tf.Tensor:
   """Returns the rows of `keys`, int64 or string [n]."""
   if keys.dtype == tf.string:
     return table.look_up(key_hash.find_fingerprints(keys))

@@ -392,7 +392,9 @@ def _wait(gradient: tf.Tensor | None, rate: tf.Tensor) -> tf.Tensor | None:
     return tf.identity(gradient)
 
 
-def _make_initializer(slot: formulas.Slot, variable: tf.Variable) -> Any:
+def _make_initializer(
+  slot: formulas.Slot, variable: tf.Variable
+) -> Callable[..., tf.Tensor]:
   begin = slot.begin
   if not callable(begin):
     if begin:

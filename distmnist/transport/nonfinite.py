@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from typing import Protocol
 
 import tensorflow.compat.v1 as tf
 
@@ -108,13 +108,19 @@ def _find_cpu(device: str) -> str:
   return spec.replace(device_type='CPU', device_index=0).to_string()
 
 
+class Stats(Protocol):
+  """What a report.WorkerStats has of it."""
+
+  nonfinite_pushes: int
+
+
 class Counter:
   """Counts the pushes with numbers that were not finite, and logs them."""
 
-  def __init__(self, stats: Any) -> None:
+  def __init__(self, stats: Stats) -> None:
     """
     Args:
-      stats: report.WorkerStats; its nonfinite_pushes is filled in.
+      stats: filled in here.
     """
     self._stats = stats
     self._next_look = None
