@@ -61,7 +61,7 @@ def test_lines_go_to_a_log_a_task_and_are_shown(room):
     (-9, -9, ''),
     *[
       (end, cli.LOST, 'stopped by a signal that the driver did not send')
-      for end in (None, True, 256)
+      for end in (None, True, 256, -65)
     ],
   ],
 )
@@ -111,7 +111,10 @@ def test_the_next_attempt_starts_anew_once_there_are_slots(room):
     agents[name].send(end=3)
     assert room.next_event() == (name, 3)
   assert room.num_waits == 0
-  again = room.join_all(attempt=2)
+  room.start_all()
+  late = room.greet('worker 1', attempt=1)
+  assert room.read_to_the_end(late) == []
+  again = {name: room.join(name, attempt=2) for name in NAMES}
   assert room.jobs[0].is_gone and room.jobs[1].is_started
   assert room.num_waits == 1
   # What is left of the last attempt says nothing of this one.

@@ -1,6 +1,7 @@
 """Links: messages whole and in order, from whoever knows the secret alone."""
 
 import json
+import pickle
 import resource
 import socket
 import threading
@@ -72,6 +73,7 @@ def test_messages_come_whole_and_in_order_in_both_directions(ends):
   'nonsense',
   [
     *(b'hello', b'[1]', b'\xff\xfe', b'[' * 900),
+    pickle.dumps({'end': 0}),  # Whoever loads one runs what it says.
     b'{"a": "' + b'x' * 2000 + b'"}',
   ],
 )
