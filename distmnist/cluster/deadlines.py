@@ -11,6 +11,8 @@ import tensorflow.compat.v1 as tf
 
 _LOOK_SECS = 0.05
 _Answer = TypeVar('_Answer')
+# (answer, None), or (None, error).
+_Answers = queue.Queue[tuple[Any, BaseException | None]]
 
 
 class StillRunningError(tf.errors.DeadlineExceededError):
@@ -53,9 +55,9 @@ def call_and_look(
       look()
 
 
-def _start(work: Callable[[], Any]) -> queue.Queue:
+def _start(work: Callable[[], Any]) -> _Answers:
   """Returns a queue that gets (answer, error) of work()."""
-  answers = queue.Queue()
+  answers: _Answers = queue.Queue()
 
   def run() -> None:
     try:
@@ -67,7 +69,7 @@ def _start(work: Callable[[], Any]) -> queue.Queue:
   return answers
 
 
-def _get(answers: queue.Queue, timeout_secs: float) -> Any:
+def _get(answers: _Answers, timeout_secs: float) -> Any:
   answer, error = answers.get(timeout=timeout_secs)
   if error:
     raise error

@@ -53,7 +53,9 @@ class RepeatedRuns:
     return result
 
 
-def _make_key(fetches: Any, feed_dict: Mapping[Any, Any]) -> tuple | None:
+def _make_key(
+  fetches: Any, feed_dict: Mapping[Any, Any]
+) -> tuple[Any, ...] | None:
   """Returns a tuple that is equal for runs that are alike, or None."""
   if not isinstance(fetches, dict):
     return None

@@ -14,7 +14,7 @@ import secrets
 import socket
 from collections.abc import Callable, Iterator
 from multiprocessing import connection as connection_lib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from distmnist.common import cli
 from distmnist.spark import links
@@ -28,8 +28,10 @@ HELLO_SECS = 10.0
 _MAX_NEWCOMERS = 256
 _BACKLOG = 4096
 
+_Peer = TypeVar('_Peer')
 
-class AgentServer:
+
+class AgentServer(Generic[_Peer]):
   """An authenticating listener, and the connections that it has accepted.
 
   Attributes:
@@ -40,7 +42,7 @@ class AgentServer:
   def __init__(
     self,
     conf: pyspark.SparkConf,
-    welcome: Callable[[links.Link, links.Message], Any],
+    welcome: Callable[[links.Link, links.Message], _Peer | None],
   ) -> None:
     """Listens, with a new secret.
 
@@ -70,7 +72,7 @@ class AgentServer:
     }
     self._welcome = welcome
     # What `welcome` returned, None for a newcomer.
-    self._peers: dict[links.Link, Any] = {}
+    self._peers: dict[links.Link, _Peer | None] = {}
     # From the threads of the links.
     self._heard: collections.deque[tuple[links.Link, links.Message | None]] = (
       collections.deque()
@@ -90,7 +92,9 @@ class AgentServer:
     with contextlib.suppress(OSError):  # It is closed already.
       self.waker.send(b'.')
 
-  def poll(self, secs: float | None) -> list[tuple[Any, links.Message | None]]:
+  def poll(
+    self, secs: float | None
+  ) -> list[tuple[_Peer, links.Message | None]]:
     """Waits up to `secs`; returns [(peer, message), ...].
 
     A peer is what `welcome` returned for it; the message is None once
@@ -118,7 +122,7 @@ class AgentServer:
     self._heard.append((link, message))
     self.wake()
 
-  def _take(self) -> Iterator[tuple[Any, links.Message | None]]:
+  def _take(self) -> Iterator[tuple[_Peer, links.Message | None]]:
     """Generates what `poll` returns from what was heard."""
     while self._heard:
       link, message = self._heard.popleft()
