@@ -318,7 +318,7 @@ def parse_args(words):
   add('--rules', type=names_of(fault_training.RULES), default=RULES)
   add('--roles', type=names_of(ROLES), default=list(ROLES))
   add('--kinds', type=names_of(KINDS), default=list(KINDS))
-  add('--shares', type=parse_shares, default=[0, 60], help='% of a core')
+  add('--shares', type=parse_shares, default=[0, 60], help='%% of a core')
   add('--pairs', type=count, default=3)
   add('--secs', type=float, default=120, help='of a run without faults')
   add('--train_steps', type=count, help='in place of those that take --secs')

@@ -22,6 +22,13 @@ def draw(seed, count=40):
   return list(itertools.islice(hits, count))
 
 
+def test_help_names_its_flags(capsys):
+  with pytest.raises(SystemExit) as end:
+    goodput.parse_args(['--help'])
+  assert end.value.code == 0
+  assert '--shares' in capsys.readouterr().out
+
+
 def test_one_fault_comes_in_each_period_drawn_by_the_seed():
   hits = draw('7')
   assert hits == draw('7') != draw('8')

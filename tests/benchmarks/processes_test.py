@@ -1,4 +1,4 @@
-"""benchmarks/processes.py: what is started ends, and what logs say is read."""
+"""lib/processes.py: what is started ends, and what logs say is read."""
 
 import os
 import signal
