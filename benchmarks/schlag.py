@@ -18,7 +18,7 @@ import sys
 import tempfile
 
 import peers
-from lib import peer_kinds, peer_scripts, processes, runs, tables
+from lib import options, peer_kinds, peer_scripts, processes, runs, tables
 
 NUM_WORKERS = 3
 EPOCHS = 20
@@ -62,7 +62,10 @@ def measure_ours(*flags):
   return result['end_secs'], result['report']['test_accuracy']
 
 
-def main(repeats=3):
+def main(words):
+  parser = options.make_parser(__doc__)
+  parser.add_argument('repeats', nargs='?', type=options.count, default=3)
+  repeats = parser.parse_args(words).repeats
   print(f'{tables.describe_machine()}; medians of {repeats} runs\n', flush=True)
   found = {name: [] for name in (CLASSIC, *CASES)}
   with tempfile.TemporaryDirectory() as scratch:
@@ -90,4 +93,4 @@ def main(repeats=3):
 
 
 if __name__ == '__main__':
-  processes.exit_by(main, *map(int, sys.argv[1:]))
+  processes.exit_by(main, sys.argv[1:])

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from lib import processes, runs, tables
+from lib import options, processes, runs, tables
 
 CASES = [
   ('async, 1 ps + 2 workers', 1, 2, [], []),
@@ -34,7 +34,10 @@ def time_import():
   return time.monotonic() - start
 
 
-def main(repeats=5):
+def main(words):
+  parser = options.make_parser(__doc__)
+  parser.add_argument('repeats', nargs='?', type=options.count, default=5)
+  repeats = parser.parse_args(words).repeats
   imports, found = [], {case[0]: [] for case in CASES}
   for _ in range(repeats):
     imports.append(time_import())
@@ -62,4 +65,4 @@ def main(repeats=5):
 
 
 if __name__ == '__main__':
-  processes.exit_by(main, *map(int, sys.argv[1:]))
+  processes.exit_by(main, sys.argv[1:])
