@@ -385,6 +385,7 @@ def test_a_launcher_killed_by_9_leaves_nothing_behind(tmp_path, mode, isolate):
     assert_gone(everything, 30)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_even_the_deaf_go_after_a_launcher_killed_by_9(tmp_path):
   soon = ['--stop_grace_secs=2']

@@ -188,6 +188,7 @@ def test_six_trials_survive_a_failure_a_divergence_and_a_kill(tmp_path):
   assert plot.read_bytes().startswith(b'\x89PNG')
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_halving_continues_each_training_from_its_checkpoint(tmp_path):
   words = ['learning_rate=0.0001,0.1', '--halving=2', '--parallel=2']
@@ -217,6 +218,7 @@ def test_trials_may_be_judged_by_their_speed_for_a_while(tmp_path):
   assert 'best by examples_per_sec: trial 02' in done.stderr
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_combination_is_compared_by_the_mean_of_its_seeds(tmp_path):
   """Each reports 0.01 more with each seed; a kill comes at the third."""

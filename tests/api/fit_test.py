@@ -492,6 +492,7 @@ def test_a_data_set_is_read_once_for_its_batch_size_too(
   assert settings['batch_size'] == size
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_group_is_moved_as_it_says():
   with runtime.eagerly():

@@ -24,6 +24,7 @@ distmnist.run_task(train)
 """
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_flag_by_the_name_of_one_of_ours_is_one_line(tmp_path):
   script = tmp_path / 'mine.py'

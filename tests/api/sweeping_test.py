@@ -109,6 +109,7 @@ def test_with_repeats_each_trial_is_in_the_report(tmp_path):
   assert [trial['seed'] for trial in report.trials] == [0, 1]
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_sweep_is_a_call(tmp_path):
   lines = []

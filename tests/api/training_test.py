@@ -164,6 +164,7 @@ def test_a_problem_may_be_a_module_and_a_logdir_is_kept(tmp_path):
   assert any('test rmse' in line for line in lines)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'settings, code, message',
@@ -279,6 +280,7 @@ def test_a_caller_that_is_killed_leaves_no_process(caller):
   wait_until_gone(cluster)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_ctrl_c_ends_the_training(caller):
   process, cluster = caller('main')

@@ -120,7 +120,7 @@ with tf.Session(first.target, config=config) as session:
 """
 
 
-@pytest.mark.daily(but=['None'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('options', [None, 'grpc.minimal_stack=1'])
 def test_tasks_meet_without_the_proxy_that_the_process_keeps(

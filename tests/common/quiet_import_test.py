@@ -12,6 +12,7 @@ from distmnist.common import quiet_import
 from tests.support.paths import PYTHONPATH
 
 
+@pytest.mark.daily(but=['import distmnist.runtime'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'program',

@@ -57,7 +57,7 @@ CLUSTERS = {
 }
 
 
-@pytest.mark.daily(but=['quickstart.flags', 'strategies/easgd.flags'])
+@pytest.mark.daily(but=['quickstart.flags'])
 @pytest.mark.slow
 @each_config
 def test_a_small_net_learns_with_a_recipe(set_flags, make_cluster, path):

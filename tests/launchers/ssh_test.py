@@ -390,6 +390,7 @@ def test_a_host_that_turns_many_away_gets_them_one_after_the_other(
   assert any('ssh to 127.0.0.1: ' in log for log in logs)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_call_from_python_sends_its_problem_along_and_has_the_report(
   real, monkeypatch

@@ -74,6 +74,7 @@ def test_a_run_ends_though_no_metrics_can_be_written(tasks, tmp_path, hang):
   assert 'metrics.jsonl takes no lines, as its disk does not' in task.output
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_task_whose_log_takes_no_more_ends(tmp_path, hang):
   hang(tmp_path / 'log', num_free=2000)

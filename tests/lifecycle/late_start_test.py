@@ -67,6 +67,7 @@ def test_who_has_to_have_left(monkeypatch, num_ps, index, needed):
   assert looked_at == [needed] * 2
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_it_ends_well_if_the_run_is_at_its_last_step(tasks, tmp_path):
   ended = tasks.run(tmp_path / 'log', *FLAGS, f'--logdir={tmp_path}/ended')

@@ -231,6 +231,7 @@ def test_a_second_signal_stops_at_once(tasks, make_real_cluster):
   assert 'not done' not in worker.output
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_worker_killed_for_good_does_not_hold_up_those_with_a_backup(
   tasks, make_real_cluster, tmp_path
@@ -258,6 +259,7 @@ def test_a_worker_killed_for_good_does_not_hold_up_those_with_a_backup(
   assert all(task.end_time - last_worker < 30 for task in ps)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_worker_that_is_stopped_for_a_while_holds_up_sync_only_so_long(
   tasks, make_real_cluster, tmp_path
@@ -287,7 +289,7 @@ def test_a_worker_that_is_stopped_for_a_while_holds_up_sync_only_so_long(
     assert list((logdir / 'metrics' / f'worker_{i}').glob('events.*'))
 
 
-@pytest.mark.daily(but=['sync_sgd-10'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('rule', 'steps_per_run'),
@@ -379,6 +381,7 @@ def test_a_ps_that_is_lost_again_and_again_is_not_waited_for_without_end(
       scaffold.finalize()
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_chief_that_restores_for_long_is_waited_for_as_long_as_it_beats(
   make_cluster,

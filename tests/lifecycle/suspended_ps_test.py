@@ -18,7 +18,7 @@ FLAGS = (
 )
 
 
-@pytest.mark.daily(but=['sync_sgd'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('rule', ['async_sgd', 'sync_sgd'])
 def test_who_begins_beside_a_suspended_ps_says_so_and_ends(

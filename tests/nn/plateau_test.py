@@ -118,9 +118,7 @@ def train(cluster, name, steps_per_run):
   return cluster.run_workers(work)
 
 
-@pytest.mark.daily(
-  but=['sync_sgd-2-2-1-shard', 'ring_allreduce-0-2-2-step', 'bmuf-1-2-1-step']
-)
+@pytest.mark.daily(but=['sync_sgd-2-2-1-shard'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'name, num_ps, num_workers, steps_per_run, barrier',

@@ -71,7 +71,7 @@ def test_a_norm_of_zero_makes_the_ratio_one(tf_session):
   assert found.tolist() == [1, 1, 1.5]
 
 
-@pytest.mark.daily(but=['lars'])
+@pytest.mark.daily
 @pytest.mark.slow
 # ftrl has no ratio, and goes through the same shards.
 @pytest.mark.parametrize('name', ['lars', 'lamb', 'ftrl'])

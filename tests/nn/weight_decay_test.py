@@ -99,6 +99,7 @@ ORACLES = {
 }
 
 
+@pytest.mark.daily(but=['adamw'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ORACLES)
 def test_two_workers_and_two_ps_equal_numpy(make_cluster, set_flags, name):

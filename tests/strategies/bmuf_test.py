@@ -228,6 +228,7 @@ def test_pushes_from_one_center_are_an_update_of_diloco(make_stepper):
   assert expected.center == pytest.approx([0.7 * 1.5 * 1.9])
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_who_dies_takes_its_block_along_and_the_buffer_stays(make_stepper):
   settings = block(2, **PAPERS, delay=2)

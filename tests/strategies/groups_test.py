@@ -141,13 +141,7 @@ RULES = {
 }
 
 
-@pytest.mark.daily(
-  but=[
-    'sync_sgd-2-2',
-    'easgd --easgd_sync --moving_rate=0.2-1-3',
-    'dc_asgd --dc_lambda=0.5-2-2',
-  ]
-)
+@pytest.mark.daily(but=['sync_sgd-2-2'])
 @pytest.mark.slow
 @pytest.mark.parametrize('num_ps, num_workers', [(1, 1), (2, 2), (1, 3)])
 @pytest.mark.parametrize('words', RULES)
@@ -167,6 +161,7 @@ def test_each_group_is_moved_as_it_says(
   check(found, oracle(num_workers, has_table))
 
 
+@pytest.mark.daily(but=['2'])
 @pytest.mark.slow
 @pytest.mark.parametrize('num_workers', [1, 2, 3])
 def test_so_it_is_without_a_ps(make_cluster, set_flags, num_workers):

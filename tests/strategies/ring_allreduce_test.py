@@ -295,7 +295,7 @@ class BreakOnce(tf.train.SessionRunHook):
       raise tf.errors.UnavailableError(None, None, 'cut off')
 
 
-@pytest.mark.daily(but=['(0,)'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('breaks', [(0,), (2,), (1, 2)], ids=str)
 def test_who_loses_its_session_meets_the_others_again(make_ring, breaks):
@@ -507,7 +507,7 @@ def test_all_tasks_leave_by_themselves(tasks, make_real_cluster, tmp_path):
   assert tasks.wait(*workers) == [0] * 2
 
 
-@pytest.mark.daily(but=['0'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'victim, num_workers, how',

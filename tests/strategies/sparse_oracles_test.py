@@ -53,7 +53,7 @@ class SparseStepper:
     return np.ravel(self._stepper.read_center())
 
 
-@pytest.mark.daily(but=['dc_asgd', 'ssp', 'sync_sgd'])
+@pytest.mark.daily(but=['sync_sgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', table_checks.find_rules())
 def test_random_steps_of_some_rows_agree_with_the_oracle(

@@ -209,6 +209,7 @@ RULE = rule.Rule(
 )
 
 
+@pytest.mark.daily(but=['2-2-3-sgd-0'])
 @pytest.mark.slow
 # The clocks know nothing of the optimizer: each case has one.
 @pytest.mark.parametrize(

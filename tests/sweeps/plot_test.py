@@ -79,6 +79,7 @@ def test_who_was_dropped_is_pale_and_who_failed_is_counted():
   assert sorted(pale) == [0.35, 0.8]
 
 
+@pytest.mark.daily(but=['1'])
 @pytest.mark.parametrize('number', [1, 7])
 def test_any_number_of_flags_can_be_drawn(tmp_path, number):
   pytest.importorskip('matplotlib', reason='extra plots')

@@ -45,7 +45,7 @@ def test_few_lines_change_and_the_page_shows_them(name):
     assert line.strip() in page
 
 
-@pytest.mark.daily(but=['sigmoid'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('name', PORTS)
 def test_a_port_learns_on_a_cluster(name):

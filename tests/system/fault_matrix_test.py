@@ -22,7 +22,7 @@ CELLS = [
 
 
 # Tasks that are suspended: faults_test.py.
-@pytest.mark.daily(but=['last step fork refused'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize('cell', CELLS, ids=[' '.join(x[1:3]) for x in CELLS])

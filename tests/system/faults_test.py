@@ -412,7 +412,7 @@ keepalive._SENT_SECS = 3
 """
 
 
-@pytest.mark.daily(but=['async_sgd-soon'])
+@pytest.mark.daily
 @pytest.mark.slow
 @needs_namespaces
 @pytest.mark.parametrize('first', [_SOON, ''], ids=['soon', 'shipped'])

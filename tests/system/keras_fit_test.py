@@ -96,7 +96,7 @@ def check(fit, set_flags):
   return run
 
 
-@pytest.mark.daily(but=['cnn-sample', 'transformer-class'])
+@pytest.mark.daily(but=['transformer-class'])
 @pytest.mark.parametrize('kind', WEIGHTS)
 @pytest.mark.parametrize('net', NETS)
 def test_one_worker_computes_what_fit_does(check, net, kind):
@@ -108,7 +108,7 @@ def test_one_worker_computes_what_fit_does(check, net, kind):
 # batch norm, Keras's steps are by the mean of two gradients; without, fit has
 # both batches as one, and dropout is off. Without a ps each worker has averages
 # of its own batches.
-@pytest.mark.daily(but=['cnn-sync_sgd-2', 'towers-ring_allreduce-0'])
+@pytest.mark.daily(but=['cnn-sync_sgd-2'])
 @pytest.mark.parametrize(
   'net, rule, num_ps',
   [

@@ -78,7 +78,7 @@ def test_workers_in_lock_step_compute_what_fit_does(tmp_path, compared):
 
 
 # A net with an embedding, a mask, dropout within a loop, and batch norm.
-@pytest.mark.daily(but=['easgd'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('rule', RULES)
 def test_each_rule_trains_it_and_it_can_be_evaluated(tmp_path, rule):
@@ -163,6 +163,7 @@ class Killer:
 
 
 # All examples are in each worker's batch, whichever it takes over.
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_weights_are_those_of_keras_though_any_task_is_killed():

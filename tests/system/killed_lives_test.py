@@ -46,7 +46,7 @@ def kill_launcher(launcher, pids):
   launcher.kill()
 
 
-@pytest.mark.daily(but=['kill_launcher'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('kill', [kill_fork_server, kill_tasks, kill_launcher])
 def test_a_report_sums_the_last_lines_of_all_lives(tmp_path, kill):

@@ -78,9 +78,7 @@ def train(make_cluster, set_flags, tmp_path):
 SLICED = '--gradient_accumulation=2', '--batch_size=3'
 
 
-@pytest.mark.daily(
-  but=['table-sync_sgd-1-3-words0', 'no words-ring_allreduce-0-2-words6']
-)
+@pytest.mark.daily(but=['table-sync_sgd-1-3-words0'])
 @pytest.mark.parametrize(
   'kind, rule, num_ps, num_workers, words',
   [

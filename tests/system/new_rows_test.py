@@ -67,7 +67,7 @@ def check(logdir):
   return report
 
 
-@pytest.mark.daily(but=['ps-async_sgd'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
@@ -181,6 +181,7 @@ def test_a_larger_table_goes_on_where_the_smaller_one_was(tmp_path):
   assert 'table user          80 rows, room for 9,000' in said
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_the_page_s_table_begins_with_its_vectors(tmp_path):
   page = (REPO / 'docs' / 'sparse_tables.md').read_text()

@@ -11,6 +11,7 @@ from tests.support.runner import wait_for_line
 _TRAIN = '--dataset=synthetic', '--model=softmax', '--train_steps=10000000'
 
 
+@pytest.mark.daily(but=['10'])
 @pytest.mark.slow
 @pytest.mark.parametrize('signum', signals.NOTICES)
 def test_a_process_saves_what_it_has_trained(tasks, tmp_path, signum):

@@ -71,6 +71,7 @@ def test_a_net_and_a_rule_of_another_package_are_trained(run):
   assert 'test accuracy' in output
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_problem_of_another_package_has_a_name(run):
   output = run('train', '--problem=curve', '--units=8', '--train_steps=5')

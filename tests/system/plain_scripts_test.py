@@ -117,7 +117,7 @@ def test_a_cluster_here_ends_by_itself(start, tmp_path, settings):
   assert names == {'ps_0.log', 'worker_1.log'}
 
 
-@pytest.mark.daily(but=['15-143'])
+@pytest.mark.daily
 @pytest.mark.parametrize(
   ('signum', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 )

@@ -222,6 +222,7 @@ def find_difference(seed, make_cluster, set_flags):
   return max(differences), f'{num_ps} ps: {" ".join(both[0])}'
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 2 * SECS)
 def test_a_cluster_trains_as_one_process(make_cluster, set_flags):

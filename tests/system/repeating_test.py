@@ -72,7 +72,7 @@ def test_one_worker_repeats_all_bits_under_every_rule(
   assert find_difference(make_cluster, num_ps, 1, words, set_flags) == 0
 
 
-@pytest.mark.daily(but=['ring_allreduce-3', 'sync_sgd-2'])
+@pytest.mark.daily(but=['sync_sgd-2'])
 @pytest.mark.parametrize('num_workers', [2, 3])
 @pytest.mark.parametrize('words', LOCK_STEP)
 def test_workers_in_lock_step_repeat_a_training(

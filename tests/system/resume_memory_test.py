@@ -93,7 +93,7 @@ def train(folder, steps, slice_bytes):
 
 
 # 64 or 256 MB on the ps, and as much for Adagrad; slices of a save are 32 MB.
-@pytest.mark.daily(but=['small'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(

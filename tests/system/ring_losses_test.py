@@ -101,7 +101,7 @@ def assert_no_traceback(run):
     assert 'Traceback' not in '\n'.join(log.texts)
 
 
-@pytest.mark.daily(but=['chief and worker', 'two workers'])
+@pytest.mark.daily(but=['chief and worker'])
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(

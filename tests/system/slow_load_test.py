@@ -20,6 +20,7 @@ def loss(y, outputs):
 """
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_ps_waits_for_a_worker_that_loads_its_data(
   tasks, make_real_cluster, tmp_path

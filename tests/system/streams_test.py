@@ -68,7 +68,7 @@ def train(tmp_path, name, problem, *words, num_ps=2, num_workers=2, code=0):
   return output, json.loads(report.read_text()) if report.exists() else None
 
 
-@pytest.mark.daily(but=['--gradient_accumulation=3'])
+@pytest.mark.daily
 @pytest.mark.parametrize(
   'how', ['--steps_per_run=4', '--gradient_accumulation=3']
 )

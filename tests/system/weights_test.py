@@ -36,7 +36,7 @@ def make_model():
 
 # All examples are in each update, in whatever order. The mean over workers, or
 # over slices, divides by their number and not by their weights.
-@pytest.mark.daily(but=['True-cluster1'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'has_classes, cluster',

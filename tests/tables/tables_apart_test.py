@@ -69,7 +69,7 @@ def work(cluster, name, index, ended):
     return (*session.run([table, w]), moved)
 
 
-@pytest.mark.daily(but=['easgd', 'sync_sgd', 'ad_psgd'])
+@pytest.mark.daily(but=['sync_sgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', WITH_PS)
 def test_each_gradient_of_a_row_is_applied_once_under_each_rule(

@@ -59,7 +59,7 @@ def run_steps(cluster, name, set_flags, words):
   return losses, values
 
 
-@pytest.mark.daily(but=['easgd', 'sync_sgd'])
+@pytest.mark.daily(but=['sync_sgd'])
 @each_strategy
 def test_slices_are_one_device_with_the_whole_batch(
   make_cluster, set_flags, name

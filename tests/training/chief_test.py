@@ -253,6 +253,7 @@ def test_after_a_signal_nobody_is_waited_for(tf_session, set_flags):
   assert run.others.waits == []
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_the_validation_accuracy_at_the_end_is_that_of_evaluate(
   tasks, tmp_path
@@ -314,6 +315,7 @@ def test_early_stopping_keeps_and_reports_the_best(tasks, tmp_path):
   )
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_time_is_the_end_of_a_training_that_goes_on_if_asked(tasks, tmp_path):
   flags = *SMALL, f'--logdir={tmp_path / "run"}', '--train_secs=0.2'

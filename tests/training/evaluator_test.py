@@ -353,6 +353,7 @@ def tfjob(tasks, tmp_path, hold_addresses):
   return start
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_tfjob_runs_to_its_end(tasks, tfjob, tmp_path):
   flags = '--train_steps=1500', '--save_steps=300', '--log_secs=0.1'

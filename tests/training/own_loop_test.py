@@ -328,6 +328,7 @@ def find_step(logdir):
   return checkpoints.parse_step(path) if path else 0
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_what_is_killed_is_started_again_and_all_reach_the_last_step(tmp_path):
   logdir, shape = tmp_path / 'run', (1, 2)
@@ -581,6 +582,7 @@ def test_a_chief_whose_input_ends_waits_for_the_steps_of_the_others(
     assert checkpoints.parse_step(path) == 306
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_chief_that_waits_for_the_others_survives_a_lost_ps(tmp_path):
   logdir = tmp_path / 'run'

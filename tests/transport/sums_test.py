@@ -42,6 +42,7 @@ def build(dtype, x):
 
 
 # What all workers push is finite, and so is its mean; the sum is not.
+@pytest.mark.daily(but=['rule0-2-40000.0-1-1', 'rule4-2-40000.0-2-2'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('rule', 'num_workers', 'gradient', 'num_steps', 'expected'),
@@ -92,6 +93,7 @@ def test_a_sum_of_float16_does_not_overflow(
   stepper.close()
 
 
+@pytest.mark.daily(but=['rule0'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'rule',

@@ -89,6 +89,7 @@ RULES = {
 }
 
 
+@pytest.mark.daily(but=['shard'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', RULES)
 def test_of_all_workers_each_is_in_each_shard_once(

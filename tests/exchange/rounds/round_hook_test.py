@@ -9,6 +9,7 @@ from tests.support import stepper as stepper_lib
 make = rounds.make
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_those_who_come_back_are_told_the_step_and_give_once(make):
   run = make(num_workers=3)
@@ -71,6 +72,7 @@ def test_a_chief_that_leaves_lets_go_who_waits_and_the_next_one_ends_too(make):
     stepper.join(0)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_who_is_asked_to_stop_gets_out_and_a_chief_can_come_back(make):
   run = make()
@@ -142,6 +144,7 @@ def test_while_a_chief_leaves_the_wait_nobody_gives_twice(make):
   assert stepper.read_center() == [6]
 
 
+@pytest.mark.daily(but=['3'])
 @pytest.mark.slow
 @pytest.mark.parametrize('num_workers', [2, 3])
 def test_a_chief_gets_out_of_a_run_of_several_steps(make, num_workers):

@@ -38,6 +38,7 @@ def test_a_chief_that_comes_back_lets_go_who_waits(make):
   assert stepper.read_center() == [3]
 
 
+@pytest.mark.daily
 def test_who_comes_while_the_update_is_applied_is_told_so(make):
   run = make(num_workers=3, num_contributions=2, stops_at='all')
   stepper = run.stepper
@@ -89,7 +90,7 @@ def test_a_chief_that_is_replaced_amid_an_update_begins_the_round_again(
     assert results == [[(1, 0), (2, 0), (3, 0)]] * 3
 
 
-@pytest.mark.daily(but=['2-True'])
+@pytest.mark.daily
 @pytest.mark.parametrize('num_contributions, is_first', [(2, True), (3, False)])
 def test_who_gives_while_a_chief_takes_over_gives_once(
   make, monkeypatch, num_contributions, is_first

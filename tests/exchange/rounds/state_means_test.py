@@ -204,7 +204,7 @@ def test_it_is_the_average_of_the_mean_of_the_batches(make_run, rule, num_ps):
   check(run, batches)
 
 
-@pytest.mark.daily(but=['sync_sgd'])
+@pytest.mark.daily
 @pytest.mark.slow
 @each_rule
 def test_one_that_begins_late_changes_nothing(make_run, rule):
