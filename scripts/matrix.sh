@@ -13,7 +13,7 @@ if [[ $# == 0 ]]; then
   tests=(tests/runtime_test.py tests/tf_internals_test.py tests/train_test.py
     tests/nn/optimizers_test.py tests/cluster/repeated_runs_test.py
     tests/strategies/{battery,sync_sgd,easgd}_test.py
-    tests/exchange/{center,copies,ring,rounds,steps,tables}
+    tests/exchange/{center,copies,ring,rounds,steps} tests/tables/row_*_test.py
     tests/training/problems/keras_model_test.py -m 'not slow')
 fi
 failed=()

@@ -156,7 +156,7 @@ def test_each_small_model_is_exported_as_it_is_evaluated(tmp_path, model):
   check_predictions(folder, expected, images)
 
 
-@pytest.mark.daily(but=['async_sgd-3-flags0'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'strategy, num_ps, flags',

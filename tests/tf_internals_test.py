@@ -243,6 +243,7 @@ else:
 """
 
 
+@pytest.mark.daily
 @of_x86
 @pytest.mark.slow
 def test_a_process_that_may_not_write_its_code_is_left_as_it_is():

@@ -294,7 +294,7 @@ _PAGE = (REPO / 'docs' / 'python.md').read_text()
 
 
 # The first one is run by tests/house/packaging_test.py.
-@pytest.mark.daily(but=['3'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('number', range(1, 5))
 def test_the_code_of_the_page_runs(number):

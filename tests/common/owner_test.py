@@ -457,6 +457,7 @@ def test_the_second_is_refused_and_follows_the_first(folder):
   second.check()
 
 
+@pytest.mark.daily
 def test_one_that_slept_while_another_took_over_writes_no_more(
   folder, elsewhere, monkeypatch
 ):

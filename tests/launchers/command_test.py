@@ -90,6 +90,7 @@ def test_the_first_failure_ends_all_and_with_restarts_all_begin_again(here):
     assert here.log(name).endswith("DISTMNIST_ATTEMPT='2'\n")
 
 
+@pytest.mark.daily(but=['sh -c {command}'])
 @pytest.mark.slow
 @pytest.mark.parametrize('template', [WAITS, QUEUES])
 def test_ctrl_c_has_the_tasks_save_and_leaves_no_process(here, template):

@@ -66,7 +66,7 @@ class Run:
     }
 
 
-@pytest.mark.daily(but=['adam-33554432'])
+@pytest.mark.daily
 @pytest.mark.slow
 # The second begins its slots with a number that is not 0. A slice has several
 # blocks of rows, or a part of one.

@@ -232,7 +232,7 @@ def read_moving(session, graph):
     )
 
 
-@pytest.mark.daily(but=['ad_psgd', 'async_sgd', 'easgd'])
+@pytest.mark.daily(but=['async_sgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'name',

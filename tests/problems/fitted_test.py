@@ -28,6 +28,7 @@ def folder(tmp_path, set_flags):
   return str(tmp_path)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_the_tasks_train_by_tensorflow_whatever_the_caller_s_backend_is():
   code = (

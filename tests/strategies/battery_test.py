@@ -195,7 +195,7 @@ def be_slow_as(slow):
 
 
 # Of others that wait: test_several_steps_a_run_make_the_same_training.
-@pytest.mark.daily(but=['ad_psgd', 'async_sgd', 'sync_sgd'])
+@pytest.mark.daily(but=['sync_sgd'])
 @pytest.mark.slow
 @each_strategy
 def test_two_workers_learn_the_toy_and_end(make_cluster, set_flags, name):
@@ -260,7 +260,7 @@ def test_one_process_learns_the_toy(set_flags, name):
 WITH_EXCHANGES = [name for name in RULES if find_class(name).has_local_steps]
 
 
-@pytest.mark.daily(but=['ad_psgd', 'downpour'])
+@pytest.mark.daily(but=['downpour'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', WITH_EXCHANGES)
 def test_steps_without_their_exchange_make_the_same_training(set_flags, name):
@@ -315,7 +315,7 @@ def test_who_computes_with_a_copy_is_warmed_up_unless_all_wait():
   assert not {'async_sgd', 'sync_sgd', 'sagn', 'bmuf'} & {*WARMED_UP}
 
 
-@pytest.mark.daily(but=['ad_psgd', 'dc_asgd', 'easgd'])
+@pytest.mark.daily(but=['dc_asgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', WARMED_UP)
 def test_a_warmup_leaves_no_trace_and_the_pull_comes_after_it(
@@ -457,7 +457,7 @@ def test_each_variable_is_where_the_rule_declares_it(name, case):
     assert worker.variables() == place(case, index)
 
 
-@pytest.mark.daily(but=['ad_psgd-1', 'async_sgd-0', 'downpour-0'])
+@pytest.mark.daily(but=['downpour-0'])
 @pytest.mark.slow
 @each_case('traffic')
 def test_a_step_moves_the_bytes_that_the_rule_declares(

@@ -63,7 +63,7 @@ def test_random_steps_agree_with_the_oracle(make_stepper, name, case):
   assert {staleness for *_, staleness in steps} >= case.staleness
 
 
-@pytest.mark.daily(but=['async_sgd', 'downpour', 'sync_sgd'])
+@pytest.mark.daily(but=['sync_sgd'])
 @pytest.mark.slow
 @each_with_ps
 def test_all_that_flags_add_agrees_with_the_oracle(make, name):

@@ -580,6 +580,7 @@ def test_a_signal_stops_all_tasks_with_a_checkpoint(
     assert task.last_line == f'stopped at step {saved_step(logdir)}'
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_divergence_ends_all(tasks, make_real_cluster):
   cluster = make_real_cluster(0, 2)
@@ -612,7 +613,7 @@ def test_a_worker_that_was_started_differently_is_named(
   assert 'Traceback' not in chief.output + other.output
 
 
-@pytest.mark.daily(but=['0'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize('missing', [0, 1])
 def test_a_worker_that_never_starts_is_named(tasks, make_real_cluster, missing):

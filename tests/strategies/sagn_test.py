@@ -25,6 +25,7 @@ def test_who_has_pushed_waits_for_the_others_and_all_get_the_mean(make_stepper):
   assert stepper.read_copies() == [[6]] * 3
 
 
+@pytest.mark.daily(but=['2'])
 @pytest.mark.slow
 @pytest.mark.parametrize('num_missed', [2, 3])
 def test_a_push_is_as_stale_as_the_rounds_that_it_missed(

@@ -75,6 +75,7 @@ def test_a_sweep_that_was_killed_runs_what_is_missing(tmp_path):
   assert [row['trial'] for row in sweeps.read_table(done)] == ['02', '03', '01']
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_trial_that_never_ends_is_told_to_leave_and_stops_no_other(tmp_path):
   words = [
@@ -104,6 +105,7 @@ def test_a_trial_that_never_ends_is_told_to_leave_and_stops_no_other(tmp_path):
   assert 'all have ended' in sweeps.run(tmp_path, words[0], *words[2:]).stderr
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_halving_goes_on_within_a_rung_and_counts_no_failure(tmp_path):
   reports = (

@@ -40,6 +40,7 @@ def find_rows(export_dir):
   }
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_the_code_of_the_page_makes_the_later_export(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)

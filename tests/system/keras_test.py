@@ -123,6 +123,7 @@ def test_fit_moves_all_rows_of_a_large_embedding_as_keras_does():
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_the_page_s_example_runs(tmp_path):
   page = (REPO / 'docs' / 'keras.md').read_text()

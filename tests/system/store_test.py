@@ -77,6 +77,7 @@ def test_the_commands_of_the_page_train_and_export_from_a_bucket(
   assert list(here.iterdir()) == []
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_bucket_without_rights_is_one_line_before_anything_serves(
   tasks, store, tmp_path

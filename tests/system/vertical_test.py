@@ -108,6 +108,7 @@ def test_the_split_net_is_the_whole_one(
     np.testing.assert_allclose(split[variable], value, atol=1e-5)
 
 
+@pytest.mark.daily(but=['sync_sgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', IN_PLACE)
 def test_slices_are_computed_on_their_ps(set_flags, name):
@@ -147,6 +148,7 @@ def test_the_split_mlp_is_the_whole_one(make_cluster, set_flags):
     np.testing.assert_allclose(split[variable], value, atol=1e-5)
 
 
+@pytest.mark.daily(but=['distmnist.models.cnn-1-1024'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('model', 'num_layers', 'last'), [(cnn, 1, 1024), (vgg19, 2, 4096)]

@@ -82,6 +82,7 @@ def test_slices_of_two_ps_are_restored_on_three(make_cluster, tmp_path):
   assert_same(restored, saved)
 
 
+@pytest.mark.daily(but=['1000000'])
 @pytest.mark.slow
 @pytest.mark.parametrize('slice_bytes', [1000, 10**6])
 def test_a_row_that_is_made_during_a_save_has_values_or_no_key(

@@ -78,9 +78,7 @@ def test_each_gradient_of_a_row_is_applied_once_under_each_rule(
   check(make_cluster, set_flags, name)
 
 
-@pytest.mark.daily(
-  but=['async_sgd---pull_ahead=1', 'sync_sgd---replicas_to_aggregate=1']
-)
+@pytest.mark.daily(but=['async_sgd---pull_ahead=1'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'word'),

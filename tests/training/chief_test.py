@@ -327,6 +327,7 @@ def test_a_time_is_the_end_of_a_training_that_goes_on_if_asked(tasks, tmp_path):
   assert 1 < steps[0] < steps[1]
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_resumed_run_whose_first_save_fails_keeps_what_it_began_with(
   tasks, tmp_path

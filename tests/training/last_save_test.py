@@ -71,7 +71,7 @@ def find_step(tmp_path):
   return checkpoints.parse_step(checkpoints.find_latest(f'{tmp_path}/run'))
 
 
-@pytest.mark.daily(but=['words0-sparse', 'words1-nosparse'])
+@pytest.mark.daily(but=['words0-sparse'])
 @pytest.mark.slow
 @pytest.mark.parametrize('sparse', ['sparse', 'nosparse'])
 @pytest.mark.parametrize(

@@ -286,7 +286,7 @@ if __name__ == '__main__':
 """
 
 
-@pytest.mark.daily(but=['async_sgd-0'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'rule, num_ps',
@@ -510,7 +510,7 @@ _LEAVES = {
 }
 
 
-@pytest.mark.daily(but=['0-exit-sync_sgd-1'])
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'rule, num_ps', [('sync_sgd', 1), ('ring_allreduce', 0)]

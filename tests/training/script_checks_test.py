@@ -146,6 +146,7 @@ print('read', *read)
 """
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_each_adopted_flag_is_read(tmp_path):
   (tmp_path / 'reader.py').write_text(_READER)

@@ -105,6 +105,7 @@ def test_towers_of_one_process_are_one_device_with_the_whole_batch(
   )
 
 
+@pytest.mark.daily(but=['async_sgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['async_sgd', 'agn'])
 def test_towers_of_a_worker_are_one_device_with_the_whole_batch(

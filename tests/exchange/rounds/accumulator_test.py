@@ -26,7 +26,7 @@ def build(x):
   return w, tf.reduce_sum((tf.cast(w, tf.float32) - x) ** 2) / 2
 
 
-@pytest.mark.daily(but=['rule0', 'rule3'])
+@pytest.mark.daily(but=['rule0'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'rule',

@@ -45,6 +45,7 @@ def test_it_leaves_once_all_shards_have_the_update(amid_an_update):
   assert chief.hook.is_whole(chief.raw_session)
 
 
+@pytest.mark.daily(but=['all'])
 @pytest.mark.slow
 def test_one_that_cannot_be_finished_is_not_to_be_saved(amid_an_update):
   run = amid_an_update

@@ -104,6 +104,7 @@ def test_of_all_workers_each_is_in_each_shard_once(
   assert stepper.step_together([[4, 4], [4, 4]]) == [(2, 0, [3.5, 3.5])] * 2
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_one_of_those_that_are_enough_gives_the_rest(make_stepper, monkeypatch):
   lost = Lost(monkeypatch, worker=2)

@@ -239,7 +239,7 @@ def test_it_moves_with_the_weights_or_not_at_all(make_run, rule):
 
 
 # What it had not contributed is lost, or some of it counts twice: for a while.
-@pytest.mark.daily(but=['False-sync_sgd'])
+@pytest.mark.daily
 @pytest.mark.slow
 @each_rule
 @pytest.mark.parametrize('waits', [False, True])

@@ -11,6 +11,7 @@ make = rounds.make
 
 
 # All three: the oracle of sync_sgd.
+@pytest.mark.daily(but=['2'])
 @pytest.mark.parametrize('num_contributions', [1, 2])
 def test_a_round_is_over_after_its_contributions_and_drops_what_comes_later(
   make, num_contributions

@@ -149,6 +149,7 @@ def test_lines_of_ours_go_where_errors_go(screen, capsys):
   assert capsys.readouterr().err == 'distmnist.launch: stopped by SIGINT\n'
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_a_terminal_shows_the_table(tmp_path):
   tmux = shutil.which('tmux')

@@ -214,6 +214,7 @@ def test_a_notice_of_the_time_limit_is_no_failure_to_restart_from(run):
   assert 'failed after 1 restart: exit code 138;' in done.said[-1]
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_jobs_that_share_a_folder_mark_where_their_lines_begin(run):
   run('worker0:write=no_space_left')

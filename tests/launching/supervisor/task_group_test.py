@@ -312,6 +312,7 @@ def test_a_server_that_dies_again_and_again_ends_the_run(tmp_path, env):
   assert error.value.exit_code == 3
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_hundreds_of_tasks_start_and_end(tmp_path, env):
   (tmp_path / 'nothing.py').write_text('def run(): pass')
