@@ -67,6 +67,7 @@ def test_the_shape_of_the_cluster_counts(find):
   assert find(*words, num_ps=1, num_workers=2) is None
 
 
+@pytest.mark.slow
 def test_one_training_leaves_nothing_to_the_next(set_flags):
   checker = check_flags.Checker(0, 1)
   wrong = [*SMALL, '--lr_schedule=step', '--batch_size=7']
@@ -76,6 +77,7 @@ def test_one_training_leaves_nothing_to_the_next(set_flags):
   assert 'the 50 training images' in checker.find_mistake(fewer)
 
 
+@pytest.mark.slow
 def test_the_data_are_loaded_once(set_flags, monkeypatch):
   loaded = []
   load = check_flags.problem_data.load_training_splits

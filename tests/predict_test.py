@@ -70,6 +70,7 @@ def test_a_png_is_a_line_and_of_an_idx_file_come_the_first_ten(run):
   ]
 
 
+@pytest.mark.slow
 def test_who_is_told_to_end_leaves_no_draft(run, monkeypatch, tmp_path):
   def write(path, parts, results):
     with files.replacing(path, 'w') as file:
@@ -123,12 +124,14 @@ def test_with_labels_comes_the_accuracy(run, tmp_path):
   assert [row['label'] for row in rows] == [str(n) for n in wrong]
 
 
+@pytest.mark.slow
 def test_what_is_dark_on_light_is_inverted(run, tmp_path):
   (tmp_path / 'dark.png').write_bytes(encode_png(255 - make_images([2])[0]))
   assert run('--images=dark.png', '--invert') == ['dark.png  2  0.3297']
   assert run('--images=dark.png', '--noinvert') != ['dark.png  2  0.3297']
 
 
+@pytest.mark.slow
 def test_bright_images_get_a_hint(run, tmp_path, export_dir, set_flags, capsys):
   image = np.full_like(make_images([2])[0], 250)
   (tmp_path / 'bright.png').write_bytes(encode_png(image))
@@ -184,6 +187,7 @@ def run_sums(set_flags, sums_dir, monkeypatch, tmp_path, capsys):
   return run_main
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('chunk_size', [5, 250])
 def test_examples_of_any_model_are_predicted(run_sums, chunk_size):
   lines = run_sums(

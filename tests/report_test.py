@@ -17,6 +17,7 @@ def folder(tmp_path, set_flags):
   return tmp_path
 
 
+@pytest.mark.slow
 def test_it_prints_where_the_page_is(folder, capsys):
   report.main()
   assert capsys.readouterr().out == f'{folder}/report.html\n'

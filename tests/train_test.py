@@ -31,6 +31,7 @@ def read_tags(folder):
   return found
 
 
+@pytest.mark.slow
 def test_one_process_trains_and_reports(tasks, tmp_path):
   logdir = tmp_path / 'run'
   task = tasks.run(

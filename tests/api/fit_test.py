@@ -474,6 +474,7 @@ def test_what_is_false_is_named_without_its_no(monkeypatch):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('given, size', [({}, 4), ({'batch_size': 2}, 2)])
 def test_a_data_set_is_read_once_for_its_batch_size_too(
   monkeypatch, given, size

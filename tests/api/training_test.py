@@ -90,6 +90,7 @@ def test_a_report_is_shown_in_a_line():
   assert str(training.Report({})) == 'Report()'
 
 
+@pytest.mark.slow
 def test_the_package_costs_nothing_to_import():
   code = 'import sys, distmnist, distmnist.api.training; print(*sys.modules)'
   done = subprocess.run(

@@ -61,6 +61,7 @@ def role_of(task):
   return next(role for role, tasks in phases.ROLES.items() if task in tasks)
 
 
+@pytest.mark.slow
 def test_every_cell_comes_and_each_rule_meets_every_phase_and_condition():
   cells = phases.draw_cells(0, 300)
   assert cells == phases.draw_cells(0, 300) != phases.draw_cells(1, 300)

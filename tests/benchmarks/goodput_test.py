@@ -147,6 +147,7 @@ def test_the_table_says_what_failed_and_what_broke(cell, capsys):
   ]
 
 
+@pytest.mark.slow
 def test_the_plot_has_a_panel_a_row_and_marks_the_faults(cell):
   failed = records.Cell('sync_sgd', 'ps', ['kill'], 0)
   failed.runs = [{'problem': 'no start'}]

@@ -120,6 +120,7 @@ def test_the_table_names_who_failed_or_was_skipped(capsys):
   assert 'classic script, async, 1 ps failed: worker_1 ended with -9' in text
 
 
+@pytest.mark.slow
 def test_the_plot_has_a_bar_a_peer():
   figure = peer_tables.build_figure(RESULTS, 'title')
   figure.draw_without_rendering()

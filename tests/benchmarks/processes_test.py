@@ -23,6 +23,7 @@ def make(tmp_path):
   return make_process
 
 
+@pytest.mark.slow
 def test_a_failure_ends_the_others_and_tells_its_last_lines(make):
   other = make('other', WAIT)
   bad = make('bad', 'print("out of paint"); raise SystemExit(3)')

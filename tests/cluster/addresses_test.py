@@ -49,6 +49,7 @@ def describe(hosts, num_tasks):
   )
 
 
+@pytest.mark.slow
 def test_ssh_names_hosts_and_ports():
   assert describe('a', 1) == 'a (2222)'
   assert describe('a', 310) == 'a (2222 to 2531)'

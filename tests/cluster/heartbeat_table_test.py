@@ -136,6 +136,7 @@ def test_a_session_that_is_closed_under_a_beat_is_made_anew(open_board):
   assert errors == []
 
 
+@pytest.mark.slow
 def test_a_board_whose_task_is_gone_is_an_error_and_can_be_tried_again(
   make_cluster,
 ):

@@ -29,6 +29,7 @@ def open_queue(make_cluster):
     box.close()
 
 
+@pytest.mark.slow
 def test_messages_keep_their_order_and_outlive_the_session_of_their_sender(
   open_queue,
 ):
@@ -58,6 +59,7 @@ def test_a_worker_keeps_the_queue_where_there_is_no_ps(open_queue, receiver):
   assert received.get(timeout=DEADLINE_SECS) == {'i': 1}
 
 
+@pytest.mark.slow
 def test_looking_takes_nothing_out(open_queue):
   reader, sender = open_queue(0, 'news'), open_queue(1, 'news')
   assert reader.size() == 0

@@ -194,6 +194,7 @@ def test_a_signal_after_giving_up_is_the_first(start):
   assert process.wait(60) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('signum', [1, 2, 15])
 def test_a_wait_ends_with_the_request(start, signum):
   process = start()

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from distmnist.common import child_program
 from tests.support.paths import REPO
 
@@ -50,6 +52,7 @@ def find_pipes():
   return {(fd, target) for fd, target in pipes if target.startswith('pipe:')}
 
 
+@pytest.mark.slow
 def test_no_flag_is_on_the_command_line(tmp_path, monkeypatch):
   secret = '--spark_conf=spark.ssl.keyPassword=hunter2\n\u00e4'
   words = [secret, *['--x'] * 50000]  # More than a pipe holds.
@@ -86,6 +89,7 @@ def test_the_end_of_the_pipe_is_a_sigterm():
     assert program.wait(60) == 5
 
 
+@pytest.mark.slow
 def test_without_one_nothing_is_followed():
   reader, writer = os.pipe()
   with start_of_lifeline({}, reader) as program:

@@ -119,6 +119,7 @@ def test_words_that_are_no_flags_go_to_a_main_that_takes_them(run):
   assert _COUNT.value == 3
 
 
+@pytest.mark.slow
 def test_a_main_that_takes_words_takes_no_misspelt_flag(run):
   code, _, err = run(never, 'a=1', '--cli_test_coumt=3', takes_words=True)
   assert code == 2

@@ -268,6 +268,7 @@ def test_a_file_that_is_missing_while_it_is_touched_is_looked_for_again(
   assert touch.num_looks == 1
 
 
+@pytest.mark.slow
 def test_who_was_killed_here_is_followed_at_once(tmp_path):
   code = (
     'import os, sys; from distmnist.common import owner;'

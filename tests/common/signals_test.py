@@ -264,6 +264,7 @@ cli.run(main)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'names_set, is_early, code',
   [

@@ -16,6 +16,7 @@ def test_the_same_seed_draws_the_same_images():
     np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_images', [1, 512, 513])
 def test_every_number_of_images_is_filled_with_ink(num_images):
   images, labels = drawn_digits.draw(num_images, 0)
@@ -33,6 +34,7 @@ def test_the_size_is_that_of_a_pixel_and_nothing_else():
   np.testing.assert_array_equal(small, images[:, ::2, ::2])
 
 
+@pytest.mark.slow
 def test_channels_are_one_picture_in_a_tint_of_the_image():
   images, _ = drawn_digits.draw(20, 3, channels=3)
   shares = [

@@ -296,6 +296,7 @@ def test_a_data_set_is_read_in_its_order():
   assert sizes == {'train': 10, 'validation': 10, 'test': 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'change, said',
   [

@@ -29,6 +29,7 @@ def start(session):
   session.run([tf.local_variables_initializer(), tf.tables_initializer()])
 
 
+@pytest.mark.slow
 def test_random_shift_moves_training_images(tf_session, set_flags):
   set_flags('--random_shift=1')
   images = np.zeros([4, 5, 5, 1], np.uint8)
@@ -146,6 +147,7 @@ def test_examples_may_be_any_nest(tf_session, set_flags):
   assert (y.tolist(), w.tolist()) == ([True], [3])
 
 
+@pytest.mark.slow
 def test_slices_are_parts_of_the_row_that_a_step_is_fed_with(
   tf_session, set_flags
 ):

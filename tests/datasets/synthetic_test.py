@@ -36,6 +36,7 @@ def test_prepare_makes_nothing(tmp_path):
   assert not os.listdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_another_split_draws_other_images():
   train, _ = load('train', synthetic_test_images=300)
   test, _ = load('test', synthetic_test_images=300)
@@ -51,6 +52,7 @@ def test_a_number_of_images_below_one_is_refused():
       flags.FLAGS[name].parse('0')
 
 
+@pytest.mark.slow
 def test_size_channels_and_classes_by_flag():
   images, labels = load(
     'train',

@@ -1,5 +1,6 @@
 """Copies of a graph, one after the other."""
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import graph_copy
@@ -31,6 +32,7 @@ def test_a_loop_that_reads_a_variable_is_copied(tf_session):
   assert tf_session.run(number) == 8
 
 
+@pytest.mark.slow
 def test_rows_that_are_gathered_and_summed_are_read_in_turn():
   def make(name, value):
     return tf.get_variable(name, initializer=value, use_resource=True)

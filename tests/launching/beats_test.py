@@ -4,11 +4,13 @@ import os
 import select
 
 import psutil
+import pytest
 
 from distmnist.launching import beats
 from tests.support.background import assert_gone, wait_until
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_empty_lines_until_it_is_closed_and_a_file_changes(
   tmp_path,
 ):

@@ -17,6 +17,7 @@ def start(program, **settings):
   )
 
 
+@pytest.mark.slow
 def test_the_group_of_a_child_is_killed_before_the_child_is_reaped():
   program = (
     'import subprocess, sys;'

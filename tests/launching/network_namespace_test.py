@@ -65,6 +65,7 @@ def run(code):
   return done.stdout
 
 
+@pytest.mark.slow
 def test_inside_there_is_loopback_alone_and_outside_all_is_as_before():
   """Two share no port, no other program inherits one, each can be closed."""
   run(
@@ -91,6 +92,7 @@ def test_inside_there_is_loopback_alone_and_outside_all_is_as_before():
   )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root can drop its rights')
 def test_a_user_without_rights_gets_one_and_stays_himself():
   run(
@@ -114,6 +116,7 @@ def test_root_keeps_its_rights_over_files(tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_a_refusal_says_why():
   said = run(
     'import errno, types\n'

@@ -67,6 +67,7 @@ def test_without_a_checkpoint_all_is_initialised(tf_session):
   assert start.lines == []
 
 
+@pytest.mark.slow
 def test_a_center_that_is_alive_is_taken_over(tf_session):
   start = Start()
   start.set_in(tf_session)

@@ -135,6 +135,7 @@ def test_the_number_of_shards_does_not_matter(tmp_path, shape):
         assert session.run(w).tolist() == expected, (num_saved, num_ps)
 
 
+@pytest.mark.slow
 def test_a_variable_that_is_missing_is_named(tmp_path, tf_session):
   path = save(str(tmp_path), w=[2])
   tf.get_variable('w', [2])
@@ -146,6 +147,7 @@ def test_a_variable_that_is_missing_is_named(tmp_path, tf_session):
   assert '--strategy' in told and '--logdir' in told
 
 
+@pytest.mark.slow
 def test_another_shape_is_named_whole(tmp_path, tf_session):
   path = save(str(tmp_path), w=[5, 2])
   with sharding.sharded(2):
@@ -159,6 +161,7 @@ def test_another_shape_is_named_whole(tmp_path, tf_session):
   )
 
 
+@pytest.mark.slow
 def test_another_dtype_is_named(tmp_path, tf_session):
   path = save(str(tmp_path), w=[5])
   w = tf.get_variable('w', [5], tf.float64)
@@ -172,6 +175,7 @@ def test_another_dtype_is_named(tmp_path, tf_session):
     )
 
 
+@pytest.mark.slow
 def test_a_checkpoint_may_hold_more_than_is_asked_for(tmp_path, tf_session):
   path = save(str(tmp_path), w=[2], unused=[3])
   tf.get_variable('w', [2])
@@ -190,6 +194,7 @@ def test_a_file_that_is_no_checkpoint_cannot_be_read(tmp_path):
       restoring.Restorer([]).check(name)
 
 
+@pytest.mark.slow
 def test_each_has_its_own_name_or_another_or_its_first_value(
   tf_session, tmp_path
 ):

@@ -207,6 +207,7 @@ def test_the_watch_goes_on_though_a_cause_cannot_be_found(make):
   assert lines[0].endswith('the cause cannot be found (ValueError)')
 
 
+@pytest.mark.slow
 def test_what_has_a_limit_of_its_own_is_watched_after_it(make):
   watched, stop, lines, said = make(0.05, 0.1)
   watched.busy('the wait for each ps', own_limit_secs=0.5)
@@ -215,6 +216,7 @@ def test_what_has_a_limit_of_its_own_is_watched_after_it(make):
   assert time.monotonic() - begin >= 0.6
 
 
+@pytest.mark.slow
 def test_lines_of_a_wait_of_its_own_are_no_reason_for_more(make, monkeypatch):
   watched, _, lines, said = make(0.05)
   wait = console.Wait(60)
@@ -241,6 +243,7 @@ def test_what_may_take_as_long_as_it_likes_has_lines_and_no_end(make):
   assert not stop.given_up.is_set()
 
 
+@pytest.mark.slow
 def test_what_comes_on_is_not_given_up(make):
   watched, stop, *_ = make(0.05, 0.5)
   watched.busy('the reading of a checkpoint')

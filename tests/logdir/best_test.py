@@ -35,6 +35,7 @@ def test_the_best_is_kept_and_no_other(tmp_path):
   assert checkpoints.list_checkpoints(str(tmp_path)) == [kept.path]
 
 
+@pytest.mark.slow
 def test_a_new_life_goes_on_from_it(tmp_path):
   kept = best.Best(str(tmp_path))
   for step, accuracy in [(10, 0.1), (20, 1 / 3), (30, 0.2), (40, 0.3)]:
@@ -161,6 +162,7 @@ def test_before_there_is_a_best_one_is_counted_as_well(tmp_path):
   assert note(best.Best(folder), 30, 0.5)
 
 
+@pytest.mark.slow
 def test_a_cut_outlives_what_is_better_and_is_decided_anew_after_it(tmp_path):
   kept = best.Best(str(tmp_path))
 

@@ -384,6 +384,7 @@ def test_a_slice_that_cannot_be_read_once_is_read_again(
   assert waits == [0.5]
 
 
+@pytest.mark.slow
 def test_two_in_a_store_and_their_bases_are_read_at_once(tmp_path):
   folder = f'memory://{tmp_path.name}'
   writer, found = saving.CheckpointWriter(folder, 5), {}

@@ -53,6 +53,7 @@ def save(folder, step=3, **shapes):
   return path
 
 
+@pytest.mark.slow
 def test_the_latest_checkpoint_is_found_and_knows_its_step(tmp_path):
   assert checkpoints.find_latest(str(tmp_path)) is None
   save(str(tmp_path), step=3)

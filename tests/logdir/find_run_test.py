@@ -44,6 +44,7 @@ def test_a_run_that_may_not_be_read_is_told_as_such(
     os.seteuid(0)
 
 
+@pytest.mark.slow
 def test_an_address_is_looked_at_too(store, set_flags):
   set_flags('--logdir=s3://nowhere/run')
   with pytest.raises(cli.UsageError, match='bucket does not exist; give a buc'):

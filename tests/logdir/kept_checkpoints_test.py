@@ -53,6 +53,7 @@ def test_only_one_partial_is_kept_with_its_base(folder):
   ]
 
 
+@pytest.mark.slow
 def test_a_whole_one_replaces_a_partial_one_of_its_step(folder):
   writer = saving.CheckpointWriter(folder, 1)
   partial.write_base(writer, 1)

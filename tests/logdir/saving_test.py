@@ -47,6 +47,7 @@ def files_of(*steps):
   )
 
 
+@pytest.mark.slow
 def test_the_last_checkpoints_are_kept(session, tmp_path):
   save(session, tmp_path, 1, 2, 3, keep=2)
   assert list_names(tmp_path) == files_of(2, 3)
@@ -105,6 +106,7 @@ def test_nothing_is_dropped_before_the_new_one_is_on_the_disk(
   assert checkpoints.find_usable(str(tmp_path), checkpoints.find_fault)
 
 
+@pytest.mark.slow
 def test_an_older_one_that_cannot_be_read_now_ends_no_training(
   session, tmp_path, monkeypatch, logged
 ):

@@ -36,6 +36,7 @@ def make_model(set_flags):
   return make
 
 
+@pytest.mark.slow
 @pytest.mark.daily(but=SMALL)
 @each_model
 def test_logits_are_a_row_an_image_and_a_column_a_class(
@@ -54,6 +55,7 @@ def test_logits_are_a_row_an_image_and_a_column_a_class(
   np.testing.assert_allclose(alone[0], found[2], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.daily(but=SMALL)
 @each_model
 def test_evaluation_shares_the_variables_of_training(

@@ -57,6 +57,7 @@ def test_training_drops_half_of_the_hidden_units_and_doubles_the_rest(
   assert (tf_session.run(hidden) != hidden_v).any()
 
 
+@pytest.mark.slow
 def test_evaluation_drops_nothing(tf_session):
   hidden = get_hidden(is_training=False)
   assert hidden.op.name == 'Relu_2'

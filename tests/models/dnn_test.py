@@ -36,6 +36,7 @@ def test_the_first_weights_are_those_of_he(tf_session, set_flags):
   assert spread == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_hidden_layers_are_elus(tf_session, set_flags):
   set_flags('--hidden_units=3,2')
   images = np.random.default_rng(2).random((4, 2, 2, 1))

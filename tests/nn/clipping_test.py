@@ -34,6 +34,7 @@ def test_gradients_are_scaled_down_to_their_global_norm(tf_session):
   np.testing.assert_allclose(found, [[0.3, 0.0], [0.0, 0.4]], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_small_gradient_is_not_clipped(tf_session):
   found = compute_clipped(tf_session, 5.1, [[3.0, 0.0], [0.0, 4.0]])
   np.testing.assert_allclose(found, [[3.0, 0.0], [0.0, 4.0]], rtol=1e-6)

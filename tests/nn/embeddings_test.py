@@ -110,6 +110,7 @@ def test_weights_of_other_places_are_an_error(tf_session, kind):
     assert '[the weights for the table user are not at the places' in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('wrong', [-1, 100])
 def test_an_id_without_a_row_is_named(tf_session, wrong):
   found = layers.embedding(tf.constant([3, wrong], tf.int64), 100, 2, 'user')

@@ -135,6 +135,7 @@ def test_two_workers_and_shards_equal_numpy(make_cluster, set_flags, name):
   lock_step.check(make_cluster(2, 2), make_oracle())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name, expected', [('lars', [0.1, 0.2]), ('lamb', [0.1, 0.1])]
 )

@@ -20,6 +20,7 @@ def test_one_slice_is_the_plain_layer(set_flags):
   ]
 
 
+@pytest.mark.slow
 def test_evaluation_has_the_whole_layer(set_flags):
   set_flags('--vertical_slices=2')
   with tf.Graph().as_default():

@@ -125,6 +125,7 @@ def test_a_worker_sends_gradients_and_no_constants(name):
   assert sent == set(gradients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['adam', 'lamb'])
 def test_those_of_the_center_are_in_no_scope(tf_session, set_flags, name):
   set_flags(f'--optimizer={name}')

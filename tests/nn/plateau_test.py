@@ -159,6 +159,7 @@ def make_plateau(session):
   return made, global_step
 
 
+@pytest.mark.slow
 def test_a_cut_holds_from_the_step_after_it(tf_session, set_flags):
   set_flags()
   made, global_step = make_plateau(tf_session)

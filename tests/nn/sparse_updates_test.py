@@ -40,6 +40,7 @@ def train(session, name, rows_of_step, is_sparse):
   return kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', [*EXACT, *LAZY])
 def test_of_all_rows_it_is_the_dense_update_with_as_many_slots(
   tf_session, name
@@ -55,6 +56,7 @@ def test_of_all_rows_it_is_the_dense_update_with_as_many_slots(
 SOME = [[0, 1], [1, 2], [0, 2], [2], [1, 2]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', EXACT)
 def test_a_gradient_of_zeros_changes_nothing_anyway(tf_session, name):
   found, expected = (
@@ -75,6 +77,7 @@ def test_rows_that_are_not_there_stay_where_they_are(tf_session, name):
   assert abs(found[-1] - dense[-1]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_lazy_adam_is_what_its_formula_says(tf_session):
   found = train(tf_session, 'adam', SOME, True)
   w, m, v = START.astype(float), np.zeros([4, 2]), np.zeros([4, 2])

@@ -26,6 +26,7 @@ def build():
   return pairs, trust_ratio.build_norms(pairs)
 
 
+@pytest.mark.slow
 def test_norms_are_of_whole_layers_and_beside_each_shard():
   with tf.Graph().as_default():
     pairs, norms = build()

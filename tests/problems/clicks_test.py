@@ -12,6 +12,7 @@ def few(set_flags):
   set_flags('--problem=clicks', '--clicks_examples=20000', '--clicks_rows=50')
 
 
+@pytest.mark.slow
 def test_examples_are_what_they_say_and_come_back(set_flags):
   x, y = clicks.load('train')
   assert x['numbers'].shape == (20000, 13)
@@ -52,6 +53,7 @@ def test_auc_is_the_share_of_pairs_in_order():
   assert compute_auc(np.array([4, 3, 2, 1.0]), labels) == 0.25
 
 
+@pytest.mark.slow
 def test_auc_of_bins_summed_over_batches_is_that_of_all(tf_session):
   rng = np.random.default_rng(0)
   z = rng.normal(size=400).astype(np.float32)

@@ -203,6 +203,7 @@ def test_a_layer_of_the_program_itself_is_refused(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'layer, said',
   [

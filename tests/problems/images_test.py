@@ -38,6 +38,7 @@ def test_the_test_split_is_another_one(set_flags):
   assert (images != train[:5]).any()
 
 
+@pytest.mark.slow
 def test_images_and_classes_may_be_others(tf_session, set_flags):
   set_flags(
     *SMALL,
@@ -86,6 +87,7 @@ def test_preparing_asks_the_data_set_for_its_files(
   assert capsys.readouterr().out == 'synthetic is in /data\n'
 
 
+@pytest.mark.slow
 def test_training_images_are_read_once_for_both_splits(set_flags, monkeypatch):
   from distmnist.datasets import synthetic
 

@@ -1,11 +1,13 @@
 """dlrm: the dot product of each pair of vectors goes in once."""
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.rankers import dlrm
 
 
+@pytest.mark.slow
 def test_its_top_takes_the_numbers_and_all_pairs(tf_session):
   ids = tf.constant([[0, 1, 2]], tf.int64)
   logits = dlrm.build(tf.ones([1, 2]), ids, 3, 4)

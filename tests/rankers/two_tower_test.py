@@ -1,11 +1,13 @@
 """two_tower: the second half of the categories meets the rest in a product."""
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.rankers import two_tower
 
 
+@pytest.mark.slow
 def test_who_asks_and_what_is_shown_meet_in_one_product(tf_session):
   tf.set_random_seed(0)
   who, what = (tf.placeholder(tf.int64, [2, 1]) for _ in range(2))

@@ -241,6 +241,7 @@ def test_the_name_of_a_file_says_how_it_is_compressed(tmp_path, ending, pack):
   assert (x.tolist(), y.tolist()) == ([8, 0], [b'text 8', b'text 0'])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('damage', ['cut', 'flipped', 'raw'])
 def test_a_file_that_cannot_be_unpacked_is_named(tmp_path, damage):
   text = ''.join(f'{n},{hash(n * n)}\n' for n in range(50000)).encode()

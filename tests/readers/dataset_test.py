@@ -11,6 +11,7 @@ def stream(indices):
   return indices.map(lambda i: ({'square': i * i}, tf.strings.as_string(i)), 4)
 
 
+@pytest.mark.slow
 def test_it_makes_the_examples_that_are_asked_for_in_their_order():
   reader = dataset.Reader(10, stream)
   for numbers in ([7, 2, 9], [0], list(range(10))):
@@ -42,6 +43,7 @@ def test_what_is_no_stream_of_examples_is_named(num_examples, stream, message):
     dataset.Reader(num_examples, stream)
 
 
+@pytest.mark.slow
 def test_a_lookup_table_is_filled():
   def look_up(indices):
     given = tf.lookup.KeyValueTensorInitializer(['0', '1'], [5, 6])

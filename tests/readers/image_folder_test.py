@@ -75,6 +75,7 @@ def test_a_size_that_no_image_has_is_named(folder, size):
     image_folder.Reader(str(folder), size)
 
 
+@pytest.mark.slow
 def test_an_image_in_another_class_is_another_example(folder, tmp_path):
   """As where a wrong label is corrected."""
   shutil.copytree(folder / 'cat', tmp_path / 'cat')
@@ -94,6 +95,7 @@ def test_a_folder_without_images_is_named(tmp_path):
     image_folder.Reader('/no/such', size=(4, 4))
 
 
+@pytest.mark.slow
 def test_classes_are_the_same_for_each_split(folder, tmp_path):
   (tmp_path / 'dog').symlink_to(folder / 'dog')
   (tmp_path / '.ipynb_checkpoints').mkdir()
@@ -132,6 +134,7 @@ def read_bmp(tmp_path):
   return read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'channels, found', [(3, [[10, 100, 200]] * 2), (1, [[84]] * 2)]
 )
@@ -151,6 +154,7 @@ def test_a_bmp_in_grey_is_read(read_bmp):
   assert read_bmp(make_bmp([[7, 7, 7, 7]] * 2, shades), 3) == [[7, 7, 7]] * 2
 
 
+@pytest.mark.slow
 def test_a_bmp_of_one_bit_a_pixel_is_told_what_to_become(read_bmp):
   file = bytearray(make_bmp([[0, 0, 0, 0]] * 2, bytes(8)))
   file[28] = 1
@@ -169,6 +173,7 @@ PRINTED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'channels, found', [(3, [[200, 100, 50]] * 2), (1, [[124]] * 2)]
 )

@@ -14,6 +14,7 @@ from distmnist.serving import saved_model
 from tests.support import saved_models
 
 
+@pytest.mark.slow
 def test_what_is_written_is_read_back(tmp_path):
   folder = tmp_path / 'a' / 'model'
   num_bytes = saved_models.write_brightest(folder)

@@ -28,6 +28,7 @@ def test_what_has_grown_is_put_at_the_end(store):
   assert paths.read_bytes(f'{url}/x.log') == b'one\n'
 
 
+@pytest.mark.slow
 def test_and_meanwhile(store, monkeypatch):
   monkeypatch.setattr(mirror, '_LOOK_SECS', 0.01)
   monkeypatch.setattr(mirror, '_IDLE_PER_BUSY', 0.1)

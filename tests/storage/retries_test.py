@@ -46,6 +46,7 @@ def test_an_answer_that_took_long_is_reported(store, monkeypatch, logged):
   assert line.startswith(f'{url}: ')
 
 
+@pytest.mark.slow
 def test_a_refusal_is_final(store):
   with pytest.raises(FileNotFoundError) as caught:
     paths.write('s3://nowhere/x', b'x')

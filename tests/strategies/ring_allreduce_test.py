@@ -446,6 +446,7 @@ def test_every_variable_and_op_is_on_the_own_task(tf_session, set_flags, index):
       assert op.type == 'FIFOQueueV2' or not op.device
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('num_workers', 'num_bytes'), [(2, 400), (3, 800), (4, 1200)]
 )

@@ -75,6 +75,7 @@ def _mark(i):
   return [pytest.mark.slow] if i % 8 else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'text, said',
   [

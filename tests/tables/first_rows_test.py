@@ -144,6 +144,7 @@ def change(values, at, value):
   return changed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('small_slices')
 @pytest.mark.parametrize(
   'keys, rows, named',
@@ -196,6 +197,7 @@ def test_what_is_no_pair_is_refused(first):
     layers.NewRows(5, first=first)
 
 
+@pytest.mark.slow
 def test_arrays_stay_mapped_and_features_share_them(tmp_path):
   np.save(tmp_path / 'rows.npy', ROWS)
   rows = np.load(tmp_path / 'rows.npy', mmap_mode='r')

@@ -1,6 +1,7 @@
 """Hashes of keys: known values, even buckets, numbers that differ by key."""
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.tables import key_hash
@@ -25,6 +26,7 @@ def test_keys_that_follow_each_other_fill_buckets_evenly(tf_session):
     assert 850 < counts.min() <= counts.max() < 1150
 
 
+@pytest.mark.slow
 def test_what_is_drawn_is_even_and_of_key_column_and_seed_alone(tf_session):
   keys = tf.constant(np.arange(-5000, 5000))
   drawn, again, other = tf_session.run(

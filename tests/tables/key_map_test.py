@@ -19,6 +19,7 @@ def build(kind='whole numbers'):
   return key_map.KeyMap('user', rows, keys, start)
 
 
+@pytest.mark.slow
 def test_a_key_has_the_row_that_keys_say_and_others_one_of_60(tf_session):
   the_map = build()
   assert key_map.is_keys(the_map.keys)
@@ -59,6 +60,7 @@ def test_a_saved_model_fills_its_maps_when_it_is_loaded(tf_session):
   ]
 
 
+@pytest.mark.slow
 def test_maps_of_two_models_in_one_process_are_two():
   names = set()
   for _ in range(2):

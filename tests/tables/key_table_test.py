@@ -41,6 +41,7 @@ def test_each_ps_has_whole_buckets(tf_session, num_ps):
   assert len({v.device for v in rows}) == min(num_ps, 60)
 
 
+@pytest.mark.slow
 def test_outside_of_a_rule_a_table_makes_no_row(tf_session):
   keys = tf.constant(['a', 'b', 'a'])
   rows = [layers.embedding(keys, MADE, 2, 'user') for _ in range(2)]

@@ -52,6 +52,7 @@ def test_the_gradient_is_that_of_a_plain_gather(tf_session, dtype):
   np.testing.assert_allclose(found, plain, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_a_gradient_of_the_gradient_is_right(tf_session):
   rows = tf.constant([[1.0], [2.0]])
   places = shared_rows.make_places(tf.constant([0, 1, 0]))

@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.training import averages, center_reader
 
 
+@pytest.mark.slow
 def test_without_a_ps_the_averages_are_read(set_flags):
   set_flags('--ema_decay=0.9')
   with tf.Graph().as_default(), tf.Session() as session:

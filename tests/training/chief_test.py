@@ -245,6 +245,7 @@ def test_when_its_time_is_over_all_are_told_once(
   assert (stops, run.others.num_stops) == ([123.5], 1)
 
 
+@pytest.mark.slow
 def test_after_a_signal_nobody_is_waited_for(tf_session, set_flags):
   set_flags(*FEW)
   run = Run(tf_session)

@@ -53,6 +53,7 @@ def test_without_data_the_loss_of_drawn_pixels_tells(tmp_path):
   assert 'the loss computed from it is' in check.find(lost)
 
 
+@pytest.mark.slow
 def test_another_model_is_named(tmp_path):
   split = evaluation_test.make_split(7)
   check = divergence.CheckpointCheck(evaluation_test.PROBLEM, split)

@@ -44,6 +44,7 @@ ONE = make_dealing(1, 1, 90, is_lock_step=True)
 TWO = make_dealing(2, 1, 90, is_lock_step=True)._replace(pushes_per_step=2)
 
 
+@pytest.mark.slow
 def test_steps_of_one_size_count(tmp_path):
   for path in (None, save(tmp_path, [(TWO, 3), (TWO, 5)])):
     epoch_check.check(path, make_plan(TWO, 2))

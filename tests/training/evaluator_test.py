@@ -131,6 +131,7 @@ def run_task(folder, set_flags, monkeypatch):
   return run
 
 
+@pytest.mark.slow
 def test_the_task_ends_with_the_run(folder, run_task):
   folder.events = [lambda: folder.save(0), lambda: folder.save(9), folder.end]
   assert run_task() == (
@@ -151,6 +152,7 @@ def read_starts(run_task):
   return [line.split('  ')[0] for line in lines[1:]]
 
 
+@pytest.mark.slow
 def test_the_report_of_an_earlier_run_is_not_the_end_of_this_one(
   folder, run_task
 ):
@@ -201,6 +203,7 @@ def test_what_an_earlier_run_has_saved_is_not_taken_for_this_one(
     ]
 
 
+@pytest.mark.slow
 def test_a_chief_with_nothing_to_do_is_not_waited_for(folder, run_task):
   folder.end()
   folder.save(5)
@@ -231,6 +234,7 @@ def test_who_comes_when_all_is_over_waits_for_a_chief_and_then_ends(
   assert folder.num_pauses == 15
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_is_gone_is_passed_over(
   folder, run_task, monkeypatch
 ):
@@ -245,6 +249,7 @@ def test_a_checkpoint_that_is_gone_is_passed_over(
   )
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_is_replaced_meanwhile_is_read_again(
   folder, run_task, monkeypatch
 ):
@@ -273,6 +278,7 @@ def test_a_checkpoint_of_another_model_is_an_error(folder, run_task):
     run_task()
 
 
+@pytest.mark.slow
 def test_a_disk_that_fails_for_a_while_is_not_final(
   folder, run_task, monkeypatch
 ):
@@ -286,6 +292,7 @@ def test_a_disk_that_fails_for_a_while_is_not_final(
   assert caught.value.exit_code == cli.LOST
 
 
+@pytest.mark.slow
 def test_no_checkpoint_is_an_error_that_says_where_to_look(
   folder, run_task, monkeypatch
 ):
@@ -299,6 +306,7 @@ def test_no_checkpoint_is_an_error_that_says_where_to_look(
   assert caught.value.exit_code == cli.LOST
 
 
+@pytest.mark.slow
 def test_a_run_that_stands_still_may_go_on_later(folder, run_task):
   folder.save(3)
   with pytest.raises(

@@ -61,6 +61,7 @@ def test_a_regularizer_is_part_of_the_loss_and_of_its_gradient(
   np.testing.assert_allclose(changed, 1 - 0.01 * 5, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['total', 'regularization', 'given'])
 def test_what_build_puts_in_the_collections_counts_once(
   tf_session, set_flags, how

@@ -43,6 +43,7 @@ def make(set_flags):
     yield make_folder
 
 
+@pytest.mark.slow
 def test_without_a_logdir_nobody_owns_anything(make):
   folder = make(CHIEF)
   folder.sign()

@@ -11,6 +11,7 @@ from distmnist.transport import nonfinite
 from tests.strategies import battery_test
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('bad', [np.inf, -np.inf, np.nan])
 def test_what_is_not_finite_becomes_zeros_and_is_said(tf_session, bad, logged):
   x = tf.placeholder(tf.float32, [3])

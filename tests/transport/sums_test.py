@@ -132,6 +132,7 @@ def test_changes_whose_sum_overflows_move_nothing(make_cluster):
   stepper.close()
 
 
+@pytest.mark.slow
 def test_slices_are_added_up_in_32_bits(tf_session):
   w = tf.get_variable('w', [1], tf.float16, tf.zeros_initializer())
   gates = [tf.identity(tf.constant(4e4)) for _ in range(3)]

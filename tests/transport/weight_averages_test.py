@@ -16,6 +16,7 @@ def session():
     yield session
 
 
+@pytest.mark.slow
 def test_it_moves_as_the_average_of_tensorflow_does(session):
   step = tf.train.get_or_create_global_step()
   weight = tf.get_variable('w', initializer=[1.0, -2.0])

@@ -69,6 +69,7 @@ def test_what_is_small_travels_with_rows(tf_session, size, num_sent):
   assert make_wire().bundle([small, *rows], [0, 0, 1])[-1] == [2]
 
 
+@pytest.mark.slow
 def test_each_ps_gets_its_own(tf_session):
   with tf.device(WORKER):
     tensors = [tf.fill([n], 1.0) for n in (1, 2, 3, 4)]

@@ -142,6 +142,7 @@ def test_curves_have_a_gap_where_a_life_has_ended(logdir):
   assert None not in history.curves['loss', 'step']['worker 0']
 
 
+@pytest.mark.slow
 def test_a_lone_point_has_its_number_and_steps_are_whole(tmp_path):
   worker = metrics_file.Writer(str(tmp_path), 'worker 0', '2', host='h', pid=2)
   worker.write('evaluation', split='test', step=2750, metrics={'auc': 0.8125})

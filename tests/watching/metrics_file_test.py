@@ -158,6 +158,7 @@ def test_no_file_grows_for_ever(tmp_path, monkeypatch):
   assert len(kept) > 40 and max(gaps) < 4 * 2 * num_steps / len(kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'jump', [60 * 86400, -7200], ids=['a pause of 60 days', 'a clock set back']
 )
@@ -296,6 +297,7 @@ def write_run(folder, name):
   yield
 
 
+@pytest.mark.slow
 def test_the_state_says_what_all_lines_say_and_stays_short(
   tmp_path, monkeypatch
 ):

@@ -77,6 +77,7 @@ def test_all_lines_are_as_the_schema_says(make, tmp_path):
     jsonschema.validate(lines[1] | {'unknown': 1}, schema)
 
 
+@pytest.mark.slow
 def test_a_task_names_its_launch(make, tmp_path, monkeypatch):
   monkeypatch.setenv('DISTMNIST_LAUNCH_ID', 'l')
   make().start().close()

@@ -133,6 +133,7 @@ def test_what_is_cut_as_the_center_can_be_put_together(start):
   assert [value.tolist() for value in whole] == [ROWS.tolist(), [3], 4]
 
 
+@pytest.mark.slow
 def test_what_adam_keeps_for_a_local_step_is_local(tf_session):
   copies, model = build(make_member(2))
   shared = tf.global_variables()

@@ -49,6 +49,7 @@ def test_the_velocity_of_bfloat16_reaches_its_limit(tf_session):
   assert tf_session.run(velocity) == pytest.approx([-1], abs=0.001)
 
 
+@pytest.mark.slow
 def test_the_copies_look_ahead_and_x_is_read_off_them(tf_session, build):
   copies, fetches = build(0.5)
   [velocity] = [v for v in tf.local_variables() if 'velocity' in v.name]

@@ -37,6 +37,7 @@ def test_units_are_of_one_ps_and_what_stays_in_place_is_not_pulled(
   ]
 
 
+@pytest.mark.slow
 def test_a_copy_takes_each_shard_once_its_op_has_run(make_cluster):
   cluster = make_cluster(2, 1)
   member = cluster.worker(0)

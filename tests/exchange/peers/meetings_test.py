@@ -63,6 +63,7 @@ class Trial:
     return session.run(self.met, {self.number: number}, options=options)
 
 
+@pytest.mark.slow
 def test_a_step_is_told_whom_its_worker_has_met(make_cluster, monkeypatch):
   trial = Trial(make_cluster(1, 2), monkeypatch, lambda _, number: number + 5)
   session = trial.make_session()
@@ -80,6 +81,7 @@ def test_a_step_is_told_whom_its_worker_has_met(make_cluster, monkeypatch):
   trial.hook.end(session)
 
 
+@pytest.mark.slow
 def test_an_exchange_that_fails_for_unknown_reasons_ends_the_session(
   make_cluster, monkeypatch
 ):

@@ -93,6 +93,7 @@ def test_both_have_the_mean_and_the_visited_one_counts(pair):
   assert found.num_failures == 0
 
 
+@pytest.mark.slow
 def test_one_that_has_not_begun_is_found_later(pair, monkeypatch):
   here, there, found = pair
   here.begin([1, 8])

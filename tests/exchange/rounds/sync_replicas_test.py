@@ -1,3 +1,4 @@
+import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
@@ -20,6 +21,7 @@ class Center:
     return [[0]]
 
 
+@pytest.mark.slow
 def test_the_gradients_go_into_the_accumulators_of_the_optimizer(tf_session):
   with tf.device(CLUSTER.device_setter()):
     global_step = tf.train.get_or_create_global_step()

@@ -23,6 +23,7 @@ def test_a_round_has_a_token_for_each_worker_and_each_contribution(
   assert built.run(built.tokens.take()) == LIFE + 1
 
 
+@pytest.mark.slow
 def test_in_lock_step_each_token_is_taken_by_itself(tf_session):
   built = token_queues.Built(tf_session, 2)
   built.end_round()
@@ -32,6 +33,7 @@ def test_in_lock_step_each_token_is_taken_by_itself(tf_session):
   assert built.run(built.tokens.take()) == LIFE + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_contributions', [2, 3, 4])
 def test_who_is_let_go_takes_one_for_each_step_left(
   tf_session, num_contributions
@@ -64,6 +66,7 @@ def test_a_worker_that_missed_rounds_begins_with_the_newest_token(tf_session):
   assert built.run(built.tokens.take()) == LIFE + 4
 
 
+@pytest.mark.slow
 def test_a_token_of_a_life_that_is_about_to_begin_is_the_newest(tf_session):
   built = token_queues.Built(tf_session, 2, num_workers=3)
   built.end_round()

@@ -107,6 +107,7 @@ def test_where_fewer_are_left_steps_are_run_one_by_one(make_steps):
   assert lengths == [5, 5, 1, 1]
 
 
+@pytest.mark.slow
 def test_each_step_of_a_run_is_fed_with_a_row_of_its_own(tf_session, set_flags):
   set_flags()
   tensors, queue = build_step()
@@ -133,6 +134,7 @@ def test_each_step_of_a_run_is_fed_with_a_row_of_its_own(tf_session, set_flags):
   assert [step['label'] for step in run(tf_session, steps)] == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('first_step', [90, 97])
 def test_a_session_begins_with_all_the_steps_of_a_run(first_step):
   with tf.Graph().as_default():

@@ -312,6 +312,7 @@ def test_a_server_that_the_kernel_refuses_may_pass(make_client, monkeypatch):
     make_client().__enter__()
 
 
+@pytest.mark.slow
 def test_it_leaves_with_its_launcher_and_takes_an_empty_log_along(tmp_path):
   log = tmp_path / 'server.log'
   server = fork_client.ServerProcess('', str(log), os.environ)
@@ -322,6 +323,7 @@ def test_it_leaves_with_its_launcher_and_takes_an_empty_log_along(tmp_path):
   assert not log.exists()
 
 
+@pytest.mark.slow
 def test_it_starts_though_the_folder_of_its_log_was_removed(tmp_path):
   log = tmp_path / 'gone' / 'server.log'
   server = fork_client.ServerProcess('', str(log), os.environ)
@@ -344,6 +346,7 @@ def test_an_empty_log_that_cannot_be_removed_is_no_error(tmp_path, monkeypatch):
   assert log.exists()
 
 
+@pytest.mark.slow
 def test_it_hears_no_stop_from_its_very_start_and_we_do(tmp_path):
   log = tmp_path / 'server.log'
   before = signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -178,6 +178,7 @@ def find_verbs(cluster):
   return [words[2] for words, _ in cluster.calls]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['job', 'jobset'])
 def test_a_run_of_this_name_is_left_as_it_is(cluster, tmp_path, kind):
   theirs = make_object('Job', 'Complete', name='mnist-ps-0')

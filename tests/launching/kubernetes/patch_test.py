@@ -188,6 +188,7 @@ def test_the_ready_patches_are_in_the_manifests_of_each_kind(patched, kind):
   kube_schemas.validate(documents)
 
 
+@pytest.mark.slow
 def test_the_page_has_no_other_patches_and_complete_objects_fit_the_schemas():
   assert read_page().keys() == READY.keys()
   (text,) = read_page()['A TensorBoard']

@@ -50,6 +50,7 @@ def test_what_is_written_is_what_is_read():
   assert list(yaml.safe_load_all(yaml_text.dump(documents))) == documents
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which('kubectl'), reason='no kubectl')
 @pytest.mark.parametrize('kind', manifests.KINDS)
 def test_kubectl_reads_what_we_have_written(kind):

@@ -85,6 +85,7 @@ def test_a_job_that_has_waited_for_long_is_not_lost_once_it_runs(
   assert run(tmp_path, f'({begin}; {end}) & # {{script}}')[:2] == (0, '')
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_made_ends_the_task_alone(tmp_path):
   log = tmp_path / 'log'
   log.touch()

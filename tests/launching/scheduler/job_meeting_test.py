@@ -37,6 +37,7 @@ def test_a_run_that_is_over_is_no_error(folder):
   assert meeting.hear('end') == ''
 
 
+@pytest.mark.slow
 def test_a_side_that_is_silent_is_lost_and_one_that_beats_is_not(
   folder, monkeypatch
 ):

@@ -140,6 +140,7 @@ def test_what_has_ended_may_start_again(room):
   assert room.log('a') == room.log('b') == '1\n2\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('signum', 'code'), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
@@ -152,6 +153,7 @@ def test_a_signal_to_one_reaches_all(room, signum, code):
   background.assert_gone(tasks)
 
 
+@pytest.mark.slow
 def test_what_slurm_tells_the_tasks_is_heard_before_they_end(room):
   room.start(a=LEAVES, b=LEAVES)
   room.wait_for('a', 'b')
@@ -212,6 +214,7 @@ def test_tasks_that_are_told_to_leave_do_not_move(fake):
   assert fake.end('a', 'b') == [143, 98]
 
 
+@pytest.mark.slow
 def test_an_evaluator_that_fails_is_done_until_all_start_again(fake, caplog):
   caplog.set_level('INFO', 'distmnist')
   fake.start(**{'evaluator 0': 'import sys; sys.exit(9)', 'a': 'print(1)'})
@@ -221,6 +224,7 @@ def test_an_evaluator_that_fails_is_done_until_all_start_again(fake, caplog):
   ]
 
 
+@pytest.mark.slow
 def test_a_second_signal_changes_nothing(fake):
   fake.start(a=LEAVES)
   fake.wait_for('a')
@@ -325,6 +329,7 @@ def test_a_job_that_finds_a_port_taken_moves():
   assert len(moved) == 20
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written_may_be_written_later(tmp_path, env):
   with Room(tmp_path / 'later', env) as room:
     room.start(a='print(1)', b='print(1)')

@@ -56,6 +56,7 @@ def test_each_flag_is_a_companion(set_flags):
   assert len(sidecars.from_flags()) == 2
 
 
+@pytest.mark.slow
 def test_one_ends_with_the_context_and_has_a_log(tmp_path):
   argv = ['-c', 'import time; print("here", flush=True); time.sleep(600)']
   with sidecars.running('x', argv, str(tmp_path)) as process:
@@ -66,6 +67,7 @@ def test_one_ends_with_the_context_and_has_a_log(tmp_path):
   assert process.returncode == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_one_that_does_not_end_is_killed_and_told(
   tmp_path, monkeypatch, logged
 ):
@@ -82,6 +84,7 @@ def test_one_that_does_not_end_is_killed_and_told(
   assert logged == [f'x has not ended and is killed; log: {tmp_path}/x.log']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'end, cause',
   [

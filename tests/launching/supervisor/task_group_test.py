@@ -326,6 +326,7 @@ def test_hundreds_of_tasks_start_and_end(tmp_path, env):
     assert all(group.records[task.name].is_done for task in cluster)
 
 
+@pytest.mark.slow
 def test_a_stop_is_heard_while_hundreds_start(tmp_path, env):
   (tmp_path / 'waits.py').write_text(
     'import threading\ndef run(): threading.Event().wait(60)'
@@ -497,6 +498,7 @@ def test_a_host_that_can_never_be_started_again_is_an_error(make, cluster):
     group.wait(cluster, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('ends_as_one', [False, True])
 def test_an_evaluator_stays_while_all_others_start_again(
   tmp_path, cluster, monkeypatch, ends_as_one

@@ -22,6 +22,7 @@ def test_a_feed_has_the_place_and_the_images_of_each_batch():
     assert row.tolist() == [places[0], *order.find_images(places)]
 
 
+@pytest.mark.slow
 def test_all_workers_read_each_image_once_an_epoch():
   # 30 images in batches of 4: an epoch ends within a batch.
   dealing, found = make_dealing(3, last_step=10), []

@@ -132,6 +132,7 @@ def disk(monkeypatch):
   return state
 
 
+@pytest.mark.slow
 def test_it_saves_at_the_start_at_intervals_and_at_the_end(
   session, tmp_path, now
 ):
@@ -153,6 +154,7 @@ def test_what_was_restored_is_not_written_again(session, tmp_path, now):
   assert {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_a_save_that_fails_is_said_and_tried_again(
   session, tmp_path, now, disk
 ):

@@ -127,6 +127,7 @@ def test_patience_runs_out_across_lives(chief):
   assert len(chief.stops) == 2
 
 
+@pytest.mark.slow
 def test_what_has_ended_makes_no_step_when_it_is_started_again(chief):
   for step, w in [(5, 0), (10, 0.5), (20, 0.25), (30, 0.25)]:
     chief.run_to(step, w)
@@ -151,6 +152,7 @@ def test_without_patience_it_never_ends(tf_session, tmp_path):
   assert len(chief.lines) == 9
 
 
+@pytest.mark.slow
 def test_a_best_that_cannot_be_written_is_said(chief, monkeypatch):
   def fail(self, values, step):
     raise saving.SaveError('cannot write it')
@@ -298,6 +300,7 @@ def test_a_cut_before_the_best_is_made_again(cutting, is_new_life):
   assert cutting.read_cuts() == (2, [30, 60])
 
 
+@pytest.mark.slow
 def test_what_is_due_at_the_first_step_of_a_life_is_evaluated(cutting):
   for step, w in [(9, 0), (10, 0.5)]:
     cutting.run_to(step, w)
@@ -307,6 +310,7 @@ def test_what_is_due_at_the_first_step_of_a_life_is_evaluated(cutting):
   assert cutting.hook.best.num_worse == 1
 
 
+@pytest.mark.slow
 def test_what_is_stopped_early_is_not_cut(cutting):
   cutting.patience = 2
   cutting.begin()

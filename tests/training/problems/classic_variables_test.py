@@ -97,12 +97,14 @@ def test_first_values_are_the_same_for_any_number_of_ps(set_flags):
   assert (whole['softmax/weights'] == cut['softmax/weights/part_0']).all()
 
 
+@pytest.mark.slow
 def test_each_call_of_a_model_has_the_same_variables(set_flags):
   set_flags()
   found, _ = build(num_ps=1, calls=3)
   assert [name for name, _ in found] == [*NAMES]
 
 
+@pytest.mark.slow
 def test_names_are_counted_as_tensorflow_counts_them(set_flags):
   set_flags()
 

@@ -68,6 +68,7 @@ def test_what_is_masked_or_ignored_does_not_count(given, mask):
 
 
 # Each two of their values are in one case.
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('reduction', 'ignored', 'mask', 'has_weights'),
   [

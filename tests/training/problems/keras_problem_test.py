@@ -279,6 +279,7 @@ def make_model():
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'metrics', ["{'out': ['mae', 'mse']}", "[['mae', 'mse']]", "['mae', 'mse']"]
 )

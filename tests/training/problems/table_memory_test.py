@@ -19,6 +19,7 @@ def build(num_rows):
     layers.embedding(tf.constant([1]), rows, 8, name)
 
 
+@pytest.mark.slow
 def test_tables_with_slots_are_held_against_the_flag(tf_session, set_flags):
   build(3 * 2**16)  # 6 MiB, and 12 of Adam on all ps.
   set_flags('--ps_memory_mib=10', '--optimizer=adam')
@@ -53,6 +54,7 @@ def test_a_ps_has_no_more_rows_than_a_tensor(tf_session, set_flags, is_made):
     table_memory.check(cluster_lib.Cluster())
 
 
+@pytest.mark.slow
 def test_ps_of_this_machine_share_its_memory(
   tf_session, set_flags, monkeypatch
 ):
@@ -77,6 +79,7 @@ def test_memory_is_that_of_the_container(monkeypatch, tmp_path):
   assert table_memory.read_memory() >= whole
 
 
+@pytest.mark.slow
 def test_rows_that_are_made_count_with_their_keys(tf_session, set_flags):
   made = layers.NewRows(100_000)
   layers.embedding(tf.constant([1]), made, 8, 'users')
@@ -92,6 +95,7 @@ def test_rows_that_are_made_count_with_their_keys(tf_session, set_flags):
   )
 
 
+@pytest.mark.slow
 def test_other_tables_do_not_grow(tf_session):
   build(60)
   assert table_memory.describe_growth(1) is None

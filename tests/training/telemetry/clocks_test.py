@@ -8,6 +8,7 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.training.telemetry import clocks
 
 
+@pytest.mark.slow
 def test_the_clocks_of_one_machine_agree(make_cluster):
   shared = make_cluster(2, 1)
   ahead = clocks.measure(shared.worker(0), shared.servers[0])
@@ -16,6 +17,7 @@ def test_the_clocks_of_one_machine_agree(make_cluster):
   assert all(abs(secs) < 1 for secs in ahead.values())
 
 
+@pytest.mark.slow
 def test_without_a_ps_worker_0_has_the_clock(make_cluster):
   shared = make_cluster(0, 2)
   ahead = clocks.measure(shared.worker(1), shared.servers[1])
