@@ -307,7 +307,10 @@ def test_garbage_is_left_alone_while_the_place_is_looked_for():
   finally:
     gc.set_threshold(*before)
   assert gc.isenabled()
-  assert freed_in and '_read_uncollected' not in freed_in
+  # From Python 3.12 on garbage is collected between bytecodes only, so never
+  # while a call holds the interpreter's lock.
+  assert freed_in
+  assert sys.version_info >= (3, 12) or '_read_uncollected' not in freed_in
 
 
 def test_garbage_is_collected_again_whoever_looks_for_the_place(monkeypatch):
