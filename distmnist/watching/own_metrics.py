@@ -268,12 +268,12 @@ class Usage:
       'cpu_cores': (now.cpu_secs - then.cpu_secs) / secs,
       'rss_bytes': read_rss(),
     }
-    if now.sent_bytes is not None and then.sent_bytes is not None:
-      moved = now.sent_bytes - then.sent_bytes
-      found['sent_bytes_per_sec'] = moved / secs
-    if now.received_bytes is not None and then.received_bytes is not None:
-      moved = now.received_bytes - then.received_bytes
-      found['received_bytes_per_sec'] = moved / secs
+    for name, before, after in (
+      ('sent_bytes', then.sent_bytes, now.sent_bytes),
+      ('received_bytes', then.received_bytes, now.received_bytes),
+    ):
+      if before is not None and after is not None:
+        found[f'{name}_per_sec'] = (after - before) / secs
     return found
 
 
