@@ -37,6 +37,8 @@ def describe_self(run: str | None = None) -> dict[str, Any]:
 
 def describe(found: Mapping[str, Any]) -> str:
   """Returns the pid, host and start of the process `found`, for people."""
+  if not found:
+    return 'a process that its file does not name'
   return (
     f'process {found.get("pid")} of host {found.get("host")} since '
     f'{found.get("since")}'

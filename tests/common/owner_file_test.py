@@ -44,3 +44,7 @@ def test_a_process_id_of_another_process_is_a_dead_one(fields):
 def test_of_another_machine_nothing_is_known(found):
   assert not owner_file.is_known_dead(found)
   assert not owner_file.is_alive_here(found)
+
+
+def test_a_file_that_cannot_be_read_yet_names_nobody():
+  assert 'None' not in owner_file.describe({})

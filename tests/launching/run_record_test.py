@@ -13,6 +13,7 @@ import pytest
 from distmnist.common import cli, owner, owner_file, signals
 from distmnist.launching import jobs, run_record
 from distmnist.launching.supervisor import restart_policy, sidecars, task_record
+from distmnist.storage import disk
 from distmnist.watching import metrics_file, stop_file, timeline
 from tests.support.background import wait_until
 
@@ -117,7 +118,8 @@ def test_a_launcher_that_loses_the_folder_says_so_and_ends_the_run(
     mine.take(str(tmp_path))  # Spark's launcher does it twice.
     mine.begin(TASKS, 'logs')
     other = json.dumps(owner_file.describe_self())
-    (tmp_path / 'distmnist-files' / 'launcher.json.00000002').write_text(other)
+    place = tmp_path / 'distmnist-files' / 'launcher.json.00000002'
+    assert disk.create(str(place), other.encode())
     wakeup.settimeout(60)
     wakeup.recv(1)
   assert received == [signal.SIGINT]
