@@ -22,18 +22,16 @@ def compute_medians(results, net):
 
   Returns:
     dict of peer -> dict: each measure's median, None where there is none;
-    over_ceiling, the median of the ratios within a repeat, to ceiling_10 for
-    those with 10 steps a run; status and reason, of the first run that is not
-    ok, if any; num_ok and num_runs, of the runs for speed.
+    over_ceiling and over_ddp, the medians of the ratios within a repeat, to
+    ceiling_10 for those with 10 steps a run; status and reason, of the first
+    run that is not ok, if any; num_ok and num_runs, of the runs for speed.
   """
   rows = {}
   mine = [r for r in results if r['net'] == net]
-  ceilings = {
+  speeds = {
     (r['peer'], r['repeat']): r['examples_per_sec']
     for r in mine
-    if r['peer'] in peer_list.CEILINGS
-    and r['mode'] == 'speed'
-    and r['status'] == 'ok'
+    if r['mode'] == 'speed' and r['status'] == 'ok' and r['examples_per_sec']
   }
   for name in dict.fromkeys(r['peer'] for r in mine):
     ceiling = 'ceiling_10' if name.endswith('_10') else 'ceiling'
@@ -50,11 +48,12 @@ def compute_medians(results, net):
     }
     for key in MEASURES:
       row[key] = tables.median(r.get(key) for r in good)
-    row['over_ceiling'] = tables.median(
-      r['examples_per_sec'] / ceilings[ceiling, r['repeat']]
-      for r in good
-      if r['examples_per_sec'] and (ceiling, r['repeat']) in ceilings
-    )
+    for key, other in (('over_ceiling', ceiling), ('over_ddp', 'torch_ddp')):
+      row[key] = tables.median(
+        speeds[name, r['repeat']] / speeds[other, r['repeat']]
+        for r in good
+        if {(name, r['repeat']), (other, r['repeat'])} <= speeds.keys()
+      )
     raced = [
       r for r in runs_of_peer if r['mode'] == 'accuracy' and r['status'] == 'ok'
     ]
@@ -67,7 +66,7 @@ def compute_medians(results, net):
 
 def make_header(net):
   return [
-    *('who', 'images/s', 'over the ceiling'),
+    *('who', 'images/s', 'over the ceiling', 'over DDP'),
     *('first step, s', 'of every worker, s', 'last step to all gone, s'),
     *(
       f's to {100 * peer_list.TARGETS[net]:.0f} %',
@@ -84,7 +83,7 @@ def make_rows(rows, net):
   for name, row in rows.items():
     title = peer_list.TITLES[name]
     if row['status'] == 'skipped' or not row['num_ok']:
-      table.append([title, row['status'], *['-'] * 8])
+      table.append([title, row['status'], *['-'] * 9])
       continue
     if row['num_ok'] < row['num_runs']:
       title += f' ({row["num_ok"]} of {row["num_runs"]} runs)'
@@ -97,6 +96,7 @@ def make_rows(rows, net):
         title,
         tables.format_value(row['examples_per_sec'], ',.0f'),
         tables.format_value(row['over_ceiling'], '.2f'),
+        tables.format_value(row['over_ddp'], '.2f'),
         tables.format_value(row['first_step_secs'], '.1f'),
         tables.format_value(row['all_step_secs'], '.1f'),
         gone + ', killed' * row['is_killed'],

@@ -86,6 +86,7 @@ def test_medians_are_of_the_runs_that_went_well():
   assert rows['async_sgd']['examples_per_sec'] == 700
   # The ratios of the repeats are 0.5, 0.9 and 0.7.
   assert rows['async_sgd']['over_ceiling'] == pytest.approx(0.7)
+  assert rows['async_sgd']['over_ddp'] is None  # It was skipped.
   assert rows['async_sgd']['first_step_secs'] == 4
   assert rows['async_sgd']['to_accuracy_secs'] == 10
   assert rows['classic']['examples_per_sec'] == 400
@@ -96,21 +97,37 @@ def test_medians_are_of_the_runs_that_went_well():
   ) == (30, 1)
 
 
+def test_ratios_are_of_neighbouring_runs():
+  # Of one machine, whose speed changes between the repeats.
+  results = [
+    make_result('async_sgd', 0, 300.0),
+    make_result('torch_ddp', 0, 200.0),
+    make_result('async_sgd', 1, 90.0),
+    make_result('torch_ddp', 1, 60.0),
+    make_result('async_sgd', 2, 600.0),
+    make_bad('torch_ddp', 2, 'failed', 'why'),
+  ]
+  rows = peer_tables.compute_medians(results, 'mlp')
+  assert rows['async_sgd']['over_ddp'] == pytest.approx(1.5)
+  assert rows['torch_ddp']['over_ddp'] == 1
+
+
 def test_the_table_names_who_failed_or_was_skipped(capsys):
   peer_tables.print_tables(RESULTS)
   lines = capsys.readouterr().out.splitlines()
   assert lines[1] == 'mlp, batch 100, 2 workers'
   assert lines[3] == (
-    '| who | images/s | over the ceiling | first step, s | of every worker, s '
-    '| last step to all gone, s | s to 97 % | peak MB | CPU s | test accuracy |'
+    '| who | images/s | over the ceiling | over DDP | first step, s '
+    '| of every worker, s | last step to all gone, s | s to 97 % '
+    '| peak MB | CPU s | test accuracy |'
   )
   assert lines[6:10] == [
-    '| distmnist async_sgd, 1 ps | 700 | 0.70 | 4.0 | 4.0 | 0.6 | 10.0 | 1,234 '
-    '| 20 | 0.9500 |',
-    '| classic script, async, 1 ps (2 of 3 runs) | 400 | 0.40 | 4.0 | 4.0 '
-    '| 0.6, killed | 30.0 (1 never) | 1,234 | 20 | 0.9500 |',
-    '| TF2 ParameterServerStrategy, 1 ps | failed' + ' | -' * 8 + ' |',
-    '| PyTorch DDP, gloo | skipped' + ' | -' * 8 + ' |',
+    '| distmnist async_sgd, 1 ps | 700 | 0.70 | - | 4.0 | 4.0 | 0.6 | 10.0 '
+    '| 1,234 | 20 | 0.9500 |',
+    '| classic script, async, 1 ps (2 of 3 runs) | 400 | 0.40 | - | 4.0 '
+    '| 4.0 | 0.6, killed | 30.0 (1 never) | 1,234 | 20 | 0.9500 |',
+    '| TF2 ParameterServerStrategy, 1 ps | failed' + ' | -' * 9 + ' |',
+    '| PyTorch DDP, gloo | skipped' + ' | -' * 9 + ' |',
   ]
   text = '\n'.join(lines[10:])
   assert (
