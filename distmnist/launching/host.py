@@ -3,10 +3,33 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from distmnist.common import cli
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """What a host is asked to run: one attempt at a task.
+
+  Attributes:
+    name: what the task is called here.
+    argv: ('python', '-m', module, flags...).
+    env: variables beyond the host's.
+    log: a path.
+    is_isolated: whether it runs in the host's network namespace, if the host
+      has one.
+    title: what `ps` shows of it; '' leaves the host's.
+  """
+
+  name: str
+  argv: Sequence[str]
+  env: Mapping[str, str]
+  log: str
+  is_isolated: bool = False
+  title: str = ''
 
 
 class HostDiedError(cli.LostError):
@@ -61,25 +84,8 @@ class Host(abc.ABC):
     return os.getpid()
 
   @abc.abstractmethod
-  def start(
-    self,
-    name: str,
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    log: str,
-    is_isolated: bool = False,
-    title: str = '',
-  ) -> None:
-    """Requests a task.
-
-    Args:
-      name: what it is called here.
-      argv: ('python', '-m', module, flags...).
-      env: variables beyond the host's.
-      log: a path.
-      is_isolated: whether it runs in the host's network namespace, if the host
-        has one.
-      title: what `ps` shows of it; '' leaves the host's.
+  def start(self, request: Request) -> None:
+    """Begins a task, or keeps it until the host is ready.
 
     Raises:
       cli.RunError: the command is too long.

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from distmnist.common import cli, console
+from distmnist.launching import host as host_lib
 from distmnist.launching import jobs
 from distmnist.spark import agent_host, agent_server, links, spark_job
 
@@ -74,19 +75,11 @@ class ExecutorHost(agent_host.AgentHost):
     if self._job:
       self._job.end()
 
-  def start(
-    self,
-    name: str,
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    log: str,
-    is_isolated: bool = False,
-    title: str = '',
-  ) -> None:
-    self._logs[name] = log
+  def start(self, request: host_lib.Request) -> None:
+    self._logs[request.name] = request.log
     if not self._left:
       self._peers, self.is_ready, self._is_submitted = {}, False, False
-    self._left.add(name)
+    self._left.add(request.name)
     if len(self._left) == len(self._places):
       self._is_submitted = True
       self._submit()

@@ -17,10 +17,11 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import IO, TYPE_CHECKING, Any
 
 from distmnist.common import cli, command_line, console, files, signals
+from distmnist.launching import host as host_lib
 from distmnist.spark import agent_host, executors, links, partition, spark_job
 from distmnist.sweeps import runners
 
@@ -93,31 +94,24 @@ class TrialHost(agent_host.AgentHost):
     finally:
       self._at_exit.close()
 
-  def start(
-    self,
-    name: str,
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    log: str,
-    is_isolated: bool = False,
-    title: str = '',
-  ) -> None:
+  def start(self, request: host_lib.Request) -> None:
     executors.count_slots(self._sc)  # raises if Spark has stopped
     # Never the same twice: a late agent is not mistaken for another.
+    name = request.name
     key = f'{name}.{next(self._numbers)}'
     spec = {
       'name': key,
-      'argv': list(argv),
-      'env': dict(env),
+      'argv': list(request.argv),
+      'env': dict(request.env),
       'lock': list(self._lock),
       **self._server.contact,
     }
     task = functools.partial(partition.run_trial, spec)
     rdd = self._sc.parallelize([0], 1).mapPartitions(task)
     job = spark_job.Job(self._sc, rdd, self._server.wake)
-    logdir = command_line.find_value(argv, 'logdir')
+    logdir = command_line.find_value(request.argv, 'logdir')
     self._starts[name] = _Start(key, job, logdir)
-    self._logs[name] = log
+    self._logs[name] = request.log
     self._left.add(name)
     self._peers.pop(name, None)
     self.reasons.pop(name, None)

@@ -18,14 +18,12 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Sequence
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from distmnist.common import cli, files
 from distmnist.common.names import ATTEMPT, SWEEP
+from distmnist.launching import host as host_lib
 from distmnist.launching.screen import task_logs
-
-if TYPE_CHECKING:
-  from distmnist.launching import host as host_lib
 
 # A command that its host has lost is started again so often.
 MAX_RESTARTS = 3
@@ -169,7 +167,9 @@ class Runner:
     running.deadline = math.inf
     if command.logs_dir and command.limit_secs < math.inf:
       running.queue = _Queue(command.logs_dir)
-    self._host.start(command.name, command.argv, env, command.log)
+    self._host.start(
+      host_lib.Request(command.name, command.argv, env, command.log)
+    )
 
   def _turn_until(
     self, deadline: float, num_signals: float = math.inf

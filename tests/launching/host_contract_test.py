@@ -15,6 +15,7 @@ import pytest
 
 from distmnist.cluster.identity import NUM_EVALUATORS, NUM_PS
 from distmnist.common.names import AGENT, ATTEMPT
+from distmnist.launching import host as host_lib
 from distmnist.launching import jobs
 from distmnist.launching.forking import fork_client
 from distmnist.launching.ray import ray_cluster, ray_host
@@ -58,7 +59,8 @@ class Room:
       argv = ['python', '-m', 'fake_train', *self.flags(int(name[-1]), do)]
       self.ended.pop(name, None)
       self.log(name).touch()
-      self.host.start(name, argv, env, str(self.log(name)))
+      log = str(self.log(name))
+      self.host.start(host_lib.Request(name, argv, env, log))
 
   def log(self, name):
     return self.folder / (name.replace(' ', '_') + '.log')

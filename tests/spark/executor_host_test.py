@@ -6,6 +6,7 @@ import time
 import pytest
 
 from distmnist.common import cli
+from distmnist.launching import host as host_lib
 from distmnist.launching.supervisor import restart_policy, task_group
 from distmnist.spark import agent_host, executor_host, spark_job
 from tests.support import host_room
@@ -37,7 +38,7 @@ def test_all_start_together_and_leave_together(room):
 def test_a_job_is_submitted_once_all_tasks_were_asked_for(room):
   for name in NAMES:
     assert room.jobs == []
-    room.host.start(name, [], {}, 'log')
+    room.host.start(host_lib.Request(name, [], {}, 'log'))
   assert len(room.jobs) == 1
 
 

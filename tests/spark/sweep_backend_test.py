@@ -8,6 +8,7 @@ import pytest
 
 from distmnist import sweep
 from distmnist.common import cli
+from distmnist.launching import host as host_lib
 from distmnist.spark import context, executors, spark_job, trial_host
 from tests.support.fake_spark import FakeSparkContext
 
@@ -152,7 +153,7 @@ def test_a_job_has_all_that_its_agent_needs(open_host, monkeypatch):
 
   monkeypatch.setattr(spark_job, 'Job', make_job)
   with open_host(1) as host:
-    host.start('01', ['python'], {'A': 'b'}, 'log')
+    host.start(host_lib.Request('01', ['python'], {'A': 'b'}, 'log'))
     (job,) = jobs
     assert job.spec['name'] == '01.1'
     assert (job.spec['argv'], job.spec['env']) == (['python'], {'A': 'b'})

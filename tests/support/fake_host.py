@@ -33,8 +33,8 @@ class FakeHost(host_lib.Host):
   def __exit__(self, *error):
     self.is_open = False
 
-  def start(self, name, argv, env, log, is_isolated=False, title=''):
-    self.started.append((name, env))
+  def start(self, request):
+    self.started.append((request.name, request.env))
 
   def signal(self, names, signum):
     self.sent += [(name, signum) for name in names]

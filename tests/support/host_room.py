@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 
+from distmnist.launching import host as host_lib
 from distmnist.launching import jobs
 from distmnist.spark import executor_host
 from tests.support import link_ends
@@ -69,7 +70,8 @@ class Room:
 
   def start_all(self):
     for name in NAMES:
-      self.host.start(name, [], {}, str(self.folder / f'{name}.log'))
+      log = str(self.folder / f'{name}.log')
+      self.host.start(host_lib.Request(name, [], {}, log))
 
   def connect(self, secret=None):
     """Returns the link_ends.End of an agent, which the host has met.

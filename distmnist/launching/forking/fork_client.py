@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from distmnist.common import cli, files, signals, stop_grace
 from distmnist.common.names import FORK_SERVER
@@ -122,31 +122,23 @@ class ForkServerClient(host_lib.Host):
       end_orphans(pid, deadline)
     self.pids.clear()
 
-  def start(
-    self,
-    name: str,
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    log: str,
-    is_isolated: bool = False,
-    title: str = '',
-  ) -> None:
+  def start(self, request: host_lib.Request) -> None:
     try:
       self._socket.send(
         {
-          'start': name,
-          'argv': argv,
-          'env': dict(env),
-          'log': os.path.abspath(log),
-          'isolate': is_isolated,
-          'title': title,
+          'start': request.name,
+          'argv': request.argv,
+          'env': dict(request.env),
+          'log': os.path.abspath(request.log),
+          'isolate': request.is_isolated,
+          'title': request.title,
           'grace_secs': self._grace_secs,
         }
       )
     except ValueError as error:
       raise cli.RunError(
-        f'the command of {name} is too long ({error}): name fewer or shorter'
-        ' hosts, and put long flags of train into a --flagfile'
+        f'the command of {request.name} is too long ({error}): name fewer or'
+        ' shorter hosts, and put long flags of train into a --flagfile'
       ) from error
 
   def signal(self, names: Iterable[str], signum: int) -> None:

@@ -22,7 +22,7 @@ import re
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from distmnist.common import cli, console, files, signals, stop_grace
@@ -45,19 +45,20 @@ _MAX_PLACES = 16
 
 
 @dataclasses.dataclass
-class _Request:
-  """A task that was requested, and its actor once there is one."""
+class _Attempt:
+  """An attempt at a task, and its actor once there is one."""
 
-  name: str
-  argv: list[str]
-  env: dict[str, str]
-  log: str
+  request: host_lib.Request
   actor: Any = None
   address: str = ''
   offset: int = 0  # of its output, in bytes
   kill_time: float = math.inf
   heard_time: float = math.inf
   ask_time: float = math.inf
+
+  @property
+  def name(self) -> str:
+    return self.request.name
 
   @property
   def node(self) -> str:
@@ -84,7 +85,7 @@ class _Group:
     self.forget()
 
   def forget(self) -> None:
-    self.left: dict[str, _Request] = {}
+    self.left: dict[str, _Attempt] = {}
     self.is_begun = False
     self.unstarted: set[str] = set()
     self.placement: Any = None
@@ -138,18 +139,10 @@ class RayHost(host_lib.Host):
       self._release(group)
     self._at_exit.close()
 
-  def start(
-    self,
-    name: str,
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    log: str,
-    is_isolated: bool = False,
-    title: str = '',
-  ) -> None:
+  def start(self, request: host_lib.Request) -> None:
+    name = request.name
     (group,) = [group for group in self._groups if name in group.tasks]
-    request = _Request(name, list(argv), {**self._env, **env}, log)
-    group.left[name] = request
+    group.left[name] = _Attempt(request)
     if len(group.left) == len(group.tasks):
       self._place(group)
 
@@ -159,12 +152,12 @@ class RayHost(host_lib.Host):
       if found and not group.is_begun:
         self._cancel(group)
         continue
-      for request in found:
+      for attempt in found:
         # Ray blocks SIGINT in all that it starts.
         sent = signal.SIGTERM if signum == signal.SIGINT else signum
-        request.actor.signal.remote(int(sent))
+        attempt.actor.signal.remote(int(sent))
         if signum == signal.SIGKILL:
-          request.kill_time = time.monotonic() + KILL_SECS
+          attempt.kill_time = time.monotonic() + KILL_SECS
 
   def poll(
     self, timeout_secs: float | None = None
@@ -211,13 +204,13 @@ class RayHost(host_lib.Host):
     for group in self._groups:
       if group.wait and (group.unstarted or not group.is_begun):
         self._check_wait(group, group.wait)
-      for request in list(group.left.values()):
-        if now > request.kill_time:
-          reason = f'its actor on {request.node} does not answer: killed'
-          self._end(group, request, -signal.SIGKILL, reason)
-        elif now > request.ask_time:
-          request.ask_time = math.inf
-          self._follow(group, request)
+      for attempt in list(group.left.values()):
+        if now > attempt.kill_time:
+          reason = f'its actor on {attempt.node} does not answer: killed'
+          self._end(group, attempt, -signal.SIGKILL, reason)
+        elif now > attempt.ask_time:
+          attempt.ask_time = math.inf
+          self._follow(group, attempt)
 
   def _check_wait(self, group: _Group, wait: console.Wait) -> None:
     left = sorted(group.unstarted) or [*group.left]
@@ -266,9 +259,9 @@ class RayHost(host_lib.Host):
       return
     group.wait = console.Wait(self._wait_secs)
     kind = ray.remote(task_actor.TaskActor)
-    for index, request in enumerate(group.left.values()):
-      bundle = self._bundles[request.name]
-      request.actor = kind.options(
+    for index, attempt in enumerate(group.left.values()):
+      bundle = self._bundles[attempt.name]
+      attempt.actor = kind.options(
         num_cpus=bundle['CPU'],
         num_gpus=bundle.get('GPU', 0),
         scheduling_strategy=(
@@ -277,12 +270,12 @@ class RayHost(host_lib.Host):
           )
         ),
       ).remote()
-      self._ask(group, request, 'find_address', self._take_address)
+      self._ask(group, attempt, 'find_address', self._take_address)
 
   def _take_address(
-    self, group: _Group, request: _Request, address: str
+    self, group: _Group, attempt: _Attempt, address: str
   ) -> None:
-    request.address = address
+    attempt.address = address
     if not all(each.address for each in group.left.values()):
       return
     group.is_begun = True
@@ -295,70 +288,71 @@ class RayHost(host_lib.Host):
     _log.info(f'Ray has placed {", ".join(found)}')
     grace_secs = stop_grace.for_remote(self._grace_secs)
     for each in group.left.values():
-      argv = [_locate(word, group) for word in each.argv]
-      words = argv, each.env, self._folder, grace_secs
+      argv = [_locate(word, group) for word in each.request.argv]
+      env = {**self._env, **each.request.env}
+      words = argv, env, self._folder, grace_secs
       self._ask(group, each, 'start', self._take_start, *words)
 
   def _take_start(
-    self, group: _Group, request: _Request, obstacle: str | None
+    self, group: _Group, attempt: _Attempt, obstacle: str | None
   ) -> None:
-    group.unstarted.discard(request.name)
+    group.unstarted.discard(attempt.name)
     if obstacle:
-      reason = f'cannot run on {request.node}: {obstacle}'
-      self._end(group, request, cli.FAILED, reason)
+      reason = f'cannot run on {attempt.node}: {obstacle}'
+      self._end(group, attempt, cli.FAILED, reason)
     else:
-      self.begun.append((request.name, None))
-      self._follow(group, request)
+      self.begun.append((attempt.name, None))
+      self._follow(group, attempt)
 
-  def _follow(self, group: _Group, request: _Request) -> None:
-    self._ask(group, request, 'follow', self._take_output, request.offset)
+  def _follow(self, group: _Group, attempt: _Attempt) -> None:
+    self._ask(group, attempt, 'follow', self._take_output, attempt.offset)
 
   def _take_output(
     self,
     group: _Group,
-    request: _Request,
+    attempt: _Attempt,
     answer: tuple[bytes, int, int | None],
   ) -> None:
-    data, request.offset, code = answer
-    request.heard_time = time.monotonic()
+    data, attempt.offset, code = answer
+    attempt.heard_time = time.monotonic()
     with (
       contextlib.suppress(OSError),  # It costs lines of a log, and no run.
-      open(request.log, 'ab', opener=files.no_follow) as log,
+      open(attempt.request.log, 'ab', opener=files.no_follow) as log,
     ):
       log.write(data)
     if code is None:
-      self._follow(group, request)
+      self._follow(group, attempt)
       return
     code = failures.from_shell(code)
-    where = f'{failures.describe_end(code)} on {request.node}'
-    self._end(group, request, code, where if code else '')
+    where = f'{failures.describe_end(code)} on {attempt.node}'
+    self._end(group, attempt, code, where if code else '')
 
   def _ask(
     self,
     group: _Group,
-    request: _Request,
+    attempt: _Attempt,
     method: str,
-    take: Callable[[_Group, _Request, Any], None],
+    take: Callable[[_Group, _Attempt, Any], None],
     *arguments: Any,
   ) -> None:
     """Calls a method of a task's actor; `take` gets what it returns.
 
     Args:
-      group, request: the task's.
+      group, attempt: the task's.
       method: its name.
-      take: called with group, request and answer.
+      take: called with group, attempt and answer.
       *arguments: what the method takes.
     """
 
     def take_answer(group: _Group, answer: Any) -> None:
-      if group.left.get(request.name) is not request:
+      if group.left.get(attempt.name) is not attempt:
         return  # It has ended: its actor was killed.
       if isinstance(answer, Exception):
-        self._note_error(group, request, answer)
+        self._note_error(group, attempt, answer)
       else:
-        take(group, request, answer)
+        take(group, attempt, answer)
 
-    ref = getattr(request.actor, method).remote(*arguments)
+    ref = getattr(attempt.actor, method).remote(*arguments)
     self._await(group, ref, take_answer)
 
   def _await(
@@ -367,29 +361,29 @@ class RayHost(host_lib.Host):
     self._pending[ref] = group, functools.partial(take, group)
 
   def _note_error(
-    self, group: _Group, request: _Request, error: Exception
+    self, group: _Group, attempt: _Attempt, error: Exception
   ) -> None:
     import ray
 
     now = time.monotonic()
     may_answer = isinstance(error, ray.exceptions.ActorUnavailableError)
-    if may_answer and now < request.heard_time + UNAVAILABLE_SECS < math.inf:
-      request.ask_time = now + ASK_AGAIN_SECS
+    if may_answer and now < attempt.heard_time + UNAVAILABLE_SECS < math.inf:
+      attempt.ask_time = now + ASK_AGAIN_SECS
       return
-    where = f' on {request.node}' if request.node else ''
-    self._end(group, request, cli.LOST, f'lost{where}: {explain(error)}')
+    where = f' on {attempt.node}' if attempt.node else ''
+    self._end(group, attempt, cli.LOST, f'lost{where}: {explain(error)}')
 
   def _end(
-    self, group: _Group, request: _Request, code: int, reason: str = ''
+    self, group: _Group, attempt: _Attempt, code: int, reason: str = ''
   ) -> None:
     import ray
 
-    del group.left[request.name]
-    group.unstarted.discard(request.name)
+    del group.left[attempt.name]
+    group.unstarted.discard(attempt.name)
     if reason:
-      self.reasons[request.name] = reason
-    self._events.append((request.name, code))
-    ray.kill(request.actor)
+      self.reasons[attempt.name] = reason
+    self._events.append((attempt.name, code))
+    ray.kill(attempt.actor)
     if not group.is_begun:
       self._cancel(group)  # Without its address the others cannot start.
     elif not group.left:
@@ -410,9 +404,9 @@ class RayHost(host_lib.Host):
       for ref, (of, take) in self._pending.items()
       if of is not group
     }
-    for request in group.left.values():
-      if request.actor:
-        ray.kill(request.actor)
+    for attempt in group.left.values():
+      if attempt.actor:
+        ray.kill(attempt.actor)
     if group.placement:
       remove_placement_group(group.placement)
     group.forget()

@@ -13,7 +13,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from distmnist.common import cli, signals
 from distmnist.common.names import ATTEMPT, JOB_AGENT
@@ -81,26 +81,18 @@ class JobHost(host_lib.Host):
         with contextlib.suppress(subprocess.TimeoutExpired):
           submit.wait(max(0.0, deadline - time.monotonic()))
 
-  def start(
-    self,
-    name: str,
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    log: str,
-    is_isolated: bool = False,
-    title: str = '',
-  ) -> None:
-    """Submits a task: its job makes `argv` and `env` from its request.
+  def start(self, request: host_lib.Request) -> None:
+    """Submits a task: its job makes `argv` and `env` itself.
 
     It needs the addresses of the others, which only the jobs know.
     """
-    attempt = env.get(ATTEMPT, '')
+    name, attempt = request.name, request.env.get(ATTEMPT, '')
     folder = os.path.join(self._folder, attempt or '1')
     try:
       if not os.path.isdir(folder):
         os.makedirs(folder)
         self._beats.add_file(job_meeting.Meeting(folder, name).launcher_path)
-      job = _Job(folder, name, attempt, log)
+      job = _Job(folder, name, attempt, request.log)
       job.submit(self._templates[name], self._python)
     except OSError as error:
       self.reasons[name] = f'nothing was submitted: {error.strerror}'

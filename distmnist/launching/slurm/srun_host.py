@@ -157,25 +157,17 @@ class SrunHost(host_lib.Host):
   def pid(self) -> int:
     return self._step.process.pid if self._step else os.getpid()
 
-  def start(
-    self,
-    name: str,
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    log: str,
-    is_isolated: bool = False,
-    title: str = '',
-  ) -> None:
-    env = dict(env)
+  def start(self, request: host_lib.Request) -> None:
+    env = dict(request.env)
     attempt = int(env.get(ATTEMPT, 1)) + self._num_earlier
     if attempt > 1:
       env[ATTEMPT] = str(attempt)
     words = [f'{key}={shlex.quote(value)}' for key, value in env.items()]
-    self._requests[name] = '; '.join(
+    self._requests[request.name] = '; '.join(
       [
-        f'log={shlex.quote(os.path.abspath(log))}',
+        f'log={shlex.quote(os.path.abspath(request.log))}',
         *([f'export {" ".join(words)}'] if words else []),
-        f'set -- {shlex.join([sys.executable, *argv[1:]])}',
+        f'set -- {shlex.join([sys.executable, *request.argv[1:]])}',
       ]
     )
 

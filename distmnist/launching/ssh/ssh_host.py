@@ -122,25 +122,19 @@ class SshHost(host_lib.Host):
       task.end(max(0.0, deadline - time.monotonic()))
     self._at_exit.close()
 
-  def start(
-    self,
-    name: str,
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    log: str,
-    is_isolated: bool = False,
-    title: str = '',
-  ) -> None:
-    login, port = self._places[name]
+  def start(self, request: host_lib.Request) -> None:
+    login, port = self._places[request.name]
     told = {LAUNCH_ID: os.environ[LAUNCH_ID]} if LAUNCH_ID in os.environ else {}
-    request: agent.Request = {
-      'argv': argv,
-      'env': {**told, **env},
+    order: agent.Request = {
+      'argv': request.argv,
+      'env': {**told, **request.env},
       'port': port,
       'grace_secs': stop_grace.for_remote(self._grace_secs),
     }
     words = ssh_command(login, self._command, self._options)
-    self._tasks[name] = _Task(login, words, request, log, self._beats)
+    self._tasks[request.name] = _Task(
+      login, words, order, request.log, self._beats
+    )
     self._connect_next()
 
   def signal(self, names: Iterable[str], signum: int) -> None:

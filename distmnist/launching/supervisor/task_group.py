@@ -274,7 +274,7 @@ class TaskGroup:
       self._to_end += self._note_end(record, cli.NOT_STARTED, reason)
       return
     folder = command_line.find_value(task.argv, 'logdir') or self._logs_dir
-    self._host.start(
+    request = host_lib.Request(
       task.name,
       task.argv,
       record.env,
@@ -283,6 +283,7 @@ class TaskGroup:
       is_isolated=task.port is not None,
       title=f'distmnist {task.name} {folder}',
     )
+    self._host.start(request)
 
   def _end_in_order(self, signum: int) -> list[jobs.Task]:
     """Ends what runs, the ps last; returns the Tasks that had to be killed."""

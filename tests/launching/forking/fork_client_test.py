@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from distmnist.common import cli
+from distmnist.launching import host as host_lib
 from distmnist.launching.forking import fork_client
 from tests.support import background
 from tests.support.paths import PYTHONPATH
@@ -122,7 +123,7 @@ def test_a_task_is_asked_for_with_all_that_it_needs(
   monkeypatch.chdir(tmp_path)
   with make_client(grace_secs=7.5) as client:
     client.start(
-      'ps 0', ['python'], (('A', 'b'),), 'ps.log', is_isolated=True, title='ps'
+      host_lib.Request('ps 0', ['python'], {'A': 'b'}, 'ps.log', True, 'ps')
     )
     assert servers[0].hear() == {
       'start': 'ps 0',
@@ -137,7 +138,7 @@ def test_a_task_is_asked_for_with_all_that_it_needs(
 
 def test_a_command_that_is_too_long_is_one_line(make_client):
   with make_client() as client, pytest.raises(cli.RunError) as caught:
-    client.start('ps 0', ['x' * (1 << 17)], {}, 'ps.log')
+    client.start(host_lib.Request('ps 0', ['x' * (1 << 17)], {}, 'ps.log'))
   message = str(caught.value)
   assert message.startswith('the command of ps 0 is too long (13')
   assert message.endswith(
@@ -273,7 +274,8 @@ def test_after_a_death_the_tasks_and_what_they_started_are_gone(
   command = ['python', '-m', 'fake_train', f'--folder={tmp_path}']
   command.append('--do=worker0:child,deaf,touch=ready,forever')
   with fork_client.make_host('fake_train', str(log.parent), env) as client:
-    client.start('a', command, {}, str(tmp_path / 'a.log'))
+    log = str(tmp_path / 'a.log')
+    client.start(host_lib.Request('a', command, {}, log))
     while 'a' not in client.pids:
       client.poll(60)
     background.wait_until(

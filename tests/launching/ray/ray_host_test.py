@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from distmnist.common import cli
+from distmnist.launching import host as host_lib
 from distmnist.launching import jobs
 from distmnist.launching.ray import ray_host
 from tests.support.fake_ray import ActorDiedError, FakeRay
@@ -39,7 +40,7 @@ class Room:
   def start(self, tasks, **env):
     for task in tasks:
       log = str(self.folder / f'{task.name}.log')
-      self.host.start(task.name, task.argv, env, log)
+      self.host.start(host_lib.Request(task.name, task.argv, env, log))
 
   def answer(self, ref, answer):
     """Has Ray answer; returns what has ended since."""
@@ -300,7 +301,7 @@ def test_a_signal_to_the_launcher_ends_a_poll(room):
 
 
 def test_a_disk_that_is_full_costs_lines_and_not_the_run(room):
-  room.host.start('evaluator 0', [], {}, '/dev/full')
+  room.host.start(host_lib.Request('evaluator 0', [], {}, '/dev/full'))
   room.answer(room.ray.placements[0].ref, None)
   (actor,) = room.ray.actors
   room.answer(actor.find('find_address'), '10.0.0.9:5')

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from distmnist.launching import host as host_lib
 from distmnist.launching.scheduler import job_host, job_meeting
 
 
@@ -12,7 +13,7 @@ def run(folder, template):
   log = folder / 'log'
   templates = {'ps 0': template}
   with job_host.JobHost(str(folder), templates, 'python3', 5) as host:
-    host.start('ps 0', (), {}, str(log))
+    host.start(host_lib.Request('ps 0', (), {}, str(log)))
     deadline, ended = time.monotonic() + 60, []
     while not ended:
       assert time.monotonic() < deadline
@@ -90,6 +91,6 @@ def test_a_folder_that_cannot_be_made_ends_the_task_alone(tmp_path):
   log = tmp_path / 'log'
   log.touch()
   with job_host.JobHost(str(log), {'ps 0': '{script}'}, 'python3', 5) as host:
-    host.start('ps 0', (), {}, str(log))
+    host.start(host_lib.Request('ps 0', (), {}, str(log)))
     assert host.poll(1) == [('ps 0', 71)]
   assert host.reasons == {'ps 0': 'nothing was submitted: Not a directory'}

@@ -11,6 +11,7 @@ import pytest
 
 from distmnist.common import cli
 from distmnist.common.names import ATTEMPT
+from distmnist.launching import host as host_lib
 from distmnist.launching.slurm import srun_host
 from tests.support import background, fake_srun, programs, slurm_cluster
 
@@ -88,8 +89,8 @@ class Room:
     """Requests tasks, name -> what Python runs."""
     for name, code in codes.items():
       argv = ['python', '-c', code, str(self.folder / f'{name}.ready')]
-      log = self.folder / f'{name}.log'
-      self.host.start(name, argv, {'COLOUR': f"it's {name}"}, str(log))
+      env, log = {'COLOUR': f"it's {name}"}, str(self.folder / f'{name}.log')
+      self.host.start(host_lib.Request(name, argv, env, log))
 
   def turn_until(self, is_so):
     deadline = time.monotonic() + DEADLINE_SECS
@@ -245,7 +246,7 @@ def test_an_attempt_is_counted_from_before_the_job_came_again(tmp_path, env):
     (2, {ATTEMPT: '2'}, 4),
   ):
     with Room(tmp_path, env, num_earlier=num_earlier) as room:
-      room.host.start('a', argv, told, log)
+      room.host.start(host_lib.Request('a', argv, told, log))
       room.end('a')
     assert room.log('a').split()[-1] == str(said)
 

@@ -10,6 +10,7 @@ import pytest
 
 from distmnist.common import cli
 from distmnist.launching import agent
+from distmnist.launching import host as host_lib
 from distmnist.launching.ssh import ssh_host
 
 
@@ -29,7 +30,8 @@ def start(tmp_path, monkeypatch):
     hosts.append(host.__enter__())
     for name in places:
       (tmp_path / name).touch()
-      host.start(name, ['python'], variables or {}, str(tmp_path / name))
+      env, log = variables or {}, str(tmp_path / name)
+      host.start(host_lib.Request(name, ['python'], env, log))
     return host
 
   yield start
