@@ -22,7 +22,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO
 
 from distmnist.common import cli, files, signals, stop_grace
 from distmnist.common.names import ATTEMPT, LAUNCH_ID
@@ -115,11 +114,12 @@ class SshHost(host_lib.Host):
 
   def __exit__(self, *error: object) -> None:
     self._beats.__exit__(*error)
-    for task in self._tasks.values():
-      task.hang_up()
+    running = [task.ssh for task in self._tasks.values() if task.ssh]
+    for ssh in running:
+      ssh.hang_up()
     deadline = time.monotonic() + self._grace_secs + 2
-    for task in self._tasks.values():
-      task.end(max(0.0, deadline - time.monotonic()))
+    for ssh in running:
+      ssh.end(max(0.0, deadline - time.monotonic()))
     self._at_exit.close()
 
   def start(self, request: host_lib.Request) -> None:
@@ -139,7 +139,9 @@ class SshHost(host_lib.Host):
 
   def signal(self, names: Iterable[str], signum: int) -> None:
     for name in [name for name in names if name in self._tasks]:
-      if self._tasks[name].tell(signum):
+      if ssh := self._tasks[name].ssh:
+        ssh.tell(signum)
+      else:
         self._note_end(name, -signum)
 
   def kill(self) -> None:
@@ -155,13 +157,15 @@ class SshHost(host_lib.Host):
       else:
         key.data.handle(events)
     for name, task in list(self._tasks.items()):
-      task.check_ready()
-      has_ended = task.has_ended()  # Takes its last words: it may have begun.
-      if task.is_ready and not task.has_begun:
+      if not (ssh := task.ssh):
+        continue
+      ssh.check_ready()
+      has_ended = ssh.has_ended()  # Takes its last words: it may have begun.
+      if ssh.is_ready and not task.has_begun:
         task.has_begun = True
         self.begun.append((name, None))
       if has_ended:
-        self._finish(name, task)
+        self._finish(name, task, ssh)
     ended, self._ended = self._ended, []
     return ended
 
@@ -189,20 +193,20 @@ class SshHost(host_lib.Host):
         self.reasons[name] = f'no ssh was started: {error.strerror}'
         self._note_end(name, cli.NOT_STARTED)
 
-  def _finish(self, name: str, task: _Task) -> None:
-    if task.is_turned_away:
-      task.write(f'ssh to {task.login}: {task.words}: trying again')
+  def _finish(self, name: str, task: _Task, ssh: _Ssh) -> None:
+    if ssh.is_turned_away and time.monotonic() < task.give_up_time:
+      ssh.write(f'ssh to {task.login}: {ssh.words}: trying again')
       task.try_again()
       return
-    if task.has_failed and not task.is_killed:
-      words = f'ssh to {task.login}: {task.words}'
+    if ssh.has_failed and not ssh.is_killed:
+      words = f'ssh to {task.login}: {ssh.words}'
       if 'No module named' in words:
         words += (
           f': the Python there was {self._python}: name another by --ssh_python'
         )
-      task.write(words)
+      ssh.write(words)
       self.reasons[name] = words
-    self._note_end(name, task.find_code())
+    self._note_end(name, ssh.find_code(task.is_first))
 
   def _note_end(self, name: str, code: int) -> None:
     del self._tasks[name]
@@ -210,18 +214,17 @@ class SshHost(host_lib.Host):
 
 
 class _Task:
-  """A task elsewhere, from its request to the end of its ssh.
+  """A task elsewhere, from its request to its end.
 
   Attributes:
+    login: [user@]host.
     host: without the user.
-    is_ready: whether the other end runs.
+    is_first: whether this is the first attempt at it.
+    ssh: the one that runs it; None before the first, and from one that was
+      turned away to the next.
     has_begun: whether that was told.
+    give_up_time: then an ssh that is turned away is not tried again.
   """
-
-  # Those of the last ssh, once there was one.
-  _process: subprocess.Popen[bytes]
-  _stdin: IO[bytes]
-  _stderr: IO[bytes]
 
   def __init__(
     self,
@@ -233,43 +236,31 @@ class _Task:
   ) -> None:
     self.login = login
     self.host = login.rpartition('@')[2]
+    self.is_first = ATTEMPT not in request['env']
+    self.ssh: _Ssh | None = None
+    self.has_begun = False
+    self.give_up_time = math.inf
     self._command = command
-    self._is_first = ATTEMPT not in request['env']
     self._request = json.dumps(request).encode() + b'\n'
     self._log = log
     self._beats = beats
-    self._has_ssh = False
     self._start_time = 0.0  # When the next ssh may start.
-    self._give_up_time = math.inf  # Then one that is turned away tries no more.
-    self._killed_by = 0  # The signal for which its ssh was killed.
-    self._is_too_late = False
-    self.is_ready = self.has_begun = False
-
-  @property
-  def is_killed(self) -> bool:
-    """Whether its ssh was killed because we were told to."""
-    is_by_kill = self._has_ssh and self._process.returncode == -signal.SIGKILL
-    return bool(self._killed_by) and is_by_kill
 
   @property
   def is_connecting(self) -> bool:
-    return self._has_ssh and not self.is_ready
+    return self.ssh is not None and not self.ssh.is_ready
 
   @property
   def is_due(self) -> bool:
-    return not self._has_ssh and time.monotonic() >= self._start_time
+    return self.ssh is None and time.monotonic() >= self._start_time
 
   @property
   def due_secs(self) -> float:
     """Seconds until it has something to do that no event announces."""
-    if not self._has_ssh:
-      # With those that connect already it waits for one of their events.
-      return max(_LOOK_SECS, self._start_time - time.monotonic())
-    if not self._is_heard:
-      return _LOOK_SECS
-    if self.is_ready:
-      return math.inf
-    return max(0.0, self._ready_deadline - time.monotonic())
+    if self.ssh:
+      return self.ssh.due_secs
+    # With those that connect already it waits for one of their events.
+    return max(_LOOK_SECS, self._start_time - time.monotonic())
 
   def connect(self, selector: selectors.BaseSelector) -> None:
     """Starts ssh.
@@ -277,31 +268,87 @@ class _Task:
     Raises:
       OSError: the system refuses.
     """
-    with open(self._log, 'ab', opener=files.no_follow) as log:
+    self.ssh = _Ssh(
+      self._command, self._request, self._log, self._beats, selector
+    )
+    now = time.monotonic()
+    self.give_up_time = min(self.give_up_time, now + TURNED_AWAY_SECS)
+
+  def try_again(self) -> None:
+    """Lets the next ssh start in a while."""
+    self.ssh = None
+    self._start_time = time.monotonic() + random.uniform(*_AGAIN_SECS)
+
+
+class _Ssh:
+  """One ssh, from its start to its end.
+
+  Attributes:
+    is_ready: whether the other end runs.
+  """
+
+  def __init__(
+    self,
+    command: list[str],
+    request: bytes,
+    log: str,
+    beats: beats.Beats,
+    selector: selectors.BaseSelector,
+  ) -> None:
+    """Starts it.
+
+    Args:
+      command: its words.
+      request: what it passes to the agent; beats follow.
+      log: the task's.
+      beats: those of all tasks.
+      selector: the host's, which then calls `handle`.
+
+    Raises:
+      OSError: the system refuses.
+    """
+    with open(log, 'ab', opener=files.no_follow) as file:
       self._process = subprocess.Popen(
-        self._command,
+        command,
         stdin=subprocess.PIPE,
-        stdout=log,
+        stdout=file,
         stderr=subprocess.PIPE,
         start_new_session=True,  # A Ctrl-C is ours to pass on.
         preexec_fn=child_process.die_with_parent,
       )
-    self._has_ssh = True
     self._stdin = child_process.get_pipe(self._process.stdin)
     self._stderr = child_process.get_pipe(self._process.stderr)
-    now = time.monotonic()
-    self._give_up_time = min(self._give_up_time, now + TURNED_AWAY_SECS)
-    self._ready_deadline = now + READY_SECS
+    self._log = log
+    self._beats = beats
     self._selector = selector
+    self._ready_deadline = time.monotonic() + READY_SECS
     self._said: list[str] = []
     self._rest = b''
-    self._unsent = self._request
+    self._unsent = request
     self._has_request = False
     self._is_heard = True
+    self._killed_by = 0  # The signal for which it was killed.
+    self._is_too_late = False
+    self.is_ready = False
     for pipe in (self._stdin, self._stderr):
       os.set_blocking(pipe.fileno(), False)
     selector.register(self._stderr, selectors.EVENT_READ, self)
     selector.register(self._stdin, selectors.EVENT_WRITE, self)
+
+  @property
+  def is_killed(self) -> bool:
+    """Whether it was killed because we were told to."""
+    is_by_kill = self._process.returncode == -signal.SIGKILL
+    return bool(self._killed_by) and is_by_kill
+
+  @property
+  def due_secs(self) -> float:
+    """Seconds until it has something to do that no event announces."""
+    if not self._is_heard:
+      return _LOOK_SECS
+    if self.is_ready:
+      return math.inf
+    return max(0.0, self._ready_deadline - time.monotonic())
 
   def handle(self, events: int) -> None:
     """Reads or writes what there is, as the selector says."""
@@ -311,27 +358,24 @@ class _Task:
       self._read()
 
   def check_ready(self) -> None:
-    """Ends an ssh whose other end does not come to run."""
-    if self.is_connecting and time.monotonic() > self._ready_deadline:
+    """Ends it if its other end does not come to run."""
+    if not self.is_ready and time.monotonic() > self._ready_deadline:
       self._said = [f'nothing runs there after {READY_SECS:g} s']
       self._is_too_late = True
       self._process.kill()
 
-  def tell(self, signum: int) -> bool:
-    """Has the task get a signal; returns whether it ends without one."""
-    if not self._has_ssh:
-      return True
+  def tell(self, signum: int) -> None:
+    """Has the task get a signal; without a task there it ends itself."""
     self._read()  # It may have said that the other end runs.
     if self.is_ready and signum != signal.SIGKILL:
       self._send(f'{int(signum)}\n'.encode())
     else:
       self._killed_by = self._killed_by or signum
       self._process.kill()
-    return False
 
   def has_ended(self) -> bool:
-    """Whether its ssh has ended; closes its pipes then."""
-    if not self._has_ssh or self._process.poll() is None:
+    """Whether it has ended; closes its pipes then."""
+    if self._process.poll() is None:
       return False
     self._read()
     self._take(self._rest)
@@ -342,34 +386,27 @@ class _Task:
     return True
 
   def hang_up(self) -> None:
-    """Ends what ssh reads, and so the task."""
-    if self._has_ssh and not self._stdin.closed:
+    """Ends what it reads, and so the task."""
+    if not self._stdin.closed:
       self._stop_writing()
       self._beats.drop_pipe(self._stdin.fileno())
       with contextlib.suppress(BrokenPipeError):
         self._stdin.close()
 
   def end(self, secs: float) -> None:
-    """Waits for the end of ssh, at most `secs` seconds; then kills it."""
-    if self._has_ssh:
-      child_process.end(self._process, secs)
-      self._stderr.close()
+    """Waits for its end, at most `secs` seconds; then kills it."""
+    child_process.end(self._process, secs)
+    self._stderr.close()
 
   @property
   def is_turned_away(self) -> bool:
-    """Whether sshd had no room, and there is time to try again."""
+    """Whether sshd had no room."""
     said = '\n'.join(self._said)
     return (
       self._process.returncode == agent.SSH_FAILED_CODE
       and ('kex_exchange_identification' in said or 'MaxStartups' in said)
       and not self._killed_by
-      and time.monotonic() < self._give_up_time
     )
-
-  def try_again(self) -> None:
-    """Lets the next ssh start in a while."""
-    self._has_ssh = False
-    self._start_time = time.monotonic() + random.uniform(*_AGAIN_SECS)
 
   @property
   def has_failed(self) -> bool:
@@ -379,7 +416,7 @@ class _Task:
 
   @property
   def words(self) -> str:
-    """The last words of ssh, or of the shell there."""
+    """Its last words, or those of the shell there."""
     code = self._process.returncode
     if self._said and (code >= 0 or self._is_too_late):
       return self._said[-1]
@@ -389,14 +426,18 @@ class _Task:
       return 'the connection was lost'
     return f'ended with exit code {code} before the task'
 
-  def find_code(self) -> int:
-    """Returns the task's exit code, -n after signal n."""
+  def find_code(self, is_first: bool) -> int:
+    """Returns the task's exit code, -n after signal n.
+
+    Args:
+      is_first: whether this is the first attempt at the task.
+    """
     if self.is_killed:
       return -self._killed_by
     if self.has_failed:
       # A host that cannot be reached at the start is a mistake; later it may
       # come back, and what is slow may be fast.
-      is_mistake = self._is_first and not (self.is_ready or self._is_too_late)
+      is_mistake = is_first and not (self.is_ready or self._is_too_late)
       return cli.FAILED if is_mistake else cli.LOST
     return failures.from_shell(self._process.returncode)
 
