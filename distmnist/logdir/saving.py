@@ -18,7 +18,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -28,6 +28,9 @@ from distmnist.cluster import errors
 from distmnist.common import cli, files, partial_names
 from distmnist.logdir import checkpoint_reader, checkpoints
 from distmnist.storage import copies, paths, scratch, urls
+
+if TYPE_CHECKING:
+  from distmnist.common import owner as owner_lib
 
 _log = logging.getLogger(__name__)
 
@@ -74,20 +77,21 @@ class Saver(Protocol):
 
 
 def make(
-  logdir: str, check_owner: Callable[[], None], variables: Sequence[tf.Variable]
+  owner: owner_lib.Owner, variables: Sequence[tf.Variable]
 ) -> CheckpointWriter:
-  """Returns the writer of a chief, which owns `logdir`.
+  """Returns the writer of a chief.
 
-  What interrupted saves have left there is removed.
+  What interrupted saves have left in its log directory is removed.
 
   Args:
+    owner: the chief, of the log directory.
     variables: what a checkpoint holds.
 
   Raises:
     cli.PassingError: there is no room for a checkpoint.
   """
-  check_space(logdir, variables)
-  writer = CheckpointWriter(logdir, _KEEP_CHECKPOINTS.value, check_owner)
+  check_space(owner.folder, variables)
+  writer = CheckpointWriter(owner.folder, _KEEP_CHECKPOINTS.value, owner.check)
   writer.remove_unfinished()
   return writer
 

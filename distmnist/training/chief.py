@@ -286,11 +286,9 @@ def _open_best(
 ) -> best.Best:
   """Returns the best.Best of a run_folder.RunFolder, which may have no path."""
   metric = {'metric': problem.metric, 'sign': problem.sign}
-  if not (folder.path and folder.owner):
+  if not (owner := folder.owner):
     return best.Best(**metric)
-  return best.Best(
-    checkpoints.best_dir(folder.path), folder.owner.check, **metric
-  )
+  return best.Best(checkpoints.best_dir(owner.folder), owner.check, **metric)
 
 
 def report_alone(

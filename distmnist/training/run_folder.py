@@ -44,7 +44,7 @@ class RunFolder:
     path: --logdir.
     restart: where the run resumes from.
     images: on the chief, which images the run has; see run_data.describe.
-    owner: on a chief that has claimed its folder.
+    owner: on a chief that has claimed its folder; it has the path, too.
   """
 
   def __init__(
@@ -200,10 +200,9 @@ class RunFolder:
 
   def sign(self) -> None:
     """Writes which life of the chief has the folder; call it when serving."""
-    path = self.path
-    if not (path and self.owner):
+    if not self.owner:
       return
-    life = self._task.watchdog.life
+    path, life = self.owner.folder, self._task.watchdog.life
 
     def write_again() -> None:  # What is written once, if it was removed.
       logdirs.sign(path, life)

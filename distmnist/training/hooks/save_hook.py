@@ -62,9 +62,8 @@ def make(
     steps, center, others: see SaveHook.
   """
   writer = None
-  if folder.path and folder.owner:
-    variables = tf.global_variables()
-    writer = saving.make(folder.path, folder.owner.check, variables)
+  if folder.owner:
+    writer = saving.make(folder.owner, tf.global_variables())
   saves = SaveHook(
     steps,
     tf.train.get_global_step(),
