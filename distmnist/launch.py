@@ -64,7 +64,7 @@ def main(train_flags: list[str]) -> int:
   )
   if cluster_flags.MODULE.value == TRAIN and launcher != 'local':
     # The check takes seconds of TensorFlow here, but a mistake there costs a
-    # place in the queue. On this machine the tasks report it just as early.
+    # place in the queue. On this machine the first task that is forked checks.
     train_flags_lib.check_combination(given, num_ps, num_workers)
   job = dataclasses.replace(
     cluster_flags.make_job(train_flags, given),

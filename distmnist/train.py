@@ -69,7 +69,8 @@ _DOWNLOAD_ONLY = flags.DEFINE_bool(
 _PRINT_CLUSTER = flags.DEFINE_bool(
   'print_cluster',
   False,
-  'Check and print the cluster and the role of this task in it, and exit.',
+  'Check the flags, also those of a worker against each other and the cluster;'
+  ' print the cluster and the role of this task in it, and exit.',
 )
 
 
@@ -83,6 +84,8 @@ def main() -> int:
   console_lib.print_logs(console.say)
   task = task_lib.from_flags()
   if _PRINT_CLUSTER.value:
+    if task.cluster.job_name == 'worker':
+      flag_checks.check_without_data(task.cluster)
     _log.info(cluster_lib.format_tasks(task.cluster))
     return 0
   task.log_role()

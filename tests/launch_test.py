@@ -602,20 +602,21 @@ def test_one_worker_without_a_ps_serves_nowhere_and_keeps_the_network(tmp_path):
 @pytest.mark.parametrize(
   ('isolate', 'module', 'flag', 'expected'),
   [
-    ('on', TRAIN, '--model=cnn', ('--model=cnn', '--download_only')),
-    ('off', TRAIN, '--model=cnn', None),
-    ('on', 'fake_train', '--model=cnn', None),
-    # Its prepare() may overwrite files.
-    ('on', TRAIN, '--problem=my.py', None),
+    ('on', TRAIN, '--model=cnn', ['check', 'data']),
+    ('off', TRAIN, '--model=cnn', ['check']),
+    ('on', 'fake_train', '--model=cnn', []),
+    # Its prepare() may overwrite files, and its import may take long.
+    ('on', TRAIN, '--problem=my.py', []),
+    ('on', TRAIN, '--problem=clicks', ['check']),
   ],
 )
-def test_the_data_comes_first_where_train_could_not_get_it(
+def test_the_check_comes_first_and_the_data_where_train_could_not_get_it(
   launch_here, monkeypatch, tmp_path, isolate, module, flag, expected
 ):
   found = []
 
-  def run(tasks, host, logs_dir, where, data_task, *args, **settings):
-    found.append(data_task and data_task.argv[3:])
+  def run(tasks, host, logs_dir, where, first_tasks, *args, **settings):
+    found.append([task.name for task in first_tasks])
 
   held = ports.hold_ports(3)
   monkeypatch.setattr(ports, 'hold_ports', lambda number: held)

@@ -8,9 +8,9 @@ import os
 from absl import flags
 
 from distmnist.cluster import addresses
-from distmnist.common import cli, stop_grace
+from distmnist.common import cli, registry, stop_grace
 from distmnist.common import ports as ports_lib
-from distmnist.common.names import FIRST_PORT, TRAIN
+from distmnist.common.names import FIRST_PORT, PROBLEMS, TRAIN
 from distmnist.launching import gpus as gpus_lib
 from distmnist.launching import jobs, network_namespace, run_tasks
 from distmnist.launching.forking import fork_client
@@ -78,11 +78,17 @@ def launch(job: jobs.Job) -> int:
   if job.dry_run:
     print(*(task.command for task in cluster), sep='\n')
     return 0
-  data_task = None
-  if namespace and job.module == TRAIN and not job.flag('problem'):
+  first_tasks = []
+  problem = job.flag('problem')
+  if job.module == TRAIN and (
+    not problem or problem in registry.find(PROBLEMS)
+  ):
+    # The import of a user's module may take seconds: its tasks check, too.
+    first_tasks.append(jobs.make_check_task(cluster[job.num_ps]))
+  if namespace and job.module == TRAIN and not problem:
     # Where the other tasks run, there is no network for a download. What a
     # --problem prepares may overwrite its user's files: never unasked.
-    data_task = jobs.make_data_task(job.train_flags)
+    first_tasks.append(jobs.make_data_task(job.train_flags))
   grace_secs = stop_grace.parse(job.given)
   host = fork_client.make_host(
     job.module, logs_dir, os.environ, _FORK_TASKS.value, namespace, grace_secs
@@ -92,7 +98,7 @@ def launch(job: jobs.Job) -> int:
     host,
     logs_dir,
     'on this machine',
-    data_task=data_task,
+    first_tasks=first_tasks,
     show_logs=job.show_logs,
     limits=restart_policy.from_job(job),
     stop_grace_secs=grace_secs,

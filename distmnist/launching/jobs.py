@@ -70,11 +70,11 @@ class Task:
   """One process of the cluster, or one beside it.
 
   Attributes:
-    job_name: 'ps', 'worker', 'evaluator' or 'data'.
-    task_index: >= 0, counted within the job; None for 'data'.
+    job_name: 'ps', 'worker', 'evaluator', 'data' or 'check'.
+    task_index: >= 0, counted within the job; None for 'data' and 'check'.
     host: the machine that runs it.
     port: where it serves; None for one that does not: the only task of a run
-      without a cluster, 'evaluator' and 'data'.
+      without a cluster, 'evaluator', 'data' and 'check'.
     argv: the whole command: ('python', '-m', module, flags...).
     env: what it needs beyond its launcher's variables.
   """
@@ -236,6 +236,12 @@ def make_data_task(train_flags: Sequence[str], module: str = TRAIN) -> Task:
   """Returns the Task that makes sure the data set is there, then ends."""
   argv = ('python', '-m', module, *train_flags, '--download_only')
   return Task('data', None, '127.0.0.1', None, argv)
+
+
+def make_check_task(worker: Task) -> Task:
+  """Returns the Task that checks the flags of `worker`, then ends."""
+  argv = (*worker.argv, '--nodownload_only', '--print_cluster')
+  return Task('check', None, worker.host, None, argv, worker.env)
 
 
 def check_train_flags(

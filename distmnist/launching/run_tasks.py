@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from distmnist.common import signals as signals_lib
 from distmnist.common import stop_grace
@@ -28,7 +28,7 @@ def run(
   logs_dir: str,
   where: str,
   *,
-  data_task: jobs.Task | None = None,
+  first_tasks: Sequence[jobs.Task] = (),
   show_logs: str = 'chief',
   limits: restart_policy.Limits = restart_policy.NO_LIMITS,
   stop_grace_secs: float = stop_grace.DEFAULT_SECS,
@@ -44,8 +44,8 @@ def run(
     host: opened and closed here.
     logs_dir: an existing folder for one log per task.
     where: tells the user where they run.
-    data_task: runs to its end before the others start, in no namespace. Its log
-      stays only if it fails.
+    first_tasks: run to their end, side by side, before the others start, and in
+      no namespace. The log of one stays only if it fails.
     show_logs: whose lines go to the screen: 'chief' or 'all'.
     limits: when a task restarts.
     stop_grace_secs: see TaskGroup.
@@ -75,7 +75,7 @@ def run(
   )
   late, killed = [], []
   with group:
-    left = _get_data(group, data_task) if data_task else []
+    left = _run_first(group, first_tasks)
     if not left and not group.failure:
       pids.note(host.name, host.pid, 1)
       left = late = run_to_end(group, tasks, limits)
@@ -148,14 +148,16 @@ def describe(tasks: Iterable[jobs.Task]) -> str:
   return jobs.describe_size(*map(names.count, ('ps', 'worker', 'evaluator')))
 
 
-def _get_data(
-  group: task_group.TaskGroup, data_task: jobs.Task
+def _run_first(
+  group: task_group.TaskGroup, tasks: Sequence[jobs.Task]
 ) -> list[jobs.Task]:
-  """Runs the task that gets the data; returns it in a list if it still runs."""
-  group.start(data_task)
-  left = group.wait([data_task])
+  """Runs the tasks before all others; returns those that still run."""
+  for task in tasks:
+    group.start(task)
+  left = group.wait(tasks)
   if not left and not group.failure:
-    group.discard(data_task)
+    for task in tasks:
+      group.discard(task)
   return left
 
 

@@ -85,6 +85,14 @@ def test_the_data_task_has_the_flags_of_train_and_serves_nowhere():
   )
 
 
+def test_the_check_task_is_the_worker_that_only_looks():
+  worker = jobs.make_tasks(PS, WORKERS, ['--model=mlp'], gpus=['0'])[len(PS)]
+  task = jobs.make_check_task(worker)
+  assert (task.name, task.port, task.env) == ('check', None, worker.env)
+  assert task.argv[: len(worker.argv)] == worker.argv
+  assert task.argv[-1] == '--print_cluster'
+
+
 def test_a_command_can_be_pasted():
   task = jobs.make_tasks(PS, WORKERS, ['--name=a b'], gpus=['0'])[0]
   variable, *words = shlex.split(task.command)

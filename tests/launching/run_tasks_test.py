@@ -13,25 +13,32 @@ from distmnist.launching.run_tasks import PidLines
 from tests.support.paths import PYTHONPATH
 
 
-def launch_with_data(do, folder, monkeypatch):
-  """Runs a ps and a worker of fake_train, and before them the data's task."""
+def launch_with_first(do, folder, monkeypatch):
+  """Runs a ps and a worker of fake_train, and what comes before them."""
   monkeypatch.setenv('PYTHONPATH', PYTHONPATH)
   (folder / 'logs').mkdir()
   flags = [f'--do={do}', f'--folder={folder}']
   hosts = ['127.0.0.1:1'], ['127.0.0.1:2']
+  tasks = jobs.make_tasks(*hosts, flags, module='fake_train')
   return run_tasks.run(
-    jobs.make_tasks(*hosts, flags, module='fake_train'),
+    tasks,
     fork_client.make_host('fake_train', f'{folder}/logs', os.environ),
     f'{folder}/logs',
     'here',
-    data_task=jobs.make_data_task(flags, 'fake_train'),
+    first_tasks=[
+      jobs.make_check_task(tasks[1]),
+      jobs.make_data_task(flags, 'fake_train'),
+    ],
   )
 
 
 @pytest.mark.slow
 def test_the_data_is_there_before_the_others_start(tmp_path, monkeypatch):
-  do = 'data:touch=got;worker0:gone=data.got,print=hello'
-  assert launch_with_data(do, tmp_path, monkeypatch) == 0
+  do = (
+    'data:wait=check.ok,touch=got;check:touch=ok;'
+    'worker0:gone=data.got,gone=check.ok,print=hello'
+  )
+  assert launch_with_first(do, tmp_path, monkeypatch) == 0
   logs = {log.name: log.read_text() for log in (tmp_path / 'logs').iterdir()}
   assert logs == {'ps_0.log': '', 'worker_0.log': 'hello\n'}
 
@@ -39,13 +46,25 @@ def test_the_data_is_there_before_the_others_start(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_without_the_data_nobody_starts(tmp_path, monkeypatch, capsys):
   do = 'data:print=no_mirror,exit=1;worker0:touch=on;ps0:touch=on'
-  assert launch_with_data(do, tmp_path, monkeypatch) == 1
+  assert launch_with_first(do, tmp_path, monkeypatch) == 1
   assert os.listdir(tmp_path) == ['logs']
   assert capsys.readouterr().err.splitlines()[1:] == [
     'distmnist.launch: the last lines of the task that gets the data:',
     '  | no mirror',
     'distmnist.launch: error: the task that gets the data (127.0.0.1) failed'
     f' first: exit code 1; log: {tmp_path}/logs/data.log',
+  ]
+
+
+@pytest.mark.slow
+def test_with_flags_that_do_not_fit_nobody_starts(
+  tmp_path, monkeypatch, capsys
+):
+  do = 'check:error=--a needs --b;worker0:touch=on;ps0:touch=on'
+  assert launch_with_first(do, tmp_path, monkeypatch) == 1
+  assert os.listdir(tmp_path) == ['logs']
+  assert capsys.readouterr().err.splitlines()[1:] == [
+    'distmnist.launch: error: --a needs --b'
   ]
 
 
@@ -65,7 +84,8 @@ def test_the_data_has_the_network_that_the_others_have_not(tmp_path):
     '  host = fork_client.make_host(\n'
     '    "fake_train", folder, os.environ, namespace=namespace\n'
     '  )\n'
-    '  run_tasks.run(cluster, host, folder, "here", data_task=task)\n'
+    '  first = [task] if task else []\n'
+    '  run_tasks.run(cluster, host, folder, "here", first_tasks=first)\n'
   )
   for folder in 'ab':
     (tmp_path / folder).mkdir()

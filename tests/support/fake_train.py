@@ -43,6 +43,8 @@ def run():
   attempt = os.environ.get('DISTMNIST_ATTEMPT', '1')
   if 'download_only' in flags:
     me = 'data'
+  if 'print_cluster' in flags:
+    me = 'check'
   for script in flags.get('do', '').split(';'):
     who, _, actions = script.partition(':')
     who, _, when = who.partition('@')

@@ -19,7 +19,10 @@ from distmnist.launching.supervisor import failures, task_group
 
 _log = logging.getLogger(__name__)
 
-_DATA_TITLE = 'the task that gets the data'
+_TITLES = {
+  'data': 'the task that gets the data',
+  'check': 'the task that checks the flags',
+}
 
 
 def say_killed(
@@ -59,9 +62,11 @@ def show_failure(group: task_group.TaskGroup, logs_dir: str) -> tuple[str, int]:
   last_lines = group.last_lines(failure.task)
   cause = failure.cause
   task, times = failure.task, failure.num_restarts
-  name = _DATA_TITLE if task.job_name == 'data' else task.name
+  name = _TITLES.get(task.job_name, task.name)
   reason = task_logs.find_reason(last_lines)
   if reason and failure.code in cli.FINAL_CODES:
+    if task.job_name == 'check':  # The user's own flags are at fault.
+      return reason, failure.exit_code
     cause = reason  # It says all, in one line.
   else:
     _log.info(f'the last lines of {name}:')
