@@ -40,7 +40,8 @@ _READ_THREADS = flags.DEFINE_integer(
   lower_bound=1,
   upper_bound=64,
 )
-_failures: list[BaseException] = []
+# Where what a reader raises goes: one list for each `noted_failures`.
+_failures: list[list[BaseException]] = []
 # What is waited for now: one for each thread that waits.
 _waits: list[str] = []
 
@@ -58,12 +59,21 @@ def is_reader(found: Any) -> bool:
   return hasattr(found, 'num_examples') and hasattr(found, 'read')
 
 
-def find_failure() -> BaseException | None:
-  """Returns what a reader raised, or None.
+@contextlib.contextmanager
+def noted_failures() -> Iterator[list[BaseException]]:
+  """Yields a list, which grows by what readers raise meanwhile.
 
-  TensorFlow hides it in an error of its own if it reads in a graph.
+  In any thread: TensorFlow hides it in an error of its own if a reader reads in
+  a graph.
   """
-  return _failures[0] if _failures else None
+  global _failures
+  found: list[BaseException] = []
+  _failures = [*_failures, found]
+  try:
+    yield found
+  finally:
+    # Two that are empty are equal.
+    _failures = [other for other in _failures if other is not found]
 
 
 def find_wait() -> str | None:
@@ -85,13 +95,14 @@ def _waiting(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _noting() -> Iterator[None]:
-  """Keeps what the reader raises for `find_failure`; raises ReadError."""
+  """Notes what the reader raises in `noted_failures`; raises ReadError."""
   try:
     yield
   except BaseException as error:
     if signals.is_signal(error):
       raise
-    _failures.append(error)
+    for found in _failures:
+      found.append(error)
     raise ReadError(f'{type(error).__name__}: {error}') from error
 
 

@@ -129,37 +129,42 @@ def test_others_are_told_by_the_reader():
   assert identify(b'a') == identify(b'a') != identify(b'b')
 
 
-def test_what_failed_in_a_step_is_kept(monkeypatch):
-  monkeypatch.setattr(streamed, '_failures', [])
+def test_what_failed_in_a_step_is_noted_while_somebody_asks():
   reader = Reader()
   examples = streamed.Streamed(reader)
-  assert streamed.find_failure() is None
   reader.read = lambda indices: 1 / 0
-  with pytest.raises(streamed.ReadError):
-    examples.take(np.array([0, 1, 2]))
-  assert isinstance(streamed.find_failure(), ZeroDivisionError)
+  with streamed.noted_failures() as before:
+    pass
+  with streamed.noted_failures() as outer:
+    assert outer == []
+    for _ in range(2):
+      with (
+        streamed.noted_failures() as inner,
+        pytest.raises(streamed.ReadError),
+      ):
+        examples.take(np.array([0, 1, 2]))
+      assert [type(error) for error in inner] == [ZeroDivisionError]
+  assert len(outer) == 2 and before == []
 
 
-def test_what_failed_elsewhere_is_kept_too(monkeypatch):
+def test_what_failed_elsewhere_is_noted_too():
   """At the door, in an evaluation, in the check of a checkpoint."""
-  monkeypatch.setattr(streamed, '_failures', [])
   reader = Reader()
   examples = streamed.Streamed(reader)
   reader.identify = lambda: 'text'
-  with pytest.raises(streamed.ReadError, match=r'identify\(\) gave str'):
-    list(examples.identify())
-  assert 'identify()' in str(streamed.find_failure())
-  streamed._failures.clear()
-  reader.read = lambda indices: 1 / 0
-  with pytest.raises(streamed.ReadError):
-    examples.slice(0, 3)
-  assert isinstance(streamed.find_failure(), ZeroDivisionError)
+  with streamed.noted_failures() as failures:
+    with pytest.raises(streamed.ReadError, match=r'identify\(\) gave str'):
+      list(examples.identify())
+    reader.read = lambda indices: 1 / 0
+    with pytest.raises(streamed.ReadError):
+      examples.slice(0, 3)
+  assert 'identify()' in str(failures[0])
+  assert isinstance(failures[1], ZeroDivisionError)
 
 
 @pytest.mark.parametrize('error', [StopIteration, SystemExit, MemoryError])
-def test_what_a_reader_raises_is_its_failure_and_no_end(monkeypatch, error):
+def test_what_a_reader_raises_is_its_failure_and_no_end(error):
   """TensorFlow takes StopIteration for the end of the data."""
-  monkeypatch.setattr(streamed, '_failures', [])
   reader = Reader()
   examples = streamed.Streamed(reader)
 
@@ -169,9 +174,12 @@ def test_what_a_reader_raises_is_its_failure_and_no_end(monkeypatch, error):
   reader.read = fail
   rows = np.array([[0, 1, 2]])
   examples.announce(rows)
-  with pytest.raises(streamed.ReadError, match=error.__name__):
+  with (
+    streamed.noted_failures() as failures,
+    pytest.raises(streamed.ReadError, match=error.__name__),
+  ):
     examples.take(rows[0])
-  assert isinstance(streamed.find_failure(), error)
+  assert [type(failure) for failure in failures] == [error]
 
 
 @pytest.mark.parametrize('base', [Reader, csv.Reader])

@@ -24,38 +24,51 @@ _CALL = os.path.realpath(user_calls.__file__), user_calls.call.__name__
 def explained() -> Iterator[None]:
   """Turns an error of a reader, or of an op of the user's file, into one line.
 
+  A reader's is one that it has raised since the `with` began.
+
   Raises:
     cli.RunError: in place of such an error.
   """
-  try:
-    yield
-  except (*errors.GONE, cli.RunError, cli.UsageError, MemoryError):
-    raise
-  except Exception as error:
-    op = getattr(error, 'op', None)
-    failure = streamed.find_failure()
-    if not isinstance(error, (tf.errors.OpError, streamed.ReadError)):
+  with streamed.noted_failures() as failures:
+    try:
+      yield
+    except (*errors.GONE, cli.RunError, cli.UsageError, MemoryError):
       raise
-    named, module = problem_module.load()
-    if failure:
-      frame = user_calls.find_frame(failure, module.__file__)
-      name = frame.name if frame else 'load'
-      found = user_calls.explain(named, module, name, failure)
-      is_passing = isinstance(found, cli.PassingError)
-      kind = cli.PassingError if is_passing else cli.RunError
-      raise kind(str(found)) from failure
-    place = module and locate(op, os.path.realpath(module.__file__))
-    if not place:
-      # One of our own ops has a message that says what is wrong.
-      if op is None or op.name.split('/')[-1] != embeddings.CHECK:
-        raise
-      place = 'in build()'
-    # A file that an op reads. What else an op may lack would recur.
-    is_sick = isinstance(error, tf.errors.UnknownError)
-    kind = cli.choose_error(error) if is_sick else cli.RunError
-    raise kind(
-      f'--problem={named}: {place}: {errors.explain(error)}'
-    ) from error
+    except (tf.errors.OpError, streamed.ReadError) as error:
+      failure = failures[0] if failures else None
+      if named := _explain(error, failure):
+        raise named from failure or error
+      raise
+
+
+def _explain(
+  error: tf.errors.OpError | streamed.ReadError,
+  failure: BaseException | None,
+) -> cli.RunError | None:
+  """Returns the error in one line, or None if it is no mistake of the user's.
+
+  Args:
+    failure: what a reader has raised.
+  """
+  op = getattr(error, 'op', None)
+  named, module = problem_module.load()
+  if failure:
+    frame = user_calls.find_frame(failure, module.__file__)
+    name = frame.name if frame else 'load'
+    found = user_calls.explain(named, module, name, failure)
+    is_passing = isinstance(found, cli.PassingError)
+    kind = cli.PassingError if is_passing else cli.RunError
+    return kind(str(found))
+  place = module and locate(op, os.path.realpath(module.__file__))
+  if not place:
+    # One of our own ops has a message that says what is wrong.
+    if op is None or op.name.split('/')[-1] != embeddings.CHECK:
+      return None
+    place = 'in build()'
+  # A file that an op reads. What else an op may lack would recur.
+  is_sick = isinstance(error, tf.errors.UnknownError)
+  kind = cli.choose_error(error) if is_sick else cli.RunError
+  return kind(f'--problem={named}: {place}: {errors.explain(error)}')
 
 
 def locate(op: tf.Operation | None, path: str) -> str | None:

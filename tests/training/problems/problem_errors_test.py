@@ -1,8 +1,10 @@
 """problem_errors: an op that fails is named by the user's line that made it."""
 
+import contextlib
 import re
 import types
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -106,20 +108,46 @@ def test_other_errors_stay_what_they_are(set_flags, tf_session):
       call()
 
 
-def test_a_reader_that_fails_anywhere_is_named(outputs, monkeypatch):
+class Reader:
+  """One example, until it is told to fail."""
+
+  num_examples = 1
+  error = None
+
+  def read(self, indices):
+    if self.error:
+      raise self.error
+    return np.zeros([len(indices), 2], np.float32), indices
+
+
+def test_a_reader_that_fails_anywhere_is_named(outputs):
   """A graph that reads has its own error; outside, it is the reader's."""
   _, found, _ = outputs
-  failure = ValueError('a.csv:7 has 2 fields')
-  monkeypatch.setattr(streamed, '_failures', [failure])
+  reader = Reader()
+  examples = streamed.Streamed(reader)
+  reader.error = ValueError('a.csv:7 has 2 fields')
   hidden = tf.errors.UnknownError(None, found.op, 'Traceback')
   for error in (streamed.ReadError('hidden'), hidden):
     with (
       pytest.raises(cli.RunError, match=r'table.py, in load\(\): .*:7 has 2'),
       problem_errors.explained(),
     ):
+      with contextlib.suppress(streamed.ReadError):
+        examples.slice(0, 1)
       raise error
   with pytest.raises(KeyError), problem_errors.explained():
     raise KeyError
+
+
+def test_a_reader_that_failed_earlier_is_not_blamed(outputs):
+  ids, found, session = outputs
+  reader = Reader()
+  examples = streamed.Streamed(reader)
+  reader.error = ValueError('a.csv:7 has 2 fields')
+  with pytest.raises(streamed.ReadError):
+    examples.slice(0, 1)
+  with pytest.raises(cli.RunError, match=MESSAGE), problem_errors.explained():
+    session.run(found, {ids: [5]})
 
 
 def test_a_lost_task_is_no_mistake_of_the_problem(outputs):
