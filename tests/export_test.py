@@ -86,7 +86,8 @@ def run_export(build, shape, *args):
   return export.export(problems.of_images(build), spec, *args)
 
 
-@pytest.mark.parametrize('num_ps', [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize('num_ps', [1, 3])
 def test_any_number_of_shards_becomes_one_model(tmp_path, num_ps):
   path, values = save(tmp_path / 'x', build_net, num_ps)
   inputs, outputs, num_bytes = run_export(
@@ -132,13 +133,8 @@ def test_batch_norm_goes_by_its_averages(tmp_path):
 
 
 # The large ones are built from the same layers and batch norm, as above.
-@pytest.mark.parametrize(
-  'model',
-  [
-    pytest.param(name, marks=[] if name == 'mlp' else pytest.mark.slow)
-    for name in battery_test.SMALL
-  ],
-)
+@pytest.mark.parametrize('model', battery_test.SMALL)
+@pytest.mark.slow
 def test_each_small_model_is_exported_as_it_is_evaluated(tmp_path, model):
   build = registry.load(MODELS, model).make(7)
   images = np.random.default_rng(1).integers(0, 256, (3, 28, 28, 1), np.uint8)

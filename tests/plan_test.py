@@ -79,15 +79,11 @@ def test_hosts_may_be_given_instead(capsys, set_flags):
   [
     (['--strategy=downpour', '--n_fetch=2', '--n_push=5'], 159020, 63608),
     (['--strategy=ring_allreduce', '--num_ps=0'], 424053, 424053),
-    *(
-      pytest.param(*case, marks=pytest.mark.slow)
-      for case in (
-        (['--strategy=agn', '--communication_period=10'], 31804, 31804),
-        (['--strategy=sync_sgd', '--wire_dtype=bfloat16'], 159020, 159020),
-      )
-    ),
+    (['--strategy=agn', '--communication_period=10'], 31804, 31804),
+    (['--strategy=sync_sgd', '--wire_dtype=bfloat16'], 159020, 159020),
   ],
 )
+@pytest.mark.slow
 def test_each_rule_moves_what_it_moves(
   capsys, set_flags, words, pulled, pushed
 ):

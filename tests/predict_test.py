@@ -211,6 +211,7 @@ def test_examples_of_any_model_are_predicted(run_sums, chunk_size):
   }
 
 
+@pytest.mark.slow
 def test_an_op_that_fails_names_the_examples(run_sums, tmp_path):
   np.savez(tmp_path / 'large.npz', x=np.zeros([4, 2]), n=[0, 1, 2, 9])
   with pytest.raises(

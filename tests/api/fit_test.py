@@ -86,6 +86,7 @@ def small_model():
     yield model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('file', ['launcher.json', 'owner.json'])
 def test_the_folder_of_a_run_that_goes_on_stays_as_it_is(
   tmp_path, small_model, file

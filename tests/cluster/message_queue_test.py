@@ -69,6 +69,7 @@ def test_looking_takes_nothing_out(open_queue):
   assert reader.size() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_heard', [0, 1])
 def test_close_ends_the_listening(open_queue, num_heard):
   before = set(threading.enumerate())

@@ -66,10 +66,8 @@ def draw(num_shards=0, num_more=0, seed=3):
   return {k: v for k, v in values.items() if not k.startswith('more_')}
 
 
-@pytest.mark.parametrize(
-  ('num_shards', 'num_more'),
-  [(2, 0), pytest.param(3, 2, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(('num_shards', 'num_more'), [(2, 0), (3, 2)])
 def test_neither_shards_nor_other_variables_change_them(num_shards, num_more):
   found, expected = draw(num_shards, num_more), draw()
   assert found.keys() == expected.keys()

@@ -20,6 +20,7 @@ def test_an_op_is_repeated_in_turn(tf_session):
   assert taken.tolist() == [2, 4, 8, 16, 32, 64]
 
 
+@pytest.mark.slow
 def test_a_loop_that_reads_a_variable_is_copied(tf_session):
   number = tf.get_variable('number', initializer=1.0, use_resource=True)
   _, total = tf.while_loop(

@@ -78,6 +78,7 @@ def test_only_the_last_are_kept(folder):
   assert writer.is_saved(30) and not writer.is_saved(1)
 
 
+@pytest.mark.slow
 def test_in_a_store_the_index_is_put_last(store, folder):
   saving.CheckpointWriter(folder, 2).save_values(VALUES, 7)
   put = [path for method, path in store.requests if method == 'PUT']

@@ -61,6 +61,7 @@ def test_the_last_checkpoints_are_kept(session, tmp_path):
   assert tf.train.latest_checkpoint(str(tmp_path)).endswith('model.ckpt-4')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('keep', [1, 5])
 def test_a_save_that_fails_leaves_all_that_was_there(session, tmp_path, keep):
   save(session, tmp_path, 5, keep=keep)

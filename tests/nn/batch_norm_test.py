@@ -49,6 +49,7 @@ def build_alone(x):
   return outputs
 
 
+@pytest.mark.slow
 def test_batch_norm_in_training_goes_by_the_batch_and_moves_the_averages(
   tf_session,
 ):
@@ -153,17 +154,8 @@ def build_with_batch_norm(name, member):
 
 
 @pytest.mark.daily(but=['ad_psgd', 'async_sgd', 'easgd', 'sync_sgd'])
-@pytest.mark.parametrize(
-  'name',
-  [
-    'async_sgd',
-    *(
-      pytest.param(name, marks=pytest.mark.slow)
-      for name in WITH_PS
-      if name != 'async_sgd'
-    ),
-  ],
-)
+@pytest.mark.parametrize('name', WITH_PS)
+@pytest.mark.slow
 def test_averages_stay_whole_and_cross_the_wire_as_one_message(
   tf_session, set_flags, name
 ):

@@ -193,6 +193,7 @@ def test_sizes_may_be_numbers_of_numpy(tf_session):
   assert type(num_rows.capacity) is int  # The report has it, as JSON.
 
 
+@pytest.mark.slow
 def test_a_lookup_in_a_loop_is_refused(tf_session):
   def add(i, total):
     return i + 1, total + layers.embedding(tf.constant([1]), 10, 2, 'user')

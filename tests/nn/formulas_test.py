@@ -148,6 +148,7 @@ def test_weights_of_zero_still_move(tf_session, name, expected):
   np.testing.assert_allclose(tf_session.run(w), [expected], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_weights_without_a_gradient_shrink_by_their_decay_alone(tf_session):
   w = tf.get_variable('w', initializer=[[2.0, 4.0]])
   optimizer = optimizers.make_optimizer(

@@ -169,24 +169,15 @@ def test_a_group_may_begin_in_a_run_that_goes_on(set_flags, tmp_path):
   [
     ([], {'table/.*': {'optimizer': 'lamb'}}, "'table'"),
     (['--optimizer=lars'], {}, "'table'"),
-    pytest.param(
-      *(['--optimizer=lars'], {'table/.*': {'optimizer': 'sgd'}}, None),
-      marks=pytest.mark.slow,
-    ),
-    pytest.param(
-      *(
-        ['--optimizer=lamb', '--table_optimizer=sgd'],
-        {'table/.*': HEAD},
-        None,
-      ),
-      marks=pytest.mark.slow,
-    ),
+    (['--optimizer=lars'], {'table/.*': {'optimizer': 'sgd'}}, None),
+    (['--optimizer=lamb', '--table_optimizer=sgd'], {'table/.*': HEAD}, None),
     ([], {'table/.*': {'weight_decay': 1}}, 'table/.*'),
     ([], {'body/biases': {'weight_decay': 1}}, 'body/biases'),
     (['--decay_biases'], {'body/biases': {'weight_decay': 1}}, None),
     ([], {'nobody/.*': HEAD}, 'nobody/.*'),
   ],
 )
+@pytest.mark.slow
 def test_a_group_that_moves_nothing_is_refused(
   tf_session, set_flags, words, given, named
 ):

@@ -76,6 +76,7 @@ def test_flags_that_fit(set_flags, words, rule):
   refusals.refuse(ALL, strategy=rule, groups=())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'dtype, words, rule, given',
   [

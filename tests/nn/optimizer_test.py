@@ -96,6 +96,7 @@ def test_the_steps_of_an_update_come_in_their_order(set_flags, name):
     assert rate.op in find_before(steps[-1])
 
 
+@pytest.mark.slow
 @each_optimizer
 def test_a_worker_sends_gradients_and_no_constants(name):
   worker = '/job:worker/task:1'
@@ -206,15 +207,9 @@ def test_another_ps_gets_both_in_one_message(tf_session, is_table):
     'lamb-0-None',
   ]
 )
-@pytest.mark.parametrize(
-  'decay, clip_norm',
-  [
-    (0, None),
-    pytest.param(0.3, None, marks=pytest.mark.slow),
-    pytest.param(0, 0.5, marks=pytest.mark.slow),
-  ],
-)
+@pytest.mark.parametrize('decay, clip_norm', [(0, None), (0.3, None), (0, 0.5)])
 @each_optimizer
+@pytest.mark.slow
 def test_rows_that_are_looked_up_more_than_once_are_summed_up_first(
   tf_session, name, decay, clip_norm
 ):

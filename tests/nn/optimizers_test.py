@@ -79,8 +79,6 @@ STEPS = {
   'lars': step_momentum,  # A vector has no ratio.
   'lamb': step_lamb,
 }
-# Without and with slots.
-SOME = 'sgd', 'adam'
 
 
 @pytest.mark.parametrize('name', optimizers.OPTIMIZERS)
@@ -252,13 +250,8 @@ def test_a_local_step_has_the_rate_of_its_beginning(
 
 
 @pytest.mark.daily(but=['sgd', 'adam', 'lamb', 'ftrl'])
-@pytest.mark.parametrize(
-  'name',
-  [
-    pytest.param(name, marks=[pytest.mark.slow] * (name not in SOME))
-    for name in optimizers.OPTIMIZERS
-  ],
-)
+@pytest.mark.parametrize('name', optimizers.OPTIMIZERS)
+@pytest.mark.slow
 def test_weights_of_64_bits_move_like_those_of_32_beside_them(
   tf_session, set_flags, name
 ):

@@ -51,6 +51,7 @@ def test_without_a_folder_the_flag_for_it_is_named(set_flags):
     fitted.load('train')
 
 
+@pytest.mark.slow
 def test_a_split_is_what_the_call_has_called_so(folder):
   array_folder.write(folder, {'train': (A, B), 'test': (A[:1], B[:1])})
   assert fitted.load('validation') is None
@@ -80,13 +81,9 @@ def make(units=4, activation=None, loss='mse'):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root can give a file away')
+@pytest.mark.slow
 @pytest.mark.parametrize(
-  'part',
-  [
-    'model.keras',
-    'groups.json',
-    *(pytest.param(p, marks=pytest.mark.slow) for p in ('', 'modules.json')),
-  ],
+  'part', ['model.keras', 'groups.json', '', 'modules.json']
 )
 def test_a_model_of_another_user_is_loaded_only_if_it_is_named(
   tmp_path, set_flags, monkeypatch, part
@@ -119,17 +116,13 @@ def test_the_same_call_goes_on_with_the_first_ones_model(tmp_path):
   'settings, y, said',
   [
     ({'units': 5}, X[:, :1], 'another model'),
-    *(
-      pytest.param(other, X[:, :1], 'another model', marks=pytest.mark.slow)
-      for other in ({'activation': 'relu'}, {'loss': 'mae'})
-    ),
+    ({'activation': 'relu'}, X[:, :1], 'another model'),
+    ({'loss': 'mae'}, X[:, :1], 'another model'),
     ({}, X[:, 1:], r'other examples \(x, y or weights\)'),
-    pytest.param(
-      *({}, X[:, 0], r'other examples \(x, y or weights\)'),
-      marks=pytest.mark.slow,
-    ),
+    ({}, X[:, 0], r'other examples \(x, y or weights\)'),
   ],
 )
+@pytest.mark.slow
 def test_another_call_is_refused_and_changes_nothing(
   tmp_path, settings, y, said
 ):
@@ -196,6 +189,7 @@ def test_the_tasks_import_what_registers_a_layer(tmp_path, monkeypatch):
   assert imported == ['their.layers']
 
 
+@pytest.mark.slow
 def test_a_layer_of_the_program_itself_is_refused(tmp_path):
   model = make_with_a_layer_of('__main__')
   with pytest.raises(ValueError, match='model: Half is defined in the program'):
@@ -269,10 +263,11 @@ class Block(keras.layers.Layer):
 @pytest.mark.parametrize(
   'make_layer, shape',
   [
-    pytest.param(make_pair, [4, 2], marks=pytest.mark.slow),
+    (make_pair, [4, 2]),
     (lambda n: Block(name=n), [2]),
   ],
 )
+@pytest.mark.slow
 def test_groups_have_the_same_variables_in_the_tasks(
   tmp_path, set_flags, monkeypatch, make_layer, shape
 ):

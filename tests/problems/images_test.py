@@ -15,6 +15,7 @@ SMALL = (
 )
 
 
+@pytest.mark.slow
 def test_the_first_images_are_kept_for_validation(set_flags):
   set_flags(*SMALL, '--validation_images=0')
   whole, none = problem.load('train'), problem.load('validation')
@@ -29,6 +30,7 @@ def test_the_first_images_are_kept_for_validation(set_flags):
     assert (np.concatenate(parts) == array).all()
 
 
+@pytest.mark.slow
 def test_the_test_split_is_another_one(set_flags):
   set_flags(*SMALL, '--validation_images=0')
   images, labels = problem.load('test')

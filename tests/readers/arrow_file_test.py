@@ -65,6 +65,7 @@ def test_a_file_that_is_removed_is_read_on(rows, tmp_path):
   assert rows.read(np.array([3]))['n'].tolist() == [3]
 
 
+@pytest.mark.slow
 def test_several_threads_may_read(rows, monkeypatch):
   monkeypatch.setattr(arrow_file, '_ROWS_MAPPED', 3)  # Pages come and go.
   wrong = []

@@ -50,6 +50,7 @@ def test_colours_may_be_read_as_grey(folder):
   assert reader.read(np.array([0]))[0].shape == (1, 3, 5, 1)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_image_is_named(folder, tmp_path):
   (tmp_path / 'cat').mkdir()
   (tmp_path / 'cat' / '1.png').write_bytes((folder / 'cat/1.png').read_bytes())

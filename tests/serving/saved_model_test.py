@@ -131,6 +131,7 @@ def test_without_the_flag_the_folder_is_asked_for(set_flags, monkeypatch):
   assert saved_model.export_dir_from_flags() == '/home/ada/model'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'make, said',
   [

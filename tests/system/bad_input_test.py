@@ -110,6 +110,7 @@ def test_a_checkpoint_that_is_torn_is_named_and_the_one_before_is_taken(run):
     assert 'model.ckpt-3 is not whole' in line
 
 
+@pytest.mark.slow
 def test_no_checkpoint_at_all_is_whole(run):
   code, out, lines = run('evaluate --logdir={F}/alltorn')
   assert (code, out) == (1, '')

@@ -89,8 +89,9 @@ def count(tf_session, set_flags):
   ]
 )
 @pytest.mark.parametrize('name', ['async_sgd', 'sync_sgd', 'ssp'])
-@pytest.mark.parametrize('num_ps', [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('num_ps', [1, 2])
 @pytest.mark.parametrize('has_table', [False, True])
+@pytest.mark.slow
 def test_a_step_is_a_pull_and_a_push_and_the_answer_comes_once_a_run(
   count, name, num_ps, has_table
 ):

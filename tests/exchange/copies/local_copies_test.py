@@ -218,17 +218,8 @@ RULES = {
 
 
 @pytest.mark.daily(but=['ad_psgd', 'async_sgd', 'bmuf', 'easgd', 'sync_sgd'])
-@pytest.mark.parametrize(
-  'name',
-  [
-    'easgd',
-    *(
-      pytest.param(name, marks=pytest.mark.slow)
-      for name in RULES
-      if name != 'easgd'
-    ),
-  ],
-)
+@pytest.mark.parametrize('name', RULES)
+@pytest.mark.slow
 def test_the_first_pull_of_a_session_is_rounded_as_each_pull_is(
   make_cluster, name
 ):

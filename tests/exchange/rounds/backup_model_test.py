@@ -218,14 +218,9 @@ def find_fault(model):
 @pytest.mark.parametrize('stays', [False, True])
 @pytest.mark.parametrize(
   'num_workers, num_in_round, num_steps, num_deaths',
-  [
-    (2, 1, 3, 0),
-    *(
-      pytest.param(*case, marks=pytest.mark.slow)
-      for case in ((2, 1, 2, 1), (3, 2, 2, 0), (3, 2, 1, 1))
-    ),
-  ],
+  [(2, 1, 3, 0), (2, 1, 2, 1), (3, 2, 2, 0), (3, 2, 1, 1)],
 )
+@pytest.mark.slow
 def test_the_rounds_go_on_and_none_is_in_a_mean_twice(
   num_workers, num_in_round, num_steps, num_deaths, stays
 ):

@@ -73,6 +73,7 @@ def test_places_of_an_earlier_life_are_none(desk):
   assert desk.ask(0, 2 * LIFE)[0] == 1
 
 
+@pytest.mark.slow
 def test_with_as_many_as_workers_nobody_asks(make_cluster):
   cluster = make_cluster(1, 3)
   with tf.Graph().as_default(), tf.device(PS):

@@ -152,9 +152,8 @@ def test_a_new_life_drops_what_was_given_before_it(tf_session):
   assert desk.contribute(2, new) == (1, -1)
 
 
-@pytest.mark.parametrize(
-  'num_contributions', [2, pytest.param(4, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('num_contributions', [2, 4])
 def test_a_round_is_complete_until_it_is_counted(tf_session, num_contributions):
   desk = Desk(tf_session, num_contributions)
   token, _ = desk.begin_life()

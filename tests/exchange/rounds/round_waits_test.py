@@ -61,6 +61,7 @@ def test_accumulators_that_differ_are_told():
   )
 
 
+@pytest.mark.slow
 def test_those_without_a_token_wait(make_cluster):
   shared = make_cluster(1, 2)
   ps, worker = shared.ps(0), shared.worker(1)

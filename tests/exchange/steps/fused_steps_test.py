@@ -267,6 +267,7 @@ class Loss(tf.train.SessionRunHook):
       raise tf.errors.AbortedError(None, None, 'a ps is lost')
 
 
+@pytest.mark.slow
 def test_a_session_that_comes_back_at_the_end_makes_no_step_more():
   with tf.Graph().as_default():
     step = tf.train.get_or_create_global_step().assign_add(1)

@@ -64,17 +64,8 @@ def test_the_end_of_the_launcher_is_the_end_of_the_tasks(server, tmp_path):
   assert not psutil.pid_exists(pid)  # reaped, by its parent
 
 
-@pytest.mark.parametrize(
-  'signum',
-  [
-    *(signal.SIGINT, signal.SIGTERM),
-    *(
-      pytest.param(signum, marks=pytest.mark.slow)
-      for signum in fork_server.UNHEARD
-      if signum not in (signal.SIGINT, signal.SIGTERM)
-    ),
-  ],
-)
+@pytest.mark.parametrize('signum', fork_server.UNHEARD)
+@pytest.mark.slow
 def test_a_stop_that_reaches_it_too_leaves_its_tasks_be(
   server, tmp_path, signum
 ):

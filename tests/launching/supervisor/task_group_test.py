@@ -134,9 +134,8 @@ def test_the_record_has_the_end_of_each_task_of_a_host_that_dies(
   assert events == [('started', 1), ('ended', -9), *again]
 
 
-@pytest.mark.parametrize(
-  'fork_tasks', [True, pytest.param(False, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('fork_tasks', [True, False])
 def test_the_first_failure_is_remembered_with_its_last_lines(
   tmp_path, env, fork_tasks
 ):
