@@ -64,12 +64,9 @@ def small_slices(monkeypatch):
 
 @pytest.mark.usefixtures('small_slices')
 @pytest.mark.parametrize(
-  'num_ps, keys, dtype',
-  [
-    pytest.param(1, WORDS, tf.string, marks=pytest.mark.slow),
-    (2, KEYS, tf.int64),
-  ],
+  'num_ps, keys, dtype', [(1, WORDS, tf.string), (2, KEYS, tf.int64)]
 )
+@pytest.mark.slow
 def test_each_key_has_its_row_on_its_ps(make_cluster, num_ps, keys, dtype):
   cluster, made = make_cluster(num_ps, 1), make((keys, ROWS))
   first_rows.check('user', made)

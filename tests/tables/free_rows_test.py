@@ -3,11 +3,13 @@
 import types
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.tables import free_rows, new_rows
 
 
+@pytest.mark.slow
 def test_rows_follow_each_other_and_end_with_the_bucket(tf_session):
   kind = new_rows.NewRows(1)
   in_bucket = kind.rows_in_bucket

@@ -42,6 +42,7 @@ def test_a_key_has_the_row_that_keys_say_and_others_one_of_60(tf_session):
   assert tf_session.run(found).tolist() == common.tolist()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_other_keys_is_named(tf_session):
   the_map = build()
   tf_session.run(tf.global_variables_initializer())

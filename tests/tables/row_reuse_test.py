@@ -27,6 +27,7 @@ def reuse(tf_session):
   return made
 
 
+@pytest.mark.slow
 def test_the_oldest_of_a_few_rows_is_taken_and_the_hand_goes_on(
   tf_session, reuse
 ):

@@ -29,6 +29,7 @@ def test_what_is_equal_stays_in_its_order(tf_session, end):
   assert order.tolist() == np.argsort(numbers, kind='stable').tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_the_gradient_is_that_of_a_plain_gather(tf_session, dtype):
   draw = np.random.default_rng(3)

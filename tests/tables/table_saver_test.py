@@ -119,6 +119,7 @@ def test_a_row_that_is_made_during_a_save_has_values_or_no_key(
   assert found['b/rows'].any(1).all()
 
 
+@pytest.mark.slow
 def test_without_tables_it_is_a_saver(tmp_path):
   with tf.Graph().as_default():
     v = tf.get_variable('v', initializer=2.0)

@@ -33,6 +33,7 @@ def test_without_a_ps_the_averages_are_read(set_flags):
     np.testing.assert_array_equal(session.run(found, {x: 1}), [32] * 2)
 
 
+@pytest.mark.slow
 def test_copies_and_what_is_pulled_have_the_values_of_the_center(set_flags):
   set_flags()
   with tf.Graph().as_default(), tf.Session() as session:

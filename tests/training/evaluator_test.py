@@ -272,6 +272,7 @@ def test_a_checkpoint_that_is_replaced_meanwhile_is_read_again(
   assert 'step 5  test accuracy 0.5000  RUN/model.ckpt-5' in lines
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_model_is_an_error(folder, run_task):
   folder.save(666)
   with pytest.raises(cli.RunError, match='-666 has no weights$'):

@@ -24,10 +24,11 @@ from tests.support.towers import (
   'kind, name',
   [
     (cluster.Cluster, 'async_sgd'),
-    pytest.param(Towers, 'downpour', marks=pytest.mark.slow),
+    (Towers, 'downpour'),
     (Towers, 'easgd'),
   ],
 )
+@pytest.mark.slow
 def test_a_regularizer_is_part_of_the_loss_and_of_its_gradient(
   set_flags, kind, name
 ):

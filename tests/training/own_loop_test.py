@@ -411,6 +411,7 @@ def test_a_group_is_moved_as_it_says(tf_session, set_flags):
   np.testing.assert_allclose(found, [[0.8, 0.8], [0.9, 0.9]])
 
 
+@pytest.mark.slow
 def test_a_flag_is_for_a_group_too(tf_session, set_flags):
   set_flags('--ftrl_l1=1')
   minimize({'body': {'optimizer': 'ftrl'}})

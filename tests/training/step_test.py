@@ -119,9 +119,8 @@ def test_towers_of_a_worker_are_one_device_with_the_whole_batch(
   )
 
 
-@pytest.mark.parametrize(
-  'name', ['async_sgd', pytest.param('downpour', marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['async_sgd', 'downpour'])
 def test_the_center_is_on_the_ps_and_each_tower_on_its_device(set_flags, name):
   set_flags(*FLAGS)
   member = make_member(Towers, (('p:1',), ('w:1',)))

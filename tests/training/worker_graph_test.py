@@ -134,9 +134,8 @@ def find_schedule(build, monkeypatch):
   return find
 
 
-@pytest.mark.parametrize(
-  'over', ['shard', pytest.param('dataset', marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('over', ['shard', 'dataset'])
 def test_the_epochs_of_a_schedule_are_those_of_the_training(
   find_schedule, over
 ):
@@ -153,19 +152,15 @@ def test_the_epochs_of_a_schedule_are_those_of_the_training(
   [
     (['--strategy=sync_sgd', '--gradient_accumulation=3'], 6),
     (['--strategy=async_sgd', '--gradient_accumulation=3'], 3),
-    *(
-      pytest.param(*case, marks=pytest.mark.slow)
-      for case in (
-        (['--strategy=sync_sgd'], 2),
-        (['--strategy=sync_sgd', '--replicas_to_aggregate=1'], 1),
-        (['--strategy=sync_sgd', '--replicas_to_aggregate=3'], 3),
-        (['--strategy=sagn', '--communication_period=3'], 2),
-        (['--strategy=async_sgd'], 1),
-        (['--strategy=sync_sgd', '--lr_scale=8'], 8),
-      )
-    ),
+    (['--strategy=sync_sgd'], 2),
+    (['--strategy=sync_sgd', '--replicas_to_aggregate=1'], 1),
+    (['--strategy=sync_sgd', '--replicas_to_aggregate=3'], 3),
+    (['--strategy=sagn', '--communication_period=3'], 2),
+    (['--strategy=async_sgd'], 1),
+    (['--strategy=sync_sgd', '--lr_scale=8'], 8),
   ],
 )
+@pytest.mark.slow
 def test_linear_scaling_is_by_the_batches_of_an_update(
   find_schedule, words, scale
 ):

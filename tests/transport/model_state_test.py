@@ -60,6 +60,7 @@ def start(make_cluster):
   return start_workers
 
 
+@pytest.mark.slow
 def test_in_lock_step_nothing_is_lost_for_want_of_a_round(start):
   with pytest.raises(NotImplementedError) as caught:
     start(1, 2, is_lock_step=True)
@@ -112,15 +113,11 @@ def test_a_stale_worker_leaves_no_variance_below_zero(start):
   [
     (6.0, lambda old, fed: old + 1, 8.0),  # A counter.
     (False, lambda old, fed: old | (fed > 0), True),  # A switch.
-    *(
-      pytest.param(6.0, step, expected, marks=pytest.mark.slow)
-      for step, expected in (
-        (lambda old, fed: fed + tf.zeros_like(old), 3.0),  # The latest.
-        (lambda old, fed: tf.maximum(old, fed), 6.0),
-      )
-    ),
+    (6.0, lambda old, fed: fed + tf.zeros_like(old), 3.0),  # The latest.
+    (6.0, lambda old, fed: tf.maximum(old, fed), 6.0),
   ],
 )
+@pytest.mark.slow
 def test_a_change_of_another_kind(make_cluster, first, step, expected):
   cluster = make_cluster(1, 2)
   sessions = []

@@ -39,13 +39,8 @@ WITH_PS = [n for n in battery_test.RULES if battery_test.needs_ps(n)]
 
 
 @pytest.mark.daily(but=['async_sgd', 'sync_sgd', 'easgd', 'dc_asgd', 'ad_psgd'])
-@pytest.mark.parametrize(
-  'name',
-  [
-    name if name == 'async_sgd' else pytest.param(name, marks=pytest.mark.slow)
-    for name in WITH_PS
-  ],
-)
+@pytest.mark.parametrize('name', WITH_PS)
+@pytest.mark.slow
 def test_no_rule_lets_it_into_the_center(make_stepper, set_flags, name):
   # In float16 1e6 is infinite; a first exchange of easgd moves nothing.
   set_flags('--communication_period=1', '--moving_rate=0.5')

@@ -3,6 +3,8 @@
 import os
 import time
 
+import pytest
+
 from distmnist.common import owner_file
 from distmnist.watching import metrics_file, watched_run
 
@@ -59,6 +61,7 @@ def test_a_run_that_is_moved_aside_is_forgotten(tmp_path):
   assert (state.step, state.evaluations) == (1, {})
 
 
+@pytest.mark.slow
 def test_a_file_server_whose_clock_is_wrong_makes_nobody_silent(
   tmp_path, monkeypatch
 ):

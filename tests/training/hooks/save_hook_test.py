@@ -177,6 +177,7 @@ def test_a_save_that_fails_is_said_and_tried_again(
   assert chief.lines[2].endswith('next try in 2 s')
 
 
+@pytest.mark.slow
 def test_after_many_failures_the_training_ends(session, tmp_path, now, disk):
   chief = Chief(session, tmp_path, now, save_steps=1)
   disk.is_full = True
@@ -437,6 +438,7 @@ def test_the_last_one_is_whole_though_its_step_was_saved(partial_chief):
   assert not list(partial_chief.folder.glob('*part*'))
 
 
+@pytest.mark.slow
 def test_after_a_signal_the_last_one_may_be_partial(partial_chief):
   partial_chief.run_to(12)
   partial_chief.has_signal = True
@@ -445,6 +447,7 @@ def test_after_a_signal_the_last_one_may_be_partial(partial_chief):
   assert find_bases(partial_chief) == {0: None, 12: 0, 13: 0}
 
 
+@pytest.mark.slow
 def test_after_a_failed_save_the_next_is_whole(partial_chief, disk):
   disk.is_full = True
   partial_chief.run_to(10)

@@ -169,6 +169,7 @@ def test_a_best_that_cannot_be_written_is_said(chief, monkeypatch):
   assert chief.read_best() == (20, 0.25)
 
 
+@pytest.mark.slow
 def test_what_is_never_a_number_ends_the_training_as_well(chief):
   for step, w in [(5, 0), (10, float('nan')), (15, 0), (20, float('nan'))]:
     chief.run_to(step, w)

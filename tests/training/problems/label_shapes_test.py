@@ -60,6 +60,7 @@ def test_labels_that_meet_every_output_are_refused(check, loss, place):
     check(loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'loss',
   [

@@ -32,6 +32,7 @@ def check(set_flags, tmp_path):
   return check_file
 
 
+@pytest.mark.slow
 def test_a_net_that_fits_is_taken(check):
   check("""
 def build(x, is_training):
@@ -89,6 +90,7 @@ def build(x, is_training):
 """)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'values, message',
   [
@@ -178,6 +180,7 @@ def build(x, is_training):
 """)
 
 
+@pytest.mark.slow
 def test_a_loss_may_have_variables_and_a_model_a_partitioner(check):
   check("""
 def build(x, is_training):
@@ -198,6 +201,7 @@ def learning_rate(step, epoch):
   return """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'rate, message',
   [

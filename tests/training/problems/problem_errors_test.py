@@ -83,6 +83,7 @@ def make_model():
 """
 
 
+@pytest.mark.slow
 def test_an_op_that_keras_makes_is_named_by_its_function(
   set_flags, tf_session, tmp_path
 ):
