@@ -156,5 +156,7 @@ def parse(text: bytes) -> Line | None:
       if is_right and value is not None and not is_right(value):
         return None
     return line
-  except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+  except (ValueError, TypeError, KeyError, AttributeError):
+    return None
+  except (RecursionError, OverflowError):  # Deep nests, huge whole numbers.
     return None
