@@ -193,18 +193,20 @@ def _describe(array: np.ndarray) -> str:
 
 
 def _check_inputs(model: keras.Model, x: Nest) -> None:
-  """Raises ValueError if x has other axes than a model that knows its own.
+  """Raises ValueError if x has other arrays than a model that knows its own.
 
-  Keras itself adds or drops a last axis of one.
+  Or arrays with other axes; Keras itself adds or drops a last axis of one.
   """
   names, arrays = array_folder.flatten(x)
   inputs = getattr(model, 'inputs', None) or []
   if isinstance(x, dict):
-    inputs = {each.name: each for each in inputs}
-    inputs = [inputs.get(name) for name in names]
-  elif len(inputs) != len(arrays):
-    return
-  for name, tensor, array in zip(names or ['x'], inputs, arrays, strict=True):
+    by_name = _get_inputs(model)
+    inputs = [by_name.get(name) for name in names]
+  elif inputs and len(inputs) != len(arrays):
+    raise ValueError(
+      f'the model takes {len(inputs)} arrays as x, which is {len(arrays)}'
+    )
+  for name, tensor, array in zip(names or ['x'], inputs, arrays, strict=False):
     if tensor is None:
       continue
     wanted, found = [*tensor.shape[1:]], [*array.shape[1:]]
@@ -469,21 +471,22 @@ def is_frame(x: Any) -> bool:
 def _name_columns(model: keras.Model, called: str, x: Any) -> Any:
   """Returns x as the model takes it, a DataFrame as itself or as a dict.
 
+  Of a dict, and of a DataFrame for a model with several inputs, it has what
+  these are called: given more, Keras would take the first ones by name.
+
   Raises:
     ValueError: the model takes one array, and there are columns of text; or it
       has inputs that are no columns.
   """
+  if isinstance(x, dict):
+    inputs = [*_get_inputs(model)]
+    return _pick(called, x, inputs) if inputs else x
   if not is_frame(x):
     return x
   columns = {str(name): column for name, column in x.items()}
   inputs = _find_inputs(model)
   if inputs:
-    if missing := [name for name in inputs if name not in columns]:
-      raise ValueError(
-        f'{called} has no column {missing[0]!r}, an input of the model: it has '
-        f'{", ".join(columns)}'
-      )
-    return {name: columns[name] for name in inputs}
+    return _pick(called, columns, inputs)
   others = [
     name
     for name, column in columns.items()
@@ -513,11 +516,30 @@ def _find_inputs(model: keras.Model) -> list[str] | None:
   """
   if type(model).__name__ == 'Sequential':
     return []
-  inputs = getattr(model, 'inputs', None)
-  if not inputs:
+  if not getattr(model, 'inputs', None):
     return None
   is_nest = isinstance(model.input, (dict, list, tuple))
-  return [each.name for each in inputs] if is_nest else []
+  return [*_get_inputs(model)] if is_nest else []
+
+
+def _get_inputs(model: keras.Model) -> dict[str, Any]:
+  """Returns {name: KerasTensor} of a model's inputs, {} if it knows none."""
+  inputs = getattr(model, 'inputs', None) or []
+  nest = getattr(model, 'input', None)  # Keras's Sequential may have none.
+  if inputs and isinstance(nest, dict):
+    return nest
+  return {each.name: each for each in inputs}
+
+
+def _pick(
+  called: str, columns: Mapping[str, Any], inputs: Sequence[str]
+) -> dict[str, Any]:
+  if missing := [name for name in inputs if name not in columns]:
+    raise ValueError(
+      f'{called} has no column {missing[0]!r}, an input of the model: it has '
+      f'{", ".join(map(str, columns))}'
+    )
+  return {name: columns[name] for name in inputs}
 
 
 def _walk(called: str, nest: Any) -> Iterator[tuple[str, Any]]:

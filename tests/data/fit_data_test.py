@@ -260,6 +260,24 @@ def test_a_frame_that_is_not_what_the_model_takes_is_refused():
     fit_data.take(make_model('a', 'b'), 'x', mixed, Y[:2])
 
 
+def test_a_dict_has_what_the_inputs_of_the_model_are_called():
+  model = make_model('b', 'c')
+  # Keras itself would take a and b as b and c.
+  given = {'a': X, 'c': X + 2, 'b': X + 1}
+  x, _ = fit_data.take(model, 'x', given, Y)
+  assert {name: array[0] for name, array in x.items()} == {'b': 1, 'c': 2}
+  with pytest.raises(ValueError, match="^x has no column 'c', an input of the"):
+    fit_data.take(model, 'x', {'a': X, 'b': X}, Y)
+  x, _ = fit_data.take(None, 'x', given, Y)
+  assert [*x] == ['a', 'c', 'b']
+  inputs = [keras.Input([1], name=name) for name in ('b', 'c')]
+  listed = keras.Model(inputs, keras.layers.Add()(inputs))
+  x, _ = fit_data.take(listed, 'x', given, Y)
+  assert {name: array[0] for name, array in x.items()} == {'b': 1, 'c': 2}
+  with pytest.raises(ValueError, match='^the model takes 2 arrays as x, .* 3$'):
+    fit_data.make_splits(listed, [X, X, X], Y)
+
+
 def test_numbers_that_pandas_keeps_as_objects_are_numbers():
   column = np.array([1, 2, 3], object)
   x, _ = fit_data.take(None, 'x', column, Y[:3])

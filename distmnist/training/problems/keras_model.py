@@ -75,7 +75,12 @@ class KerasModel:
     """Returns the outputs for x, nests of tensors [n, ...].
 
     In training, the regularizers' losses are in REGULARIZATION_LOSSES.
+
+    Raises:
+      ValueError: x lacks an input of the model.
     """
+    if getattr(self._model, 'inputs', None):
+      x = _pick(x, getattr(self._model, 'input', None))
     if not self._weights:
       self._build_layers(x)
     trained, untrained, tables = [], {}, {}
@@ -244,6 +249,27 @@ def _count_draws(
     for old, value in zip(others, new, strict=True)
     if id(old) not in state
   }
+
+
+def _pick(x: Any, inputs: Any) -> Any:
+  """Returns those parts of x whose names a model's inputs have.
+
+  Given more of them, Keras takes the first ones by name, whichever they are.
+
+  Args:
+    x: nest of tensors [n, ...].
+    inputs: nest of Keras's tensors.
+
+  Raises:
+    ValueError: x lacks one.
+  """
+  if not isinstance(x, dict) or not isinstance(inputs, dict):
+    return x
+  if missing := [name for name in inputs if name not in x]:
+    raise ValueError(
+      f'x has no {missing[0]!r}, an input of the model: it has {", ".join(x)}'
+    )
+  return {name: _pick(x[name], part) for name, part in inputs.items()}
 
 
 def _fetch(variable: keras.Variable) -> np.ndarray:

@@ -71,6 +71,21 @@ def test_a_model_without_a_shape_is_built_for_the_batch(make):
   }
 
 
+def test_inputs_are_found_by_their_names(set_flags):
+  set_flags()
+  with runtime.eagerly():
+    inputs = {name: keras.Input([1], name=name) for name in ('b', 'c')}
+    model = keras.Model(inputs, inputs['b'] - 10 * inputs['c'])
+  ours = keras_model.KerasModel(model)
+  with tf.Graph().as_default(), tf.Session() as session:
+    x = {name: tf.constant([[1.0 + i]]) for i, name in enumerate('abc')}
+    # Keras itself would take a and b, with a warning.
+    assert session.run(ours.build(x, is_training=False)) == 2 - 10 * 3
+    del x['c']
+    with pytest.raises(ValueError, match="'c'"):
+      ours.build(x, is_training=False)
+
+
 @pytest.mark.slow
 def test_regularizers_are_penalties_in_training_alone(make):
   model, ours = make(dense)
