@@ -17,7 +17,9 @@ class End:
   def __init__(self, link=None):
     self.link = link
     self.is_open = True
-    self._heard = queue.SimpleQueue()
+    # Not a SimpleQueue: in Python 3.10, its get() may pass its time limit and
+    # wait for ever.
+    self._heard = queue.Queue()
 
   @classmethod
   def of_agent(cls, host, port, secret):
