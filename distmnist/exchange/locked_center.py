@@ -10,6 +10,7 @@ which releases the lock.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,12 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import graph_record
 from distmnist.exchange.center import ps_lock
+from distmnist.exchange.copies import local_copies
 from distmnist.transport import strategy, variable_lists
 
 if TYPE_CHECKING:
-  from distmnist.exchange.copies.local_copies import LocalCopies
+  from distmnist.cluster.cluster import Cluster
+  from distmnist.cluster.stop_request import StopRequest
   from distmnist.transport.strategy import MarkDone
 
 # Returns the op that updates the center, of (part of what is pushed, shard) on
@@ -39,7 +42,7 @@ class AtomicCenter:
 
   def __init__(
     self,
-    copies: LocalCopies,
+    copies: local_copies.LocalCopies,
     global_step: tf.Variable,
     keep_shards: Sequence[tf.Variable] = (),
     keep_whole: Sequence[tf.Variable] = (),
@@ -213,3 +216,84 @@ class _PullHook(tf.train.SessionRunHook):
     self, session: tf.Session, coord: tf.train.Coordinator
   ) -> None:
     session.run(self._pull)
+
+
+class GradientRule(strategy.Strategy):
+  """Asynchronous SGD whose pushes are judged by their staleness, exactly.
+
+  Worker i:
+
+    pull x~ at clock c_i;  g = g^i(x~);  s = c - c_i
+    x~ <- Opt(x~, g);  c += 1
+
+  x~ is the center, c its clock (global_step), s the staleness: the updates by
+  others between the pull and the push, read and used under the lock. A rule
+  says what s changes: a gradient above its `max_staleness` is dropped, and the
+  rate takes its `compute_rate_factor`.
+
+  The center and slots live on the ps, the pulled copy on the worker.
+
+  Attributes of a rule:
+    name: of its file; its ops are in this name scope.
+    asks_first: whether a worker asks for c before it pushes, and sends no
+      gradient that would be dropped.
+  """
+
+  name = ''
+  asks_first = False
+  needs_warmup = True
+  takes_tables = True
+
+  def __init__(
+    self, cluster: Cluster, max_staleness: int | None = None
+  ) -> None:
+    super().__init__(cluster)
+    self.max_staleness = max_staleness
+    self._copies = local_copies.LocalCopies(cluster)
+
+  def compute_rate_factor(self, staleness: tf.Tensor) -> tf.Tensor | None:
+    """Returns by what the rate of a push is multiplied; None for 1.
+
+    Args:
+      staleness: int64 scalar tensor.
+    """
+    del staleness
+    return None
+
+  def scope(self) -> contextlib.AbstractContextManager[None]:
+    return self._copies.scope()
+
+  def minimize(
+    self,
+    loss: tf.Tensor,
+    make_optimizer: strategy.MakeOptimizer,
+    global_step: tf.Variable,
+  ) -> strategy.Update:
+    copies = self._copies
+    with tf.name_scope(self.name):
+      self._center = AtomicCenter(
+        copies,
+        global_step,
+        max_staleness=self.max_staleness,
+        mark_done=self.mark_done,
+      )
+      optimizer = make_optimizer()
+      gradients = copies.compute_gradients(optimizer, loss)
+      unless = self._center.is_too_stale(gradients) if self.asks_first else None
+
+      def apply(
+        pairs: Sequence[tuple[tf.Tensor, tf.Variable]], staleness: tf.Tensor
+      ) -> tf.Operation:
+        factor = self.compute_rate_factor(staleness)
+        if factor is None:
+          return optimizer.apply_gradients(pairs)
+        return make_optimizer(rate_factor=factor).apply_gradients(pairs)
+
+      new_step, staleness = self._center.exchange(gradients, apply, unless)
+      pulled, pushed = copies.count_bytes()
+      if unless is not None:
+        pushed -= copies.count_bytes_if(unless)
+      return strategy.Update(new_step, staleness, pulled, pushed)
+
+  def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
+    return [self._center.hook()]

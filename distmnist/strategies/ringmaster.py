@@ -29,18 +29,13 @@ only its speed is lost; the lock, if it holds it, is released.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
-import tensorflow.compat.v1 as tf
-
 from distmnist.exchange import locked_center
-from distmnist.exchange.copies import local_copies
 from distmnist.transport import strategy
 
 if TYPE_CHECKING:
   from distmnist.cluster.cluster import Cluster
-  from distmnist.cluster.stop_request import StopRequest
 
 
 def make(cluster: Cluster) -> Ringmaster:
@@ -48,45 +43,8 @@ def make(cluster: Cluster) -> Ringmaster:
   return Ringmaster(cluster, strategy.max_staleness_from_flags(default))
 
 
-class Ringmaster(strategy.Strategy):
+class Ringmaster(locked_center.GradientRule):
   """Applies gradients as async_sgd does, those of less than R updates ago."""
 
-  needs_warmup = True
-  takes_tables = True
-
-  def __init__(self, cluster: Cluster, max_staleness: int) -> None:
-    super().__init__(cluster)
-    self.max_staleness = max_staleness
-    self._copies = local_copies.LocalCopies(cluster)
-
-  def scope(self) -> contextlib.AbstractContextManager[None]:
-    return self._copies.scope()
-
-  def minimize(
-    self,
-    loss: tf.Tensor,
-    make_optimizer: strategy.MakeOptimizer,
-    global_step: tf.Variable,
-  ) -> strategy.Update:
-    copies = self._copies
-    with tf.name_scope('ringmaster'):
-      self._center = locked_center.AtomicCenter(
-        copies,
-        global_step,
-        max_staleness=self.max_staleness,
-        mark_done=self.mark_done,
-      )
-      optimizer = make_optimizer()
-      gradients = copies.compute_gradients(optimizer, loss)
-      is_given_up = self._center.is_too_stale(gradients)
-      new_step, staleness = self._center.exchange(
-        gradients,
-        lambda pairs, _: optimizer.apply_gradients(pairs),
-        unless=is_given_up,
-      )
-      pulled, pushed = copies.count_bytes()
-      pushed -= copies.count_bytes_if(is_given_up)
-      return strategy.Update(new_step, staleness, pulled, pushed)
-
-  def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
-    return [self._center.hook()]
+  name = 'ringmaster'
+  asks_first = True

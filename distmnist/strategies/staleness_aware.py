@@ -16,59 +16,24 @@ only its speed is lost; the lock, if it holds it, is released.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import locked_center
-from distmnist.exchange.copies import local_copies
-from distmnist.transport import strategy
 
 if TYPE_CHECKING:
   from distmnist.cluster.cluster import Cluster
-  from distmnist.cluster.stop_request import StopRequest
 
 
 def make(cluster: Cluster) -> StalenessAware:
   return StalenessAware(cluster)
 
 
-class StalenessAware(strategy.Strategy):
+class StalenessAware(locked_center.GradientRule):
   """Divides the rate of a push by its staleness."""
 
-  needs_warmup = True
-  takes_tables = True
+  name = 'staleness_aware'
 
-  def __init__(self, cluster: Cluster) -> None:
-    super().__init__(cluster)
-    self._copies = local_copies.LocalCopies(cluster)
-
-  def scope(self) -> contextlib.AbstractContextManager[None]:
-    return self._copies.scope()
-
-  def minimize(
-    self,
-    loss: tf.Tensor,
-    make_optimizer: strategy.MakeOptimizer,
-    global_step: tf.Variable,
-  ) -> strategy.Update:
-    copies = self._copies
-    with tf.name_scope('staleness_aware'):
-      self._center = locked_center.AtomicCenter(
-        copies, global_step, mark_done=self.mark_done
-      )
-      gradients = copies.compute_gradients(make_optimizer(), loss)
-
-      def apply(
-        pairs: Sequence[tuple[tf.Tensor, tf.Variable]], staleness: tf.Tensor
-      ) -> tf.Operation:
-        factor = 1 / tf.cast(tf.maximum(staleness, 1), tf.float32)
-        return make_optimizer(rate_factor=factor).apply_gradients(pairs)
-
-      new_step, staleness = self._center.exchange(gradients, apply)
-      return strategy.Update(new_step, staleness, *copies.count_bytes())
-
-  def hooks(self, stop: StopRequest) -> list[tf.train.SessionRunHook]:
-    return [self._center.hook()]
+  def compute_rate_factor(self, staleness: tf.Tensor) -> tf.Tensor:
+    return 1 / tf.cast(tf.maximum(staleness, 1), tf.float32)
