@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import operator
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -125,14 +126,20 @@ class Streamed:
 
     Raises:
       Exception: whatever the reader raises.
-      ValueError: it has no examples, its blocks have more or fewer, or its
-        window has no block.
+      ValueError: it has no examples, or no whole number of them, its blocks
+        have more or fewer, or its window has no block.
     """
     self._reader = reader
     self._file = _find_file(reader)
     # Ours give new arrays each time; a subclass may not.
     self._is_ours = type(reader).__module__.startswith(f'{PACKAGE}.readers.')
-    self.num_examples: int = reader.num_examples
+    try:
+      self.num_examples = operator.index(reader.num_examples)
+    except TypeError as error:
+      raise ValueError(
+        f'num_examples of the reader is {reader.num_examples!r}: expected an '
+        'int'
+      ) from error
     self.class_names: list[str] | None = getattr(reader, 'class_names', None)
     if self.num_examples < 1:
       raise ValueError('the reader has no examples')

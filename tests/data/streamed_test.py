@@ -110,6 +110,9 @@ def test_a_reader_without_examples_is_refused():
   reader.num_examples = 0
   with pytest.raises(ValueError, match='has no examples'):
     streamed.Streamed(reader)
+  reader.num_examples = 20.5
+  with pytest.raises(ValueError, match='num_examples .* 20.5'):
+    streamed.Streamed(reader)
 
 
 def test_a_file_is_no_reader():

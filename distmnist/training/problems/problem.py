@@ -218,8 +218,18 @@ class Problem:
     return self.call('load', name)
 
   def preprocess(self, x: Any, y: Any, is_training: bool) -> tuple[Any, Any]:
-    """Returns (x, y) as the model takes them; nests of tensors [n, ...]."""
-    return self.call_optional('preprocess', x, y, is_training, default=(x, y))
+    """Returns (x, y) as the model takes them; nests of tensors [n, ...].
+
+    Raises:
+      cli.UsageError: the module's function gives something else.
+    """
+    found = self.call_optional('preprocess', x, y, is_training, default=(x, y))
+    if not isinstance(found, (list, tuple)) or len(found) != 2:
+      raise self.error(
+        f'preprocess() gave {problem_module.shorten(found)}: expected (x, y)'
+      )
+    x, y = found
+    return x, y
 
   def build(self, x: Any, is_training: bool) -> Any:
     """Returns the outputs of the model, a nest of tensors."""
@@ -296,12 +306,17 @@ class Problem:
       float32 scalar tensor.
 
     Raises:
-      cli.UsageError: it is no scalar.
+      cli.UsageError: it is no scalar, or the module has something else of this
+        name than a function.
     """
-    if not (
-      self.is_custom and callable(getattr(self.module, 'learning_rate', None))
-    ):
+    given = getattr(self.module, 'learning_rate', None)
+    if not self.is_custom or given is None:
       return None
+    if not callable(given):
+      raise self.error(
+        f'learning_rate is {problem_module.shorten(given)}: expected a function'
+        ' of (step, epoch); a number is given by --learning_rate'
+      )
     found = self.call('learning_rate', step, epoch)
     if found is None:
       return None

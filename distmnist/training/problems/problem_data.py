@@ -163,7 +163,7 @@ def load(problem: problem_lib.Problem, name: str) -> Examples | None:
       # What one worker is fed may all count for nothing.
       example_weights.check_any('the weights', made.weights)
     return made
-  except ValueError as error:
+  except (TypeError, ValueError) as error:  # A dict may have any keys.
     raise problem.error(f'load({name!r}): {error}') from error
 
 

@@ -180,6 +180,18 @@ def build(x, is_training):
 """)
 
 
+@pytest.mark.parametrize('found', ['x', 'None', '(x, y, y)'])
+def test_preprocess_gives_x_and_y(check, found):
+  with pytest.raises(cli.UsageError, match=r'preprocess\(\) gave '):
+    check(f"""
+def preprocess(x, y, is_training):
+  return {found}
+
+def build(x, is_training):
+  return tf.squeeze(x @ tf.get_variable('w', [2, 1]), 1)
+""")
+
+
 @pytest.mark.slow
 def test_a_loss_may_have_variables_and_a_model_a_partitioner(check):
   check("""
@@ -234,3 +246,8 @@ def test_a_rate_of_the_problem_takes_the_place_of_the_flags(check, set_flags):
   set_flags('--learning_rate=0.5')
   with pytest.raises(cli.UsageError, match='leave out --learning_rate$'):
     check(NET + '0.1')
+
+
+def test_a_number_in_place_of_the_rate_is_refused(check):
+  with pytest.raises(cli.UsageError, match='learning_rate is 0.01: '):
+    check(NET.partition('def learning_rate')[0] + 'learning_rate = 0.01')

@@ -56,6 +56,7 @@ def test_a_batch_of_images_needs_no_file(set_flags):
       'the weights: all 3 weights',
     ),
     ('return np.ones(3)', "load('train') gave an array of shape [3]: expecte"),
+    ('return {0: np.ones(3), "b": np.ones(3)}, 1', "load('train'): "),
     ('return np.ones(3), np.ones(2)', "load('train'): its arrays have 2, 3 e"),
     (
       "n = 2 if split == 'train' else 3\n  return np.ones([4, n]), np.ones(4)",
