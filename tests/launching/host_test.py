@@ -33,8 +33,12 @@ def test_the_contract_has_no_host_of_its_own():
 )
 def test_a_host_is_called_as_the_contract_says(kind):
   for name in [*host_lib.Host.__abstractmethods__, 'restart']:
-    wanted, found = (getattr(k, name) for k in (host_lib.Host, kind))
-    assert inspect.signature(found) == inspect.signature(wanted)
+    # Evaluated: a module may have its own name for the same type.
+    wanted, found = (
+      inspect.signature(getattr(k, name), eval_str=True)
+      for k in (host_lib.Host, kind)
+    )
+    assert found == wanted
 
 
 def test_the_death_of_a_host_may_pass_by_a_restart():
