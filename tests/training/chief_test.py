@@ -71,11 +71,12 @@ class Run:
     build_model = registry.load(MODELS, 'softmax').make(10)
     build_model(tf.zeros([1, 28, 28, 1]), is_training=True)
     weights, biases = center = tf.trainable_variables()
+    path = logdir and str(logdir)
     folder = types.SimpleNamespace(
-      path=logdir and str(logdir),
+      path=path,
       images='some images',
       summary_dir=None,
-      owner=logdir and types.SimpleNamespace(check=lambda: None),
+      owner=path and types.SimpleNamespace(folder=path, check=lambda: None),
     )
     problem = problems.of_images(build_model)
     _, validation = problem_data.load_training_splits(problem_lib.from_flags())
