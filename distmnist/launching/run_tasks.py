@@ -91,7 +91,7 @@ def run(
       group.is_cut_short,
     )
   if group.failure:
-    return endings.report_failure(group, logs_dir)
+    return endings.report_failure(group.failure, group, logs_dir)
   if signum:
     is_asked = record and record.is_asked_to_stop
     return endings.report_signal(

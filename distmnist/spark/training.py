@@ -267,7 +267,7 @@ def _run(
       raise
   host.check_end(has_failed=bool(group.failure or left))
   if group.failure:
-    text, code = endings.show_failure(group, logs_dir)
+    text, code = endings.show_failure(group.failure, group, logs_dir)
     raise TaskError(host.locate(text), code)
   for task in left:
     _log.info(

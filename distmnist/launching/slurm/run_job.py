@@ -147,8 +147,8 @@ class _Job:
       is_cancelled = bool(left and group.signals)
       if left:
         group.stop()
-    if group.failure:
-      return endings.report_failure(group, self._logs_dir), False
+    if failure := group.failure:
+      return endings.report_failure(failure, group, self._logs_dir), False
     if is_cancelled:
       return self._report_cancelled(group)
     late = [group.records[task.name].task for task in left]

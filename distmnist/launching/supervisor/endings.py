@@ -41,24 +41,27 @@ def say_killed(
     _log.info(f'{task.name} ({task.address}) {why}')
 
 
-def report_failure(group: task_group.TaskGroup, logs_dir: str) -> int:
-  """Names the root cause of `group.failure`; returns the exit code.
-
-  Args:
-    group: one in which a task has failed for good.
-  """
-  text, exit_code = show_failure(group, logs_dir)
+def report_failure(
+  failure: failures.Failure, group: task_group.TaskGroup, logs_dir: str
+) -> int:
+  """Names the root cause of a group's failure; returns the exit code."""
+  text, exit_code = show_failure(failure, group, logs_dir)
   _log.info(f'error: {text}')
   return exit_code
 
 
-def show_failure(group: task_group.TaskGroup, logs_dir: str) -> tuple[str, int]:
+def show_failure(
+  failure: failures.Failure, group: task_group.TaskGroup, logs_dir: str
+) -> tuple[str, int]:
   """Shows the last lines of the task that is the root cause.
+
+  Args:
+    failure: the group's.
 
   Returns:
     One line on the failure, and the exit code.
   """
-  failure = _find_root(group)
+  failure = _find_root(failure, group)
   last_lines = group.last_lines(failure.task)
   cause = failure.cause
   task, times = failure.task, failure.num_restarts
@@ -159,15 +162,14 @@ def _print(lines: Iterable[str]) -> None:
       print(line, file=sys.stderr, flush=True)
 
 
-def _find_root(group: task_group.TaskGroup) -> failures.Failure:
-  """Returns the Failure that is the cause of `group.failure`.
+def _find_root(
+  failure: failures.Failure, group: task_group.TaskGroup
+) -> failures.Failure:
+  """Returns the Failure that is the cause of the group's.
 
   A ps that leaves because a worker has failed may end before that worker does;
   it names the worker in its last line.
   """
-  failure = group.failure
-  if failure is None:
-    raise ValueError('no task has failed')
   last_lines = group.last_lines(failure.task, 1)
   named = re.search(r'\b(worker|ps) \d+\b', ''.join(last_lines))
   record = group.records.get(named[0]) if named else None

@@ -42,7 +42,7 @@ class Group:
 
 
 def report(group):
-  return endings.report_failure(group, '/logs')
+  return endings.report_failure(group.failure, group, '/logs')
 
 
 def test_a_failure_is_named_after_the_last_lines_of_its_log(capsys):
@@ -147,7 +147,7 @@ def test_what_had_to_be_killed_is_named(capsys):
 
 def test_a_failure_can_be_told_without_its_error_line(capsys):
   group = Group(failures.Failure(WORKER, -9), ['one'])
-  text, code = endings.show_failure(group, '/logs')
+  text, code = endings.show_failure(group.failure, group, '/logs')
   assert code == 137
   assert text == (
     'worker 1 (x:3) failed first: killed by SIGKILL; log: /logs/worker_1.log'
