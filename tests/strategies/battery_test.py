@@ -292,7 +292,7 @@ def test_a_step_without_its_exchange_has_nothing_on_a_ps(set_flags, name):
     assert steps.chosen_tensors() == [tensors]
     found = {}
     for count in (3, 4, 5):
-      steps.set_num_local_steps(count)
+      steps.num_local_steps = count
       chosen = [x.op.name for x in steps.before_run(None).fetches]
       part = tf.graph_util.extract_sub_graph(graph.as_graph_def(), chosen)
       found[count] = any('/job:ps' in node.device for node in part.node)

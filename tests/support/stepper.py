@@ -125,7 +125,7 @@ class Worker:
       None,
       graph_record.of(self.graph).exchanges,
     )
-    self._steps.set_num_local_steps(0)
+    self._steps.num_local_steps = 0
 
   def run(self, x):
     """Makes a session.run; returns the `fetches` of its last step.

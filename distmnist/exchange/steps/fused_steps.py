@@ -129,6 +129,8 @@ class Steps(tf.train.SessionRunHook):
 
   Attributes:
     done: {name: value}, the metrics of each step of the last session.run.
+    num_local_steps: those of this session, where exchanges depend on them; None
+      until a run has counted them.
     own_summary: None; own_step_hook.OwnStepHook has that of a script.
   """
 
@@ -176,7 +178,7 @@ class Steps(tf.train.SessionRunHook):
     self._runs: dict[Due, _Run] = {}
     self._general = {1: self._build_run([()], 'step')}
     self._build_runs(num_steps)
-    self._known_count: int | None = None
+    self.num_local_steps: int | None = None
     self._now = self._general[1]
 
   def _build_runs(self, num_steps: int) -> list[_Run]:
@@ -256,10 +258,6 @@ class Steps(tf.train.SessionRunHook):
     if self.done:
       self.done[-1]['global_step'] = step
 
-  def set_num_local_steps(self, count: int) -> None:
-    """Sets how many steps the worker itself did in this session."""
-    self._known_count = count
-
   def begin(self) -> None:
     if self._warmup:
       self._warmup.build()
@@ -270,7 +268,7 @@ class Steps(tf.train.SessionRunHook):
     if self._warmup:
       self._warmup.run(session, self.find_all_runs())
     # The worker's own count starts over with each session.
-    self._known_count = None
+    self.num_local_steps = None
     self._coord = coord
     if self._pace:
       self._num_steps = 1
@@ -297,7 +295,7 @@ class Steps(tf.train.SessionRunHook):
     run_context: tf.train.SessionRunContext,
     run_values: tf.train.SessionRunValues,
   ) -> None:
-    self.done, self._known_count = self._now.unpack(run_values.results)
+    self.done, self.num_local_steps = self._now.unpack(run_values.results)
     self._source.note([step['global_step'] for step in self.done])
     if self._pace:
       self._pace.end_run(self.last['global_step'], len(self.done))
@@ -308,14 +306,14 @@ class Steps(tf.train.SessionRunHook):
     if self._num_steps > 1 and self._pace:
       is_long = is_long and self._pace.is_long()
     num_steps = self._num_steps if is_long else 1
-    if self._periods and (self._known_count or 0) % num_steps:
+    if self._periods and (self.num_local_steps or 0) % num_steps:
       num_steps = 1  # Until a run of K can begin.
     if self._runs:
       # Without a known count the step itself finds out what is due.
-      if self._known_count is None:
+      if self.num_local_steps is None:
         num_steps = 1
       else:
-        due = self._find_due(self._known_count, num_steps)
+        due = self._find_due(self.num_local_steps, num_steps)
         if due in self._runs:
           return self._runs[due]
     return self._general[num_steps]
