@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import gc
+import inspect
 import os
 import pathlib
 import signal
@@ -46,6 +47,20 @@ def pytest_make_parametrize_id(val):
   return str(int(val)) if isinstance(val, signal.Signals) else None
 
 
+def pytest_pycollect_makeitem(collector, obj):
+  """Makes no items, which take time, of a test that is left out whole."""
+  option = collector.config.option
+  if not inspect.isfunction(obj) or _is_named(collector.config):
+    return None
+  marks = getattr(obj, 'pytestmark', ())
+  is_left_out = any(
+    (mark.name == 'daily' and not mark.kwargs and not option.all)
+    or (mark.name == 'slow' and option.markexpr == 'not slow')
+    for mark in marks
+  )
+  return [] if is_left_out else None
+
+
 def pytest_collection_finish():
   """From now on no collection of garbage looks at what has been loaded."""
   gc.freeze()
@@ -57,7 +72,7 @@ def pytest_collection_modifyitems(config, items):
 
   A case that is named on the command line is always run.
   """
-  if not (config.option.all or any('::' in word for word in config.args)):
+  if not (config.option.all or _is_named(config)):
     _check_cases(items)
     kept, left_out = [], []
     for item in items:
@@ -65,6 +80,11 @@ def pytest_collection_modifyitems(config, items):
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)
   _deal(items, getattr(config, 'workerinput', {}).get('workercount', 1))
+
+
+def _is_named(config):
+  """Whether the command line names a test, and not only files and folders."""
+  return any('::' in word for word in config.args)
 
 
 def _is_daily(item):

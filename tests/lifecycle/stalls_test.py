@@ -33,12 +33,49 @@ class Others:
     return self._busy
 
 
+class Clock:
+  """Stands for `time` where stalls are watched: a test moves it on.
+
+  Attributes:
+    now: seconds, a float.
+  """
+
+  def __init__(self):
+    self.now = time.monotonic()
+    self._num_looks = 0
+    self._looked = threading.Condition()
+
+  def monotonic(self):
+    if threading.current_thread() is not threading.main_thread():
+      with self._looked:
+        self._num_looks += 1
+        self._looked.notify_all()
+    return self.now
+
+  def wait_for_looks(self):
+    """Returns once the watch has acted upon the time of now."""
+    with self._looked:
+      wanted = self._num_looks + 5  # It asks up to four times before it acts.
+      assert self._looked.wait_for(
+        lambda: self._num_looks >= wanted, DEADLINE_SECS
+      )
+
+
+@pytest.fixture
+def clock(monkeypatch):
+  made = Clock()
+  for module in stalls, console:
+    monkeypatch.setattr(module, 'time', made)
+  monkeypatch.setattr(console.Wait, 'last_look', console.Wait.last_look)
+  return made
+
+
 @pytest.fixture
 def make():
   """Returns make(warn_secs, fail_secs) -> (Stalls, stop, lines, said)."""
   made = []
 
-  def make(warn_secs=0.2, fail_secs=60):
+  def make(warn_secs=0.05, fail_secs=60):
     lines, said, stop = [], threading.Event(), in_process.KeepingStop()
 
     def say(line):
@@ -57,7 +94,7 @@ def make():
 @pytest.mark.slow
 def test_a_step_that_takes_long_says_what_its_wait_is_made_of(make):
   watched, _, lines, said = make()
-  assert not said.wait(0.5)  # Nothing has begun.
+  assert not said.wait(0.2)  # Nothing has begun.
   watched.step_begins(describe_wait=lambda: 'worker 1 has a token')
   assert said.wait(DEADLINE_SECS)
   watched.step_ends()
@@ -134,12 +171,12 @@ def test_a_function_in_the_graph_is_named_by_file_and_line(make):
   watched, _, lines, said = make()
 
   def sleep():
+    watched.step_begins()  # Not sooner, or its line might come first.
     assert said.wait(DEADLINE_SECS)
     return 1.0
 
   with tf.Graph().as_default(), tf.Session() as session:
     slow = tf.py_func(sleep, [], tf.float64)
-    watched.step_begins()
     session.run(slow)
   assert re.fullmatch(
     r'no step for \d+ s: this task runs a Python function in its graph '
@@ -152,27 +189,28 @@ def test_a_batch_that_does_not_come_is_named_by_the_file_of_its_reader(
   make, set_flags
 ):
   set_flags()
-  watched, _, lines, said = make()
+  watched, _, lines, said = make(0.2)
 
   class Reader:
     num_examples = 4
-    is_slow = False
+    begin = None
 
     def read(self, indices):
-      assert not self.is_slow or said.wait(DEADLINE_SECS)
+      if self.begin:
+        self.begin()  # Not sooner, or its line might come first.
+        assert said.wait(DEADLINE_SECS)
       return np.zeros([len(indices), 2]), np.zeros(len(indices))
 
   reader = Reader()
   examples = streamed.Streamed(reader)
-  reader.is_slow = True
-  watched.step_begins()
+  reader.begin = watched.step_begins
   examples.take(np.array([0, 1, 2]))
   assert re.fullmatch(
     r'no step for \d+ s: this task waits for the next batch of stalls_test.py',
     lines[0],
   )
   said.clear()
-  watched.busy('the evaluation')
+  reader.begin = lambda: watched.busy('the evaluation')
   examples.slice(0, 4)
   assert re.fullmatch(
     r'the evaluation \(stalls_test.py:\d+, read\) has taken \d+ s so far: it '
@@ -181,8 +219,8 @@ def test_a_batch_that_does_not_come_is_named_by_the_file_of_its_reader(
   )
 
 
-def test_the_watch_goes_on_though_no_line_can_be_written(make):
-  watched, stop, lines, _ = make(0.05, 0.5)
+def test_the_watch_goes_on_though_no_line_can_be_written(clock, make):
+  watched, stop, lines, _ = make(0.05, 1)
   hung = threading.Event()
 
   def write(line):
@@ -191,79 +229,89 @@ def test_the_watch_goes_on_though_no_line_can_be_written(make):
 
   console.print_logs(write)
   watched.busy('the report')
+  clock.now += 0.5
+  clock.wait_for_looks()
+  clock.now += 1
   assert stop.given_up.wait(DEADLINE_SECS)
   assert str(stop.error).startswith('the report') and not lines
   hung.set()
 
 
-def test_the_watch_goes_on_though_a_cause_cannot_be_found(make):
-  watched, stop, lines, _ = make(0.05, 0.5)
+def test_the_watch_goes_on_though_a_cause_cannot_be_found(clock, make):
+  watched, stop, lines, said = make(0.05, 1)
 
   def fail():
     raise ValueError
 
   watched.step_begins(describe_wait=fail)
+  clock.now += 0.5
+  assert said.wait(DEADLINE_SECS)
+  clock.now += 1
   assert stop.given_up.wait(DEADLINE_SECS)
   assert lines[0].endswith('the cause cannot be found (ValueError)')
 
 
-@pytest.mark.slow
-def test_what_has_a_limit_of_its_own_is_watched_after_it(make):
-  watched, stop, lines, said = make(0.05, 0.1)
-  watched.busy('the wait for each ps', own_limit_secs=0.5)
-  begin = time.monotonic()
+def test_what_has_a_limit_of_its_own_is_watched_after_it(clock, make):
+  watched, stop, *_ = make(0.05, 1)
+  watched.busy('the wait for each ps', own_limit_secs=5)
+  clock.now += 5.9
+  clock.wait_for_looks()
+  assert not stop.given_up.is_set()
+  clock.now += 0.2
   assert stop.given_up.wait(DEADLINE_SECS)
-  assert time.monotonic() - begin >= 0.6
 
 
-@pytest.mark.slow
-def test_lines_of_a_wait_of_its_own_are_no_reason_for_more(make, monkeypatch):
+def test_lines_of_a_wait_of_its_own_are_no_reason_for_more(clock, make):
   watched, _, lines, said = make(0.05)
   wait = console.Wait(60)
   watched.busy('the wait for each ps', own_limit_secs=60)
-  end = time.monotonic() + 1
-  while time.monotonic() < end:
+  for _ in range(4):
     wait.is_over('for ps 0')
-    said.wait(0.01)
-  assert lines in ([], ['waiting for ps 0'])
+    clock.now += 1
+    clock.wait_for_looks()
+  assert lines == ['waiting for ps 0']
   said.clear()
-  monkeypatch.setattr(stalls, '_LOOK_SECS', 0.1)  # It hangs in something else.
+  clock.now += stalls._LOOK_SECS  # It hangs in something else.
   assert said.wait(DEADLINE_SECS)
   assert re.fullmatch(
     r'the wait for each ps .* has taken \d+ s so far.*', lines[-1]
   )
 
 
-def test_what_may_take_as_long_as_it_likes_has_lines_and_no_end(make):
-  watched, stop, lines, said = make(0.05, 0.1)
+def test_what_may_take_as_long_as_it_likes_has_lines_and_no_end(clock, make):
+  watched, stop, _, said = make(0.05, 0.1)
   watched.busy('the loading of the data', may_fail=False)
   for _ in range(4):
+    clock.now += 1
     assert said.wait(DEADLINE_SECS)
     said.clear()
   assert not stop.given_up.is_set()
 
 
-@pytest.mark.slow
-def test_what_comes_on_is_not_given_up(make):
-  watched, stop, *_ = make(0.05, 0.5)
+def test_what_comes_on_is_not_given_up(clock, make):
+  watched, stop, *_ = make(0.05, 1)
   watched.busy('the reading of a checkpoint')
-  end = time.monotonic() + 1
-  while time.monotonic() < end:
+  for _ in range(3):
+    clock.now += 0.9
+    clock.wait_for_looks()
+    assert not stop.given_up.is_set()
     watched.goes_on()
-    stop.given_up.wait(0.01)
-  assert not stop.given_up.is_set()
+  clock.now += 1.1
   assert stop.given_up.wait(DEADLINE_SECS)
 
 
-def test_what_runs_beside_the_steps_is_watched_with_them(make):
-  watched, stop, _, _ = make(0.05, 0.5)
-  is_given_up = threading.Event()
+def test_what_runs_beside_the_steps_is_watched_with_them(clock, make):
+  watched, stop, _, _ = make(0.05, 1)
+  has_begun, is_given_up = threading.Event(), threading.Event()
 
   def save():
     with watched.beside('a save beside the steps'):
+      has_begun.set()
       assert is_given_up.wait(DEADLINE_SECS)
 
   thread = in_process.start_thread(save)
+  assert has_begun.wait(DEADLINE_SECS)
+  clock.now += 1.1
   while not stop.given_up.wait(0.01):
     watched.step_begins()
     watched.step_ends()
@@ -345,9 +393,10 @@ def test_garbage_is_collected_again_whoever_looks_for_the_place(monkeypatch):
   assert is_enabled
 
 
-def test_in_the_end_it_is_given_up_a_save_as_well(make):
+def test_in_the_end_it_is_given_up_a_save_as_well(clock, make):
   watched, stop, _, _ = make(0.1, 0.4)
   watched.busy('the end')
+  clock.now += 0.5
   assert stop.given_up.wait(DEADLINE_SECS)
   assert isinstance(stop.error, cli.LostError)
   assert 'given up (--stall_fail_secs=0.4)' in str(stop.error)

@@ -380,10 +380,8 @@ def test_every_center_variable_and_slot_sits_on_a_ps(set_flags, name):
   but=[
     'ad_psgd',
     'async_sgd',
-    'dc_asgd',
     'easgd',
     'ring_allreduce',
-    'sagn',
     'sync_sgd',
   ]
 )

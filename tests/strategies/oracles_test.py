@@ -48,9 +48,7 @@ def make(make_stepper, set_flags):
     'ad_psgd-1',
     'async_sgd-1',
     'downpour-0',
-    'downpour-2',
     'downpour-4',
-    'easgd-0',
     'easgd-1',
   ]
 )

@@ -236,6 +236,7 @@ def test_a_cluster_trains_as_one_process(make_cluster, set_flags):
       break
 
 
+@pytest.mark.daily(but=['adam-0.01-1-True', 'ftrl-0.001-10-False'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'rate, factor, own', [(0.01, 1, True), (0.001, 10, False)]

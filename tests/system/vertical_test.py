@@ -136,6 +136,7 @@ def test_slices_are_computed_on_their_ps(set_flags, name):
   assert update.bytes_pulled == (6 * 10 + 10) * 4
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 def test_the_split_mlp_is_the_whole_one(make_cluster, set_flags):
   cluster, found = make_cluster(2, 1), []

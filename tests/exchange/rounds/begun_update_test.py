@@ -33,6 +33,7 @@ def ask_chief(run, secs_left):
   return chief
 
 
+@pytest.mark.daily(but=['two_of_three'])
 @pytest.mark.slow
 def test_it_leaves_once_all_shards_have_the_update(amid_an_update):
   run = amid_an_update
