@@ -51,12 +51,20 @@ def _is_number(value: Any) -> bool:
   return isinstance(value, (int, float)) and math.isfinite(value)
 
 
+def _is_whole(value: Any) -> bool:
+  return isinstance(value, int) and abs(value) < 2**63
+
+
 def _is_text(value: Any) -> bool:
   return isinstance(value, str)
 
 
 def _are_texts(value: Any) -> bool:
   return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _are_named_texts(value: Any) -> bool:
+  return isinstance(value, dict) and all(map(_is_text, value.values()))
 
 
 def _are_parts(value: Any) -> bool:
@@ -92,7 +100,7 @@ def _is_process(value: Any) -> bool:
 
 
 # The fields that something is computed from, and what each has to be unless it
-# is None. Others may say what they like.
+# is None, which those of _NEVER_NONE are not. Others may say what they like.
 _FIELDS: dict[str, Callable[[Any], bool]] = {
   'time': lambda value: _is_number(value) and 0 <= value < _MAX_TIME,
   'task': lambda value: _is_text(value) and bool(_TASK.fullmatch(value)),
@@ -101,18 +109,23 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
   'waiting': _are_texts,
   'flags': _are_texts,
   'process': _is_process,
+  'versions': _are_named_texts,
   'staleness': _is_histogram,
   'sessions': _are_steps,
   'rows': _are_numbers,
   'metrics': _are_numbers,
   **dict.fromkeys(
-    ('kind', 'life', 'state', 'text', 'unit', 'launch', 'event', 'split'),
+    (
+      *('kind', 'life', 'state', 'text', 'unit', 'launch', 'event', 'split'),
+      'host',
+    ),
     _is_text,
   ),
+  **dict.fromkeys(('attempt', 'code', 'last_step', 'step'), _is_whole),
   **dict.fromkeys(
     (
-      *('attempt', 'code', 'loss', 'cpu_cores', 'cpu_secs', 'every_secs'),
-      *('epoch', 'examples', 'last_step', 'local_steps', 'rss_bytes', 'step'),
+      *('loss', 'cpu_cores', 'cpu_secs', 'every_secs'),
+      *('epoch', 'examples', 'local_steps', 'rss_bytes'),
       *('bytes_pulled', 'bytes_pushed', 'received_bytes', 'sent_bytes'),
       *('examples_per_sec', 'received_bytes_per_sec', 'sent_bytes_per_sec'),
       *('staleness_mean', 'batch_size', 'begun', 'bytes_sent'),
@@ -123,6 +136,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     _is_number,
   ),
 }
+_NEVER_NONE = 'attempt', 'tasks'
 # What each line has to have, and each of a kind, or event, besides.
 _NEEDED = 'time', 'task', 'life', 'kind'
 _NEEDED_BY: dict[Any, tuple[str, ...]] = {
@@ -152,8 +166,9 @@ def parse(text: bytes) -> Line | None:
     if any(line.get(name) is None for name in needed):
       return None
     for name, value in line.items():
-      is_right = _FIELDS.get(name)
-      if is_right and value is not None and not is_right(value):
+      if value is None and name not in _NEVER_NONE:
+        continue
+      if name in _FIELDS and not _FIELDS[name](value):
         return None
     return line
   except (ValueError, TypeError, KeyError, AttributeError):

@@ -75,7 +75,7 @@ def describe_run(logdir: str, state: run_state.RunState) -> str:
   if launcher := state.launcher:
     parts.append(
       f'started by the launcher {launcher.get("launcher", "")}, process '
-      f'{launcher["pid"]} on {launcher["host"]}'
+      f'{launcher.get("pid", "?")} on {launcher.get("host", "?")}'
     )
   return f'{urls.tidy(logdir)}: {"; ".join(parts)}'
 

@@ -59,6 +59,11 @@ def test_a_run_that_only_time_ends_has_a_step_and_no_last_one():
   assert text.endswith('; step 40')
 
 
+def test_a_launcher_need_not_say_which_process_it_is():
+  launcher = {'task': 'launcher', 'kind': 'start', 'launcher': 'slurm'}
+  assert 'slurm' in describe(launcher)
+
+
 def test_the_exit_code_of_the_launcher_says_how_it_went():
   launcher = {'task': 'launcher', 'host': 'h', 'pid': 7}
   for code, word in (
