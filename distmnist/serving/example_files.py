@@ -95,6 +95,11 @@ def _check_sizes(sizes: Mapping[str, int]) -> None:
 
 def _read_numpy(path: str, specs: Specs) -> Arrays:
   """Reads one array, or several with their names, whichever the file has."""
+  with open(path, 'rb') as file:
+    start = file.read(len(np.lib.format.MAGIC_PREFIX))
+  if not start.startswith((b'PK', np.lib.format.MAGIC_PREFIX)):
+    # NumPy would take it for a pickle, and advise to load that.
+    raise ValueError('not a file of np.save or np.savez')
   found = np.load(path, allow_pickle=False)
   if not isinstance(found, np.ndarray):
     with found:

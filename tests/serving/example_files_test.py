@@ -96,7 +96,7 @@ def test_inputs_of_several_types(tmp_path, name, content):
     ('x.csv', 'x_0,x_1,x_1\n1,2,3\n', X, 'x_1'),
     ('x.txt', '1', X, '.txt'),
     ('x.npy', 'text', X, ''),
-    ('x.npz', 'text', X, ''),
+    ('x.npz', 'text', X, 'np.savez'),
     ('x.npy', np.zeros([3, 2]), MIXED, '4 inputs'),
     ('x.npy', np.zeros([3, 4]), X, 'x has the shape [3, 4]'),
     ('x.npy', np.zeros([0, 2]), X, 'no example'),
