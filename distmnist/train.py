@@ -34,7 +34,6 @@ from distmnist.common.names import LAUNCH_ID, TRAIN
 from distmnist.lifecycle import late_start, ps, shutdown
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
-from distmnist.logdir import logdirs
 from distmnist.training import (
   chief,
   evaluator,
@@ -210,19 +209,18 @@ def end_late(
     folder: claimed.
     start: time.monotonic() at the start of this program.
   """
-  cluster, stop = task.cluster, task.stop
+  stop = task.stop
   stop.note_unsaved(None)
-  is_reported = folder.path and logdirs.has_ended(folder.path)
-  if is_reported or not cluster.is_chief:
+  if not (unreported := folder.find_unreported()):
     _log.info(f'{folder.restart.describe_end()}: nothing is left to do')
     return stop.end()
   with (
     cli.amid_run(),
     # Some ps may have come meanwhile.
-    shutdown.reporting_end_to_ps(cluster, task.server, stop),
+    shutdown.reporting_end_to_ps(task.cluster, task.server, stop),
   ):
     task.stalls.busy('the report')
-    chief.report_alone(task, choice, judges, folder, start)
+    chief.report_alone(task, choice, judges, folder, unreported, start)
   task.stalls.busy('the end')
   return stop.end()
 

@@ -274,7 +274,7 @@ class Chief(strategy.CenterHook):
       'train_secs': stats.train_secs,
     }
     problem = self._choice.problem
-    final_model.write(problem, self._logdir, self._live, judged.path)
+    final_model.write(problem, self._logdir, judged.path or self._live)
     _write_report(
       *(self._task, self._choice, self._folder, judged),
       *([stats, *workers], counted, start),
@@ -296,6 +296,7 @@ def report_alone(
   choice: flag_checks.Choice,
   judges: Mapping[str, problem_data.Examples],
   folder: run_folder.RunFolder,
+  unreported: tuple[str, str],
   start: float,
 ) -> None:
   """Does at the end what a chief did not live to do; the others have left.
@@ -303,13 +304,12 @@ def report_alone(
   Args:
     task: already serving.
     judges: {name: split.Split}, see problem_data.load_judges.
-    folder: claimed, with the last step.
+    folder: claimed.
+    unreported: from its `find_unreported`.
     start: time.monotonic() at the start of this program.
   """
   problem = choice.problem
-  logdir, path = folder.path, folder.restart.find()
-  if not (logdir and path):
-    raise ValueError('no log directory, or no checkpoint in it')
+  logdir, path = unreported
   last_step = checkpoints.read_step(path)
   _log.info(
     f'{logdirs.describe_end(logdir, last_step)}, but not reported, and '
@@ -320,7 +320,7 @@ def report_alone(
     kept = _open_best(problem, folder)
   evaluate = _make_evaluate(task, choice, judges, path)
   judged = _judge(task, choice, judges, kept, evaluate, (last_step, {}))
-  final_model.write(problem, logdir, None, judged.path or path)
+  final_model.write(problem, logdir, judged.path or path)
   workers = final_report.read_workers(logdir, task.watchdog.life)
   counted = {
     'early_stop_step': None,

@@ -23,8 +23,7 @@ _FILE = 'model.keras'
 def write(
   problem: problem_lib.Problem,
   logdir: str | None,
-  live: live_evaluation.LiveEvaluation | None,
-  path: str | None = None,
+  source: live_evaluation.LiveEvaluation | str,
 ) -> None:
   """Writes the model that a training produced, if it is a Keras model.
 
@@ -33,23 +32,20 @@ def write(
 
   Args:
     logdir: None to write nothing.
-    live: with the values at the end; None with a `path`.
-    path: the checkpoint whose values are used instead.
+    source: what has the values: those at the end, or the path of a checkpoint.
 
   Raises:
     cli.RunError: the file cannot be written.
   """
   if not (logdir and problem.has_keras_model):
     return
-  if not path and live and live.has_tables:
-    path = checkpoints.find_latest(logdir)
-  if path:
-    with checkpoint_reader.Reader(path) as reader:
+  if not isinstance(source, str) and source.has_tables:
+    source = checkpoints.find_latest(logdir) or source
+  if isinstance(source, str):
+    with checkpoint_reader.Reader(source) as reader:
       values = {name: reader.read(name) for name in reader.shapes}
-  elif live:
-    values = live.values
   else:
-    raise ValueError('neither values nor a checkpoint is given')
+    values = source.values
   file = os.path.join(logdir, _FILE)
   try:
     with copies.drafting(file) as draft:

@@ -45,7 +45,7 @@ from distmnist.data import seeds
 from distmnist.lifecycle import late_start, ps, shutdown
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
-from distmnist.logdir import checkpoints, logdirs, report, run_flags
+from distmnist.logdir import checkpoints, report, run_flags
 from distmnist.nn import groups as groups_lib
 from distmnist.nn import optimizer_checks, schedules
 from distmnist.training import (
@@ -312,9 +312,8 @@ class WorkerTask:
     """Ends the script without an error: nothing is left to train."""
     task = self._task
     task.stop.note_unsaved(None)
-    logdir, path = folder.path, folder.restart.find()
-    if self.is_chief and logdir and path and not logdirs.has_ended(logdir):
-      # An earlier chief was lost before its report.
+    if unreported := folder.find_unreported():
+      logdir, path = unreported
       step_v = checkpoints.read_step(path)
       workers = final_report.read_workers(logdir, task.watchdog.life)
       self._publish(folder, step_v, None, workers)

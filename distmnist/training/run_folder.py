@@ -212,6 +212,18 @@ class RunFolder:
     self._write(lambda: logdirs.sign(path, life))
     self.owner.keep(self._task.stop.give_up, write_again)
 
+  def find_unreported(self) -> tuple[str, str] | None:
+    """Returns what a chief that was lost before its report has left.
+
+    Returns:
+      (log directory, last checkpoint), for the chief that comes once the run
+      has ended. None on another worker, and if all is reported.
+    """
+    if not self.owner or logdirs.has_ended(self.owner.folder):
+      return None
+    path = self.restart.find()
+    return (self.owner.folder, path) if path else None
+
 
 def write_run(
   logdir: str, images: str, problem: problem_lib.Problem | None, step: int = 0

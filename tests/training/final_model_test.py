@@ -47,7 +47,7 @@ def test_those_of_the_best_checkpoint_are_if_there_is_one(tmp_path):
     session.run(tf.global_variables_initializer())
     path = tf.train.Saver().save(session, str(tmp_path / 'model.ckpt'), 7)
   problem = Problem()
-  final_model.write(problem, str(tmp_path), make_live({'w': 1.0}), path)
+  final_model.write(problem, str(tmp_path), path)
   assert problem.saved[0] == {'w': 3.0}
   # A table is not at hand; the last checkpoint has it.
   tables = make_live({}, has_tables=True)
