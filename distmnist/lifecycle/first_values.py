@@ -164,11 +164,14 @@ def _reading() -> Iterator[None]:
   a later one.
 
   Raises:
-    cli.PassingError: in place of a DamageError.
+    cli.PassingError: in place of a DamageError of one that is gone.
+    DamageError: its files are there, and are damaged: no attempt can read it.
   """
   try:
     yield
   except checkpoint_reader.DamageError as error:
+    if not error.is_gone:
+      raise
     passing = cli.PassingError(str(error))
     passing.is_amid_run = True
     raise passing from error

@@ -52,11 +52,13 @@ class DamageError(cli.RunError):
 
   Attributes:
     reason: without the checkpoint's path.
+    is_gone: whether it, or its base, is no longer what it was opened as: whose
+      it is may have dropped it.
   """
 
-  def __init__(self, path: str, reason: str) -> None:
+  def __init__(self, path: str, reason: str, is_gone: bool = False) -> None:
     super().__init__(f'checkpoint {path} cannot be read: {reason}')
-    self.reason = reason
+    self.reason, self.is_gone = reason, is_gone
 
 
 class Slice(NamedTuple):
@@ -136,6 +138,7 @@ class Reader:
     return DamageError(
       self._own.path,
       f'{base} {what}, and {name} has only the rows touched since then{why}',
+      is_gone=error is None or error.is_gone,
     )
 
   def _check_ranges(self, name: str) -> None:
@@ -384,7 +387,7 @@ def trying(path: str, read: Callable[[], _Found]) -> _Found:
     except Exception as error:
       reason = _explain(error)
       if _is_damage(error):
-        raise DamageError(path, reason) from error
+        raise DamageError(path, reason, _is_gone(path, error)) from error
       # A request to a store was repeated before; see storage/retries.py.
       is_of_store = urls.is_remote(str(getattr(error, 'filename', '')))
       wait_secs = next(waits, None)
@@ -413,6 +416,11 @@ def _is_damage(error: Exception) -> bool:
   return isinstance(error, _DAMAGE) or (
     is_of_reader and not cli.is_passing(error)
   )
+
+
+def _is_gone(path: str, error: Exception) -> bool:
+  """Whether an exception of a read is of a file that is not there."""
+  return _find_words_of_the_system(error) == _ABSENT or not is_there(path)
 
 
 def _explain(error: Exception) -> str:

@@ -15,6 +15,7 @@ from distmnist.logdir import checkpoint_reader
 from distmnist.nn import layers
 from distmnist.tables import first_rows, key_map, new_rows
 from distmnist.transport import fed_initial_values, strategy
+from tests.logdir import checkpoints_test
 from tests.support import in_process
 
 
@@ -146,27 +147,36 @@ def test_wrong_first_rows_are_found_before_anything_has_a_value(tf_session):
   assert tf_session.run(tf.report_uninitialized_variables()).size
 
 
-class Gone:
-  """A source whose checkpoint is dropped once it has been found."""
+class Lost:
+  """A source whose checkpoint cannot be read once it has been found."""
+
+  def __init__(self, folder, is_dropped):
+    self.folder, self.is_dropped = folder, is_dropped
 
   def read(self):
-    raise checkpoint_reader.DamageError('run/model.ckpt-7', 'is not there')
-
-
-def load_nothing():
-  return Gone().read()
+    """Drops the checkpoint's values, or writes others, and reads them."""
+    path = checkpoints_test.save(self.folder, v=[4])
+    with checkpoint_reader.Reader(path) as reader:
+      (data,) = self.folder.glob('*.data-*')
+      data.write_bytes(b'\1' * data.stat().st_size)
+      if self.is_dropped:
+        data.unlink()
+      return reader.read('v')
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  'load', [load_nothing, lambda: ({}, {'user': Gone()})], ids=['whole', 'rows']
+  'is_dropped, code', [(True, 3), (False, 1)], ids=['gone', 'damaged']
 )
-def test_a_warm_start_whose_checkpoint_is_gone_may_begin_again(
-  tf_session, monkeypatch, load
+@pytest.mark.parametrize('is_table', [False, True], ids=['whole', 'rows'])
+def test_a_warm_start_begins_again_if_its_checkpoint_is_gone_not_if_damaged(
+  tf_session, monkeypatch, tmp_path, is_table, is_dropped, code
 ):
   monkeypatch.delenv(names.ATTEMPT, raising=False)
+  lost = Lost(tmp_path, is_dropped)
   make_table(np.arange(N))
+  load = (lambda: ({}, {'user': lost})) if is_table else lost.read
   fed_initial_values.give_first(load)
-  with pytest.raises(cli.PassingError) as caught:
+  with pytest.raises(cli.RunError) as caught:
     Start().set_in(tf_session)
-  assert caught.value.exit_code == 3
+  assert caught.value.exit_code == code
