@@ -24,6 +24,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -35,6 +36,8 @@ from distmnist.common.names import CHECK, PACKAGE
 
 _log = logging.getLogger(__name__)
 
+# From one line about a check that takes long to the next.
+_LINE_SECS = 20.0
 # What nobody but a launcher calls so.
 _OF_A_LAUNCH = 'num_ps', 'num_workers', 'launcher', 'max_restarts', 'logs_dir'
 # {name: what _define_flag takes}. A flag whose values are the names of a room
@@ -241,13 +244,8 @@ def check_combination(
     asked = {'num_ps': num_ps, 'num_workers': num_workers}
     with open(path, 'w', encoding='utf-8') as file:
       json.dump({**asked, 'flags': [words], 'needs_data': False}, file)
-    done = subprocess.run(
-      [sys.executable, '-m', CHECK, path],
-      capture_output=True,
-      text=True,
-    )
-    if done.returncode:
-      lines = done.stderr.strip().splitlines() or ['no reason given']
+    code, lines = _run_check(path)
+    if code:
       _log.info(
         f'the flags of train are checked by the hosts alone: {lines[-1]}'
       )
@@ -256,6 +254,31 @@ def check_combination(
       (mistake,) = json.load(file)
   if mistake:
     raise cli.UsageError(mistake, 'train')
+
+
+def _run_check(path: str) -> tuple[int, list[str]]:
+  """Returns (exit code, last words) of the program that checks a file's flags.
+
+  It imports TensorFlow, for which a busy machine or file system may take long.
+  """
+  start = time.monotonic()
+  with subprocess.Popen(
+    [sys.executable, '-m', CHECK, path],
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.PIPE,
+    text=True,
+  ) as process:
+    try:
+      while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+          _, said = process.communicate(timeout=_LINE_SECS)
+          lines = said.strip().splitlines() or ['no reason given']
+          return process.returncode, lines
+        secs = time.monotonic() - start
+        _log.info(f'the check of the flags of train takes {secs:.0f} s so far')
+    except BaseException:  # A signal, say.
+      process.kill()
+      raise
 
 
 def _get_source(module: str) -> str:

@@ -106,11 +106,27 @@ def test_one_check_leaves_nothing_to_the_next():
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_is_found_with_no_host(capfd, caplog):
+def test_what_does_not_fit_is_found_with_no_host(monkeypatch, capfd, caplog):
+  monkeypatch.setattr(train_flags, '_LINE_SECS', 600.0)
   with pytest.raises(cli.UsageError, match='--lr_schedule=step needs'):
     train_flags.check_combination(['--lr_schedule=step'], 1, 2)
   assert not caplog.messages
   assert capfd.readouterr() == ('', '')
+
+
+def test_a_check_that_takes_long_is_not_silent(monkeypatch, tmp_path, caplog):
+  # A program that takes no time, and lines as soon as Python takes some.
+  program = tmp_path / 'quick_check.py'
+  program.write_text(
+    "import sys; open(sys.argv[1] + '.checked', 'w').write('[null]')"
+  )
+  monkeypatch.setenv('PYTHONPATH', str(tmp_path))
+  monkeypatch.setattr(train_flags, 'CHECK', program.stem)
+  monkeypatch.setattr(train_flags, '_LINE_SECS', 1e-3)
+  caplog.set_level('INFO')
+  train_flags.check_combination([], 1, 2)
+  assert caplog.records
+  assert all('flags of train' in x.getMessage() for x in caplog.records)
 
 
 @pytest.fixture
