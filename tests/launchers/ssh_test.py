@@ -351,12 +351,17 @@ def test_a_host_without_our_folder_is_named(here):
       'ssh to me@no-such-host.invalid: Could not resolve hostname',
     ),
     (
+      {'hosts': 'me@no-a.invalid,no-b.invalid'},
+      'Could not resolve hostname.* no-[ab].invalid; log: ',
+    ),
+    (
       {'ssh_options': '-i {sshd}/stranger -F {sshd}/bare'},
       r'failed first: ssh to 127.0.0.[12]: Permission denied \(publickey\);',
     ),
     (
       {'ssh_options': '-F {sshd}/config -o UserKnownHostsFile=/dev/null'},
-      'failed first: ssh to 127.0.0.[12]: Host key verification failed; log',
+      'failed first: ssh to 127.0.0.[12]: Host key verification failed; '
+      r'.* 127.0.0.[12]; log',
     ),
   ],
 )

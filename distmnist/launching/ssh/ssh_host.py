@@ -35,6 +35,9 @@ from distmnist.launching.supervisor import failures
 # again.
 NUM_AT_ONCE = 6
 TURNED_AWAY_SECS = 60.0
+# How long the first host that cannot be reached waits for the others' answers,
+# so that all such hosts are named at once: ssh's ConnectTimeout, and a bit.
+_OTHERS_SECS = 12.0
 # From the start of ssh until the other end runs: a login shell, and Python from
 # a file server that has much to do.
 READY_SECS = 120.0
@@ -100,6 +103,9 @@ class SshHost(host_lib.Host):
     self._grace_secs = grace_secs
     self._tasks: dict[str, _Task] = {}  # Until their ends.
     self._ended: list[tuple[str, int | None]] = []
+    # name -> host of first attempts that did not reach theirs, until told.
+    self._unreached: dict[str, str] = {}
+    self._tell_time = math.inf
 
   def __enter__(self) -> SshHost:
     child_process.allow_many_files()  # Two a task.
@@ -138,6 +144,7 @@ class SshHost(host_lib.Host):
     self._connect_next()
 
   def signal(self, names: Iterable[str], signum: int) -> None:
+    self._tell_unreached()
     for name in [name for name in names if name in self._tasks]:
       if ssh := self._tasks[name].ssh:
         ssh.tell(signum)
@@ -166,6 +173,9 @@ class SshHost(host_lib.Host):
         self.begun.append((name, None))
       if has_ended:
         self._finish(name, task, ssh)
+    is_connecting = any(task.is_connecting for task in self._tasks.values())
+    if not is_connecting or time.monotonic() >= self._tell_time:
+      self._tell_unreached()
     ended, self._ended = self._ended, []
     return ended
 
@@ -174,6 +184,7 @@ class SshHost(host_lib.Host):
     if self._ended:
       return 0.0
     due = [task.due_secs for task in self._tasks.values()]
+    due.append(max(0.0, self._tell_time - time.monotonic()))
     due += [] if timeout_secs is None else [timeout_secs]
     secs = min(due, default=math.inf)
     return None if secs == math.inf else secs
@@ -206,7 +217,24 @@ class SshHost(host_lib.Host):
         )
       ssh.write(words)
       self.reasons[name] = words
+      if ssh.find_code(task.is_first) == cli.FAILED:
+        del self._tasks[name]
+        self._unreached[name] = task.host
+        self._tell_time = min(self._tell_time, time.monotonic() + _OTHERS_SECS)
+        return
     self._note_end(name, ssh.find_code(task.is_first))
+
+  def _tell_unreached(self) -> None:
+    """Reports the hosts that cannot be reached, all with the first of them."""
+    if not self._unreached:
+      return
+    _, *others = dict.fromkeys(self._unreached.values())
+    if others:
+      name = next(iter(self._unreached))
+      self.reasons[name] += f'; nor does a task start on {", ".join(others)}'
+    self._ended += [(name, cli.FAILED) for name in self._unreached]
+    self._unreached.clear()
+    self._tell_time = math.inf
 
   def _note_end(self, name: str, code: int) -> None:
     del self._tasks[name]

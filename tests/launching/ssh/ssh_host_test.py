@@ -19,13 +19,16 @@ def start(tmp_path, monkeypatch):
   """Returns start(script), which opens a host whose ssh is this script."""
   hosts = []
 
-  def start(script, num_tasks=1, variables=None):
+  def start(script, num_tasks=1, variables=None, hosts_of=('there',)):
     path = tmp_path / 'bin' / 'ssh'
     path.parent.mkdir()
     path.write_text(f'#!/bin/sh\n{script}\n')
     path.chmod(0o755)
     monkeypatch.setenv('PATH', f'{path.parent}:{os.environ["PATH"]}')
-    places = {f'worker {i}': ('me@there', None) for i in range(num_tasks)}
+    places = {
+      f'worker {i}': (f'me@{hosts_of[i % len(hosts_of)]}', None)
+      for i in range(num_tasks)
+    }
     host = ssh_host.SshHost(places, 'agent', [], 'python', 0.5)
     hosts.append(host.__enter__())
     for name in places:
@@ -99,6 +102,37 @@ def test_an_ssh_that_is_killed_is_named_so_whatever_it_has_said(start):
   host = start('echo added a key >&2; kill -9 $$')
   assert wait_for_end(host) == [('worker 0', cli.FAILED)]
   assert host.reasons['worker 0'] == 'ssh to me@there: killed by SIGKILL'
+
+
+@pytest.mark.slow
+def test_all_hosts_that_cannot_be_reached_are_named_with_the_first(
+  start, tmp_path
+):
+  # The second one answers only once the first has.
+  host = start(
+    f'case "$*" in *no-a*) touch {tmp_path}/asked;; *no-b*) while ! [ -e'
+    f' {tmp_path}/asked ]; do sleep 0.01; done;;'
+    f" *) printf '{agent.READY}\\n' >&2; exec sleep 60;; esac\n"
+    'echo unknown >&2; exit 255',
+    num_tasks=4,
+    hosts_of=('here', 'no-a', 'no-b'),
+  )
+  assert wait_for_end(host) == [
+    ('worker 1', cli.FAILED),
+    ('worker 2', cli.FAILED),
+  ]
+  assert host.reasons['worker 1'].startswith('ssh to me@no-a: unknown; ')
+  assert host.reasons['worker 1'].endswith(' no-b')
+
+
+@pytest.mark.slow
+def test_a_host_that_cannot_be_reached_waits_for_no_other_for_long(
+  start, monkeypatch
+):
+  monkeypatch.setattr(ssh_host, '_OTHERS_SECS', 0.2)
+  script = 'case "$*" in *slow*) exec sleep 60;; *) exit 255;; esac'
+  host = start(script, num_tasks=2, hosts_of=('slow', 'none'))
+  assert wait_for_end(host) == [('worker 1', cli.FAILED)]
 
 
 @pytest.mark.slow
