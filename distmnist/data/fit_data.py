@@ -252,6 +252,9 @@ def weigh_classes(
   Args:
     y: labels [n], [n, 1], or one-hot [n, classes].
     class_weight: {class: weight}; 1 for those that it lacks.
+
+  Raises:
+    ValueError: no class of it occurs, or its weights are none.
   """
   y = np.asarray(array_folder.flatten(y)[1][0])
   is_known = hasattr(class_weight, 'items') and all(
@@ -265,6 +268,14 @@ def weigh_classes(
   if y.ndim > 1:
     y = y.argmax(-1) if y.shape[-1] > 1 else y[..., 0]
   classes = np.round(y).astype(np.int64)
+  if class_weight and not np.isin(classes, list(class_weight)).any():
+    # Some may be too rare to be in these examples. With none of them the
+    # labels are numbered in another way, and the weights would do nothing.
+    raise ValueError(
+      f'class_weight={str(class_weight)[:60]}: none of these classes is in y, '
+      f'whose labels are {classes.min()} to {classes.max()}: expected the '
+      'classes as they are numbered there'
+    )
   weights = np.ones(classes.shape, np.float32)
   for key, weight in class_weight.items():
     called, found = f'class_weight[{key}]', np.asarray(weight)

@@ -108,6 +108,7 @@ def test_the_weights_of_classes_are_those_of_keras_and_of_training_alone():
     ({'sample_weight': X < 5, 'validation_split': 0.5}, 'validation part'),
     ({'class_weight': dict.fromkeys(range(10), 0)}, '^class_weight'),
     ({'class_weight': {'yes': 2}}, 'class_weight={.yes.: 2}'),
+    ({'class_weight': {-1: 2, 10: 2}}, 'class_weight={.*labels are 0 to 9'),
     ({'class_weight': {1: None}}, r'^class_weight\[1\]'),
     ({'class_weight': {1: 1e39}}, r'^class_weight\[1\]'),
     ({'class_weight': {1: 2}, 'sample_weight': X}, 'class_weight and sample_'),
