@@ -422,6 +422,21 @@ def test_a_flag_is_for_a_group_too(tf_session, set_flags):
     minimize({'body': {'optimizer': 'adam'}})
 
 
+def test_a_loop_trains_to_its_last_step_and_saves_it(set_flags, tmp_path):
+  set_flags('--optimizer=sgd', '--learning_rate=0.1', f'--logdir={tmp_path}')
+  losses = []
+  with tf.Graph().as_default():
+    task = own_loop.WorkerTask(in_process.make_task(cluster_lib.Cluster()))
+    train_op, loss = task.minimize(build_two)
+    with task.session(last_step=3) as session:
+      while not session.should_stop():
+        step, found = session.run([train_op, loss])
+        losses.append(found)
+  assert step == find_step(tmp_path) == 3
+  # Each step makes all four values 0.9 times what they were.
+  np.testing.assert_allclose(losses, [2, 2 * 0.81, 2 * 0.81**2], rtol=1e-5)
+
+
 @pytest.mark.parametrize(
   'given, named',
   [
