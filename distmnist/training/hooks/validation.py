@@ -143,7 +143,12 @@ class Validation:
       self._has_stopped = True
       self._say_why(step)
       self._end_run(run_context)
-    elif self._plateau and not self._has_stopped:
+    elif (
+      self._plateau
+      and not self._has_stopped
+      # No step follows. Who goes on from here makes the cut, by what is noted.
+      and not run_context.stop_requested
+    ):
       self._cut_if_due(self._plateau, run_context.session, step)
 
   def _find_next_step(self, step: int) -> int:

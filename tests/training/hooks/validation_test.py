@@ -67,10 +67,12 @@ class Chief:
   def set(self, step, w):
     self.session.run([self.global_step.assign(step), self.w.assign([w])])
 
-  def run_to(self, step, w):
+  def run_to(self, step, w, is_last=False):
     self.set(step, w)
     self.steps.last['global_step'] = step
-    context = types.SimpleNamespace(session=self.session, stop_requested=False)
+    context = types.SimpleNamespace(
+      session=self.session, stop_requested=is_last
+    )
     self.hook.after_run(context, None)
 
   def read_cuts(self):
@@ -231,6 +233,19 @@ def test_rate_best_and_patience_outlive_a_chief_and_its_center(
     assert cutting.read_cuts() == (1, [30])
     cutting.run_to(50, 0.25)  # The fourth that is not better.
     assert cutting.read_cuts() == (2, [30, 50])
+
+
+@pytest.mark.slow
+def test_after_the_last_step_no_rate_is_cut_until_the_training_goes_on(
+  cutting,
+):
+  for step, w in [(5, 0), (10, 0.5), (20, 0.25)]:
+    cutting.run_to(step, w)
+  cutting.run_to(30, 0.25, is_last=True)
+  assert cutting.read_cuts() == (0, [])
+  cutting.begin()
+  cutting.run_to(31, 0.25)
+  assert cutting.read_cuts() == (1, [31])
 
 
 @pytest.mark.slow
