@@ -263,6 +263,8 @@ class Stalls:
             )
           )
           return
+        if stage.what is None:
+          text += f'; given up at {limit:g} s (--stall_fail_secs)'
         self._say(text)
         next_secs[stage] = secs + self.warn_secs
 

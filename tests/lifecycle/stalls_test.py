@@ -100,7 +100,9 @@ def test_a_step_that_takes_long_says_what_its_wait_is_made_of(make):
   watched.step_ends()
   assert watched.num_steps == 1
   assert re.fullmatch(
-    r'no step for \d+ s: all tasks answer, .*; worker 1 has a token', lines[0]
+    r'no step for \d+ s: all tasks answer, .*; worker 1 has a token; .* 60 s '
+    r'\(--stall_fail_secs\)',
+    lines[0],
   )
 
 
@@ -140,7 +142,7 @@ def test_the_cause_of_a_long_step_is_the_nearest_that_is_known(
   watched.ask_about_others(Others(silent, busy))
   watched.step_begins(waits)
   assert said.wait(DEADLINE_SECS)
-  assert re.fullmatch(rf'no step for \d+ s: {expected}', lines[0])
+  assert re.fullmatch(rf'no step for \d+ s: {expected}; [^;]*', lines[0])
 
 
 @pytest.mark.parametrize(
@@ -164,7 +166,7 @@ def test_a_worker_that_is_gone_does_not_hold_up_steps_that_wait_for_none(make):
   watched.ask_about_others(Others(silent_workers='worker 1'))
   watched.step_begins()
   assert said.wait(DEADLINE_SECS)
-  assert lines[0].endswith(' s: all ps answer; not so worker 1')
+  assert ' s: all ps answer; not so worker 1; ' in lines[0]
 
 
 def test_a_function_in_the_graph_is_named_by_file_and_line(make):
@@ -180,7 +182,7 @@ def test_a_function_in_the_graph_is_named_by_file_and_line(make):
     session.run(slow)
   assert re.fullmatch(
     r'no step for \d+ s: this task runs a Python function in its graph '
-    r'\(stalls_test.py:\d+, sleep\)',
+    r'\(stalls_test.py:\d+, sleep\); [^;]*',
     lines[0],
   )
 
@@ -206,7 +208,8 @@ def test_a_batch_that_does_not_come_is_named_by_the_file_of_its_reader(
   reader.begin = watched.step_begins
   examples.take(np.array([0, 1, 2]))
   assert re.fullmatch(
-    r'no step for \d+ s: this task waits for the next batch of stalls_test.py',
+    r'no step for \d+ s: this task waits for the next batch of stalls_test.py'
+    '; [^;]*',
     lines[0],
   )
   said.clear()
@@ -248,7 +251,7 @@ def test_the_watch_goes_on_though_a_cause_cannot_be_found(clock, make):
   assert said.wait(DEADLINE_SECS)
   clock.now += 1
   assert stop.given_up.wait(DEADLINE_SECS)
-  assert lines[0].endswith('the cause cannot be found (ValueError)')
+  assert 'the cause cannot be found (ValueError)' in lines[0]
 
 
 def test_what_has_a_limit_of_its_own_is_watched_after_it(clock, make):

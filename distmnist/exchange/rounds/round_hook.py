@@ -171,8 +171,8 @@ class RoundHook(strategy.CenterHook):
     if self._session is None:
       return ''
     text = round_waits.describe(self._round, self._session.sess_str)
-    if self._updates is not None:
-      text += f'; {self._updates.describe()}'
+    if self._updates is not None and not self._updates.is_alive:
+      text += '; but this chief applies no more'
     return text
 
   def _end_updates(self) -> None:
@@ -211,7 +211,6 @@ class UpdateThread:
     self._session = session
     self._coord = coord
     self._has_left = has_left
-    self._num_runs = 0
     self._has_ended = False
     self._updates = session
     if session.sess_str:
@@ -229,10 +228,10 @@ class UpdateThread:
     if self._updates is not self._session:
       self._updates.close()
 
-  def describe(self) -> str:
-    """Returns what the thread has done and whether it is alive."""
-    thread = 'goes on' if self._thread.is_alive() else 'has ended'
-    return f'{self._num_runs} runs of updates here, whose thread {thread}'
+  @property
+  def is_alive(self) -> bool:
+    """Whether the updates go on."""
+    return self._thread.is_alive()
 
   def _run(self) -> None:
     try:
@@ -240,7 +239,6 @@ class UpdateThread:
       with errors.naming_losses():
         while not self._is_over():
           update()
-          self._num_runs += 1
     except (tf.errors.OpError, RuntimeError) as error:
       if self._is_over():
         return  # Training is over, or the session is being recreated.

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.cluster import deadlines
+from distmnist.cluster import deadlines, errors
+from distmnist.common.names import CHIEF
 from distmnist.exchange.rounds import tokens
 from distmnist.tables import sparse_sum
 from distmnist.transport import ps_state
@@ -27,7 +28,7 @@ _OF_A_PS_TIMEOUT_MS = 2000
 
 
 def describe(the_round: Round, target: str) -> str:
-  """Returns the tokens of all workers, and what was contributed.
+  """Returns how far the round has come, and for whom it waits.
 
   Args:
     target: the master of this task.
@@ -38,9 +39,10 @@ def describe(the_round: Round, target: str) -> str:
     device_filters=['/job:ps', the_round.cluster.task_device]
   )
   try:
-    return format_state(read(target, graph, config, fetches))
+    found = read(target, graph, config, fetches)
   except tf.errors.OpError as error:
     return f'the round cannot be read ({type(error).__name__})'
+  return format_state(found, the_round.num_contributions)
 
 
 def read(
@@ -65,18 +67,10 @@ def _build(the_round: Round) -> dict[str, Any]:
   device = the_round.global_step.device
   with tf.device(device):
     step = ps_state.Variable(tf.int64, [], the_round.global_step.op.name)
-    queues = [
-      tf.FIFOQueue(-1, tf.int64, (), shared_name=f'round/tokens_{i}')
-      for i in range(len(the_round.tokens.num_each))
-    ]
-    token_table, entry = (
-      ps_state.Table(f'round/{name}') for name in ('token_table', 'entry')
-    )
+    token_table = ps_state.Table('round/token_table')
     found = {
       'step': step.read(),
-      'life': entry.find([0], 0)[0],
       'token_table': token_table.find(list(range(num_workers)), -1),
-      'tokens': tf.stack([queue.size() for queue in queues]),
     }
   counts = {}
   for accumulator, place in the_round.accumulators:
@@ -89,31 +83,32 @@ def _build(the_round: Round) -> dict[str, Any]:
   return found
 
 
-def format_state(found: Mapping[str, Any]) -> str:
-  """Returns one line on `found`, the dict of `_build` with tensors' values."""
-  who = []
-  for kind, one, several in (
-    (1, 'has a token', 'have a token'),
-    (0, 'waits', 'wait'),
-    (-1, 'has not begun', 'have not begun'),
-  ):
-    names = [
-      f'worker {i}'
-      for i, state in enumerate(found['token_table'])
-      if state == kind
-    ]
-    if names:
-      who.append(f'{", ".join(names)} {several if names[1:] else one}')
-  contributions = [
-    f'{place.partition("/device")[0]}: {min(counts)}'
-    + (f' to {max(counts)}' if min(counts) < max(counts) else '')
-    for place, counts in sorted(found['contributions'].items())
+def format_state(found: Mapping[str, Any], num_needed: int) -> str:
+  """Returns one line: how far the round has come, and for whom it waits.
+
+  Args:
+    found: the dict of `_build` with tensors' values.
+    num_needed: the contributions that make an update, R.
+  """
+  counts = [n for of_place in found['contributions'].values() for n in of_place]
+  least, most = min(counts, default=0), max(counts, default=0)
+  num_in = f'{least} to {most}' if least < most else f'{least}'
+  # Who has a token has not contributed yet, nor has who has not begun.
+  awaited = [
+    f'worker {i}' + (', which has not begun' if state < 0 else '')
+    for i, state in enumerate(found['token_table'])
+    if state != 0
   ]
-  tokens = ' '.join(str(n) for n in found['tokens'])
+  num_missing = max(0, num_needed - least)
+  if not awaited:
+    whom = f'{CHIEF}, the chief, to apply it'
+  elif num_missing and num_missing < len(awaited):
+    whom = f'{num_missing} of {errors.list_some(awaited)}'
+  else:
+    whom = errors.list_some(awaited)
   return (
-    f'the round of step {found["step"]}, life {found["life"]}: '
-    f'{"; ".join(who)}; tokens left: {tokens}; contributions in '
-    f'the accumulators of {", ".join(contributions)}'
+    f'the update of step {found["step"] + 1} has {num_in} of {num_needed} '
+    f'contributions and waits for {whom}'
   )
 
 

@@ -1,6 +1,7 @@
 """state_means: averages in lock-step, whichever worker is late, or dies."""
 
 import concurrent.futures
+import re
 import time
 
 import numpy as np
@@ -124,7 +125,9 @@ class Run:
     """Returns once a worker waits for the other."""
     deadline = time.monotonic() + in_process.DEADLINE_SECS
     hooks = self.workers[0].hooks
-    while f'worker {index} waits' not in strategy.describe_wait(hooks):
+    other = rf'waits for worker {1 - index}(, which has not begun)?(;|$)'
+    whom = re.compile(other)
+    while not whom.search(strategy.describe_wait(hooks)):
       assert time.monotonic() < deadline
       time.sleep(0.01)
 
