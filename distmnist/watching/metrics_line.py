@@ -171,7 +171,8 @@ def parse(text: bytes) -> Line | None:
       if name in _FIELDS and not _FIELDS[name](value):
         return None
     return line
-  except (ValueError, TypeError, KeyError, AttributeError):
-    return None
-  except (RecursionError, OverflowError):  # Deep nests, huge whole numbers.
+  except (
+    *(ValueError, TypeError, KeyError, AttributeError),
+    *(RecursionError, OverflowError),  # Deep nests, huge whole numbers.
+  ):
     return None
