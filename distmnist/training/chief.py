@@ -168,6 +168,8 @@ class Chief(strategy.CenterHook):
 
   def before_run(self, run_context: tf.train.SessionRunContext) -> None:
     self._first_step.before_run(run_context)
+    if self._validation:
+      self._validation.before_run(run_context)
 
   def after_run(
     self,

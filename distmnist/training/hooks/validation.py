@@ -84,6 +84,7 @@ class Validation:
     self._next_step = 0
     self._has_stopped = False
     self._is_new_center = False
+    self._begun_step: int | None = None  # Of a session without a step yet.
     self.best = best
     self.last: tuple[int, dict[str, float]] | None = None
     self.stop_step: int | None = None
@@ -108,7 +109,7 @@ class Validation:
     # A live center may have workers in a step, who wait for one of ours.
     self._has_stopped = self._is_new_center and self._is_over
     self._is_new_center = False
-    step = int(session.run(self._global_step))
+    self._begun_step = step = int(session.run(self._global_step))
     if self._writer:
       self._writer.begin_session(step)
     if self._plateau:
@@ -121,6 +122,12 @@ class Validation:
     if self._has_stopped:
       self._say_why(step)
       coord.request_stop()
+
+  def before_run(self, run_context: tf.train.SessionRunContext) -> None:
+    step, self._begun_step = self._begun_step, None
+    # What an earlier life has judged is cut where that life would have done it.
+    if self._plateau and step is not None and not self._has_stopped:
+      self._cut_if_due(self._plateau, run_context.session, step)
 
   @property
   def _is_over(self) -> bool:
@@ -146,7 +153,7 @@ class Validation:
     elif (
       self._plateau
       and not self._has_stopped
-      # No step follows. Who goes on from here makes the cut, by what is noted.
+      # No step follows. Who goes on from here makes the cut, before its first.
       and not run_context.stop_requested
     ):
       self._cut_if_due(self._plateau, run_context.session, step)
