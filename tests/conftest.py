@@ -37,11 +37,6 @@ def pytest_configure(config):
     config.pluginmanager.import_plugin('tests.support.fixtures')
 
 
-def pytest_xdist_auto_num_workers(config):
-  """The slow tests run three at a time: on two cores they mostly wait."""
-  return 2 if 'not slow' in config.option.markexpr else 3
-
-
 def pytest_make_parametrize_id(val):
   """Returns the id of a signal; by default it depends on Python's version."""
   return str(int(val)) if isinstance(val, signal.Signals) else None
