@@ -57,6 +57,7 @@ def test_the_last_step_is_by_epochs_or_steps(set_flags, words, last_step):
   [
     (['--train_secs=3'], None, 'for 3 s'),
     (['--train_steps=7'], 7, '7 global steps'),
+    (['--train_steps=1000000000'], 10**9, '1000000000 global steps'),
     (['--train_secs=0.5', '--epochs=2'], 20, '20 global steps or 0.5 s'),
   ],
 )

@@ -86,7 +86,9 @@ class Dealing(NamedTuple):
   @property
   def known_last_step(self) -> int | None:
     """The global step at which training ends; None if only time ends it."""
-    return None if self.last_step == NO_LAST_STEP else self.last_step
+    has_flag = self.train_steps is not None or self.epoch_steps is not None
+    is_known = has_flag or self.last_step != NO_LAST_STEP
+    return self.last_step if is_known else None
 
   @property
   def num_rows(self) -> int:
