@@ -126,8 +126,8 @@ class Validation:
   def before_run(self, run_context: tf.train.SessionRunContext) -> None:
     step, self._begun_step = self._begun_step, None
     # What an earlier life has judged is cut where that life would have done it.
-    if self._plateau and step is not None and not self._has_stopped:
-      self._cut_if_due(self._plateau, run_context.session, step)
+    if step is not None:
+      self._cut_if_due(run_context.session, step)
 
   @property
   def _is_over(self) -> bool:
@@ -150,24 +150,21 @@ class Validation:
       self._has_stopped = True
       self._say_why(step)
       self._end_run(run_context)
-    elif (
-      self._plateau
-      and not self._has_stopped
-      # No step follows. Who goes on from here makes the cut, before its first.
-      and not run_context.stop_requested
-    ):
-      self._cut_if_due(self._plateau, run_context.session, step)
+    elif not run_context.stop_requested:
+      # Else no step follows: who goes on from here cuts before its first.
+      self._cut_if_due(run_context.session, step)
 
   def _find_next_step(self, step: int) -> int:
     return step + self._every_steps - step % self._every_steps
 
-  def _cut_if_due(
-    self, plateau: plateau_lib.Plateau, session: tf.Session, step: int
-  ) -> None:
+  def _cut_if_due(self, session: tf.Session, step: int) -> None:
     """Makes a cut that follows from evaluations up to `step`, one at a time.
 
     Those beyond it, from before the training was set back, are made again.
     """
+    plateau = self._plateau
+    if not plateau or self._has_stopped:
+      return
     if not self.best.has_cut(self._num_cuts, step):
       return
     if session.run(self._is_untold):
