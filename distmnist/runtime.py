@@ -78,11 +78,10 @@ def _without(module: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-  """Looks for no garbage meanwhile.
+def uncollected() -> Iterator[None]:
+  """Collects no garbage meanwhile, and then again if it was collected before.
 
-  An import makes half a million objects that stay, and 600 looks through them
-  take a tenth of its time.
+  Not in two threads at once: one would see the other's switch as the user's.
   """
   is_enabled = gc.isenabled()
   gc.disable()
@@ -94,7 +93,9 @@ def _uncollected() -> Iterator[None]:
 
 
 def _import_in_graph_mode() -> None:
-  with _without('keras.src'), _uncollected():
+  # It makes half a million objects that stay: 600 looks for garbage among them
+  # would take a tenth of its time.
+  with _without('keras.src'), uncollected():
     import tensorflow.compat.v1 as tf  # noqa: PLC0415
   tf.logging.set_verbosity(tf.logging.FATAL)
   # Only eager mode goes: with resource variables a read has a definite time.

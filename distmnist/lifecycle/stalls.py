@@ -9,7 +9,6 @@ tasks only in ways that end.
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import math
 import os
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from absl import flags
 
-from distmnist import tf_internals
+from distmnist import runtime, tf_internals
 from distmnist.cluster import deadlines, incarnations, repeated_runs
 from distmnist.common import cli, console
 from distmnist.common.names import PACKAGE_DIR
@@ -346,26 +345,20 @@ def _gives_own_lines() -> bool:
 
 def _read_frames() -> dict[int, types.FrameType]:
   """Returns {thread id: frame}, as sys._current_frames does."""
-  # Two threads call this: one would see the other's disable() as the user's.
-  with _uncollected:
+  # Two threads call this.
+  with _uncollected, runtime.uncollected():
     return _read_uncollected()
 
 
 def _read_uncollected() -> dict[int, types.FrameType]:
-  """Does so while no garbage is collected.
+  """Does so; no garbage may be collected meanwhile.
 
   sys._current_frames makes objects under an interpreter lock, and a
   threading.local, of which each tf.Graph has one, takes the same lock when it
   is freed: a garbage collection in between would hang the whole process for
   ever.
   """
-  is_enabled = gc.isenabled()
-  gc.disable()
-  try:
-    return sys._current_frames()
-  finally:
-    if is_enabled:
-      gc.enable()
+  return sys._current_frames()
 
 
 def _find_main(frames: Mapping[int, types.FrameType]) -> types.FrameType | None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist import runtime
 from distmnist.cluster import incarnations
 from distmnist.common import cli, console
 from distmnist.data import streamed
@@ -389,7 +390,7 @@ def test_garbage_is_collected_again_whoever_looks_for_the_place(monkeypatch):
       nonlocal is_enabled
       is_enabled = True
 
-  monkeypatch.setattr(stalls, 'gc', Collector())
+  monkeypatch.setattr(runtime, 'gc', Collector())
   stalls._read_frames()
   has_ended.set()
   second.join(DEADLINE_SECS)
