@@ -79,13 +79,11 @@ def launch(job: jobs.Job) -> int:
     print(*(task.command for task in cluster), sep='\n')
     return 0
   first_tasks = []
-  problem = job.flag('problem')
-  if job.module == TRAIN and (
-    not problem or problem in registry.find(PROBLEMS)
-  ):
-    # The import of a user's module may take seconds: its tasks check, too.
+  is_train, problem = job.module == TRAIN, job.flag('problem')
+  # The import of a user's module may take seconds: its tasks check, too.
+  if is_train and (not problem or problem in registry.find(PROBLEMS)):
     first_tasks.append(jobs.make_check_task(cluster[job.num_ps]))
-  if namespace and job.module == TRAIN and not problem:
+  if is_train and namespace and not problem:
     # Where the other tasks run, there is no network for a download. What a
     # --problem prepares may overwrite its user's files: never unasked.
     first_tasks.append(jobs.make_data_task(job.train_flags))

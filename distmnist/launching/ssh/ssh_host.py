@@ -209,6 +209,7 @@ class SshHost(host_lib.Host):
       ssh.write(f'ssh to {task.login}: {ssh.words}: trying again')
       task.try_again()
       return
+    code = ssh.find_code(task.is_first)
     if ssh.has_failed and not ssh.is_killed:
       words = f'ssh to {task.login}: {ssh.words}'
       if 'No module named' in words:
@@ -217,12 +218,12 @@ class SshHost(host_lib.Host):
         )
       ssh.write(words)
       self.reasons[name] = words
-      if ssh.find_code(task.is_first) == cli.FAILED:
+      if code == cli.FAILED:
         del self._tasks[name]
         self._unreached[name] = task.host
         self._tell_time = min(self._tell_time, time.monotonic() + _OTHERS_SECS)
         return
-    self._note_end(name, ssh.find_code(task.is_first))
+    self._note_end(name, code)
 
   def _tell_unreached(self) -> None:
     """Reports the hosts that cannot be reached, all with the first of them."""
